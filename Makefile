@@ -38,7 +38,7 @@ matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each
 	$(BIN)/python -m tests.matrix
 
 bench: $(VENV)/ready  ## ratios within one run
-	$(BIN)/python benchmarks/verbs.py
+	$(BIN)/python benchmarks/commands.py
 	$(BIN)/python -P benchmarks/watch.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python -P benchmarks/report.py

@@ -1,4 +1,4 @@
-"""The race: how much of ten minutes is training, in a night in which everything breaks and nobody is awake.
+"""The race: the share of effective time in ten minutes of faults, without a person who repairs them.
 
 python benchmarks/effective_time.py                                  every contender, ten minutes, side by side
 python benchmarks/effective_time.py --seconds 120 --contender opsctl --contender plain
@@ -29,7 +29,7 @@ from opsctl.host.processes import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "race"
-ONE = Path(__file__).parent / "race" / "one.py"
+CONTENDER_SCRIPT = Path(__file__).parent / "race" / "run_contender.py"
 CONTENDERS = ("plain", "retry", "submitit", "opsctl", "person-5", "person-1", "no-faults")
 FAULTS = ("gpu", "rank", "disk", "hang", "node", "bug")
 NODES = 6
@@ -41,8 +41,8 @@ def main() -> int:
     shutil.rmtree(HOME, ignore_errors=True)
     with started(names, namespace) as children:
         await_all(names, children)
-        (HOME / "beside").write_text(repr(time.time() + 1))
-        (HOME / "beside").rename(HOME / "go")
+        (HOME / ".go").write_text(repr(time.time() + 1))
+        (HOME / ".go").rename(HOME / "go")
         for child in children:
             child.wait()
     results = [json.loads(path.read_text()) for name in names if (path := HOME / name / "result.json").exists()]
@@ -53,7 +53,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="faults keep their shares of it (default: 600)")
-    parser.add_argument("--contender", action="append", choices=CONTENDERS, help="may be said several times")
+    parser.add_argument("--contender", action="append", choices=CONTENDERS, help="may be repeated")
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="moves the faults a little (default: 1)")
     parser.add_argument("--json", action="store_true")
@@ -69,7 +69,7 @@ def is_there(name: str) -> bool:
 
 @contextlib.contextmanager
 def started(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The contenders, each in namespaces of its own: when its first process ends, so does all that it started."""
+    """Start every contender in its own namespaces: when its first process ends, all its processes end."""
     children: list[subprocess.Popen[bytes]] = []
     try:
         for name in names:
@@ -79,7 +79,7 @@ def started(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[lis
             inner = [
                 sys.executable,
                 "-P",
-                str(ONE),
+                str(CONTENDER_SCRIPT),
                 name,
                 str(place),
                 str(arguments.seconds),
@@ -136,7 +136,7 @@ def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]])
 
 
 def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
-    """A column for each contender: its share, then the seconds lost to each cause, the largest first."""
+    """Return one column per contender: its share, then the seconds lost by cause, the largest first."""
     spent = {
         cause: sum(result["lost"].get(cause, 0) for result in results) for result in results for cause in result["lost"]
     }
@@ -151,13 +151,13 @@ def table(results: Sequence[dict[str, Any]], seconds: float) -> str:
             for cause in sorted(spent, key=lambda cause: -spent[cause])
         ),
     ]
-    night = ", ".join(f"{what} {at:.0f}" for at, what in broken(results))
+    night = ", ".join(f"{kind} {at:.0f}" for at, kind in list_faults(results))
     return "\n".join(
-        [f"{seconds:g} s each; second at which it broke: {night}", "", *(f"| {' | '.join(r)} |" for r in rows)]
+        [f"{seconds:g} s per contender; seconds of the faults: {night}", "", *(f"| {' | '.join(r)} |" for r in rows)]
     )
 
 
-def broken(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
+def list_faults(results: Sequence[dict[str, Any]]) -> list[tuple[float, str]]:
     return max((result["faults"] for result in results), key=len, default=[])
 
 

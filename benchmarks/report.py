@@ -1,10 +1,10 @@
-"""`opsctl report` of a train of three months whose main_log is 200 MB: at most 10 s, held against the truth.
+"""`opsctl report` of a train of three months with a log of 200 MB: at most 10 s, compared with the truth.
 
-Tasks of 20 h, a queue before each, a checkpoint every 3 h, a failure every few days, some hangs and slow nodes.
+Tasks of 20 h after a wait in the queue, a checkpoint every 3 h, a failure every few days, some hangs and slow nodes.
 
-python -P benchmarks/report.py [DIRECTORY]      all is made there, and removed again
-python -P benchmarks/report.py --keep           left there, with its page
-python -P benchmarks/report.py --no-times       the same with a log that tells no times
+python -P benchmarks/report.py [DIRECTORY]      make the train in DIRECTORY and remove it
+python -P benchmarks/report.py --keep           keep the train and its page
+python -P benchmarks/report.py --no-times       the same with a log without times
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Made:
     size: int = 0
     events: list[Event] = field(default_factory=list)
     stamps: bool = True
-    """Whether its log tells times."""
+    """Whether the log holds times."""
     truth: Counter[str] = field(default_factory=Counter)
-    """Seconds that were spent on what."""
+    """Seconds by bucket."""
 
-    def spend(self, what: str, seconds: float) -> None:
+    def spend(self, bucket: str, seconds: float) -> None:
         self.now += seconds
-        self.truth[what] += seconds
+        self.truth[bucket] += seconds
 
     def note(self, kind: EventKind, **data: object) -> None:
         at = (BEGIN + timedelta(seconds=self.now)).isoformat()
@@ -167,7 +167,7 @@ class Made:
     def finalize(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
         fields = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(EventKind.ATTEMPT_SETTLED, **fields)
+        self.note(EventKind.ATTEMPT_FINALIZED, **fields)
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }
@@ -178,8 +178,8 @@ STAMP = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?\]?")
 
 
 def main() -> None:
-    given = [word for word in sys.argv[1:] if not word.startswith("--")]
-    place = Path(given[0] if given else "/tmp") / f"report-benchmark-{time.time_ns()}"  # noqa: S108 (removed again)
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
+    place = Path(words[0] if words else "/tmp") / f"report-benchmark-{time.time_ns()}"  # noqa: S108 (removed again)
     made = Made(RunDir(place / "bloom"), stamps="--no-times" not in sys.argv)
     try:
         made.write()
@@ -194,7 +194,7 @@ def main() -> None:
 
 
 def compare(made: Made, text: str) -> None:
-    """What the report says against what was made, in per cent of the wall-clock."""
+    """Print the report's buckets and the true buckets, in percent of the wall-clock time."""
     report = json.loads(text)
     for name, seconds in report["buckets"].items():
         true, wall = made.truth[name] / report["wall_s"], report["wall_s"]
@@ -204,12 +204,12 @@ def compare(made: Made, text: str) -> None:
 OPSCTL = (sys.executable, "-P", "-m", "opsctl", "report")
 
 
-def measure(what: str, *words: str) -> str:
+def measure(name: str, *words: str) -> str:
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run([*OPSCTL, *words], capture_output=True, text=True, check=True)
     seconds, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{what}: {seconds:.1f} s ({cpu:.1f} s of CPU), {after.ru_maxrss >> 10} MB at most")
+    print(f"{name}: {seconds:.1f} s ({cpu:.1f} s of CPU), {after.ru_maxrss >> 10} MB at most")
     return done.stdout
 
 

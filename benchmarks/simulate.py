@@ -1,6 +1,6 @@
-"""The simulation at the size of the largest published runs, and against what it is checked with.
+"""The simulation of the largest published runs, compared with the closed form and the published figures.
 
-python benchmarks/simulate.py            a table; takes some seconds
+python benchmarks/simulate.py            prints a table in some seconds
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ CASES: dict[str, tuple[SimulationSetup, str]] = {
 def main() -> None:
     print(f"{'':40} {'simulated':>16} {'closed form':>12} {'published':>10} {'failures':>9} {'seconds':>8}")
     for name, (setup, published) in CASES.items():
-        began = time.perf_counter()
-        found = summary(run(setup, SEEDS))
-        took = time.perf_counter() - began
+        started = time.perf_counter()
+        result = summary(run(setup, SEEDS))
+        took_s = time.perf_counter() - started
         exact = renewal(
             mtbf_h=setup.mtbf_h, interval_h=setup.interval_h, save_h=setup.save_h, restart_h=setup.start_up_h
         )
-        mean = f"{found.mean:.4f} ± {found.error:.4f}"
-        print(f"{name:40} {mean:>16} {exact:>12.4f} {published:>10} {found.failures:>9.1f} {took:>8.2f}")
+        mean = f"{result.mean:.4f} ± {result.error:.4f}"
+        print(f"{name:40} {mean:>16} {exact:>12.4f} {published:>10} {result.failures:>9.1f} {took_s:>8.2f}")
     rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, lemons=20, spares=60, queue_h=0.1, broken=0.05)
-    began = time.perf_counter()
+    started = time.perf_counter()
     outcomes = run(rough, SEEDS)
     helps = rank_knobs(rough, outcomes)
-    print(
-        f"\nall knobs of a rough one: {time.perf_counter() - began:.1f} s; most: {helps[0].change} {helps[0].gain:+.3f}"
-    )
+    took_s = time.perf_counter() - started
+    print(f"\nall knobs of a rough run: {took_s:.1f} s; best: {helps[0].change} {helps[0].gain:+.3f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What watching costs, and how often it cries wolf.
+"""The cost of a watch cycle, and the number of false alarms.
 
-python -P benchmarks/watch.py            the price of a cycle: a 1 GB log, twenty trains; about a minute
-python -P benchmarks/watch.py --alarms   false alarms in calm runs of 100,000 log lines each; some minutes
+python -P benchmarks/watch.py            the time of a cycle: a 1 GB log, twenty trains; about a minute
+python -P benchmarks/watch.py --alarms   false alarms per 100,000 log lines of calm runs; some minutes
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def line(step: int, dice: random.Random) -> str:
 
 
 def write_log(path: Path, size: int) -> None:
-    """As ranks write it: many lines between two iterations."""
-    dice, block = random.Random(1), "[node001:3]: some rank says something that nobody reads, at length " * 3 + "\n"
+    """Write a log as ranks do: many lines between two iterations."""
+    dice, block = random.Random(1), "[node001:3]: some rank writes a long line without a meaning here " * 3 + "\n"
     with path.open("w") as log:
         written, step = 0, 0
         while written < size:
@@ -51,7 +51,7 @@ def write_log(path: Path, size: int) -> None:
 
 
 def log_price(place: Path, size: int = 1 << 30) -> tuple[float, list[float]]:
-    """Milliseconds of the first look at a log of `size`, and of later ones with some new lines each."""
+    """Return the milliseconds of the first read of a log of `size`, and of later reads of some new lines."""
     log, fields, times, dice = place / "main_log.txt", {}, [], random.Random(2)
     write_log(log, size)
     for look in range(21):
@@ -65,7 +65,7 @@ def log_price(place: Path, size: int = 1 << 30) -> tuple[float, list[float]]:
 
 
 class Queue:
-    """A Slurm that has every train's first task running: what is measured is us."""
+    """A Slurm that runs the first task of every train and answers at once: only opsctl is measured."""
 
     def __init__(self, names: list[str]) -> None:
         from opsctl.model import Job, JobState, Node
@@ -102,7 +102,7 @@ class Bench(App):
 
 
 def cycle_price(place: Path, trains: int) -> list[float]:
-    """Milliseconds of cycles over so many trains, each with a log that grows."""
+    """Return the milliseconds of cycles over `trains` trains with growing logs."""
     site, dice = SiteSettings(root=str(place)), random.Random(3)
     app = Bench(site=site, site_path=None, clock=SystemClock(), runner=SystemRunner())
     names = [f"t{n}" for n in range(trains)]
@@ -166,7 +166,7 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 
 
 def alarms(noise: Callable[[random.Random], float], seed: int) -> Counter[LossShape]:
-    """How often each shape begins that would be told."""
+    """Return how often every shape begins that would be alerted."""
     dice, curve, last, counter = random.Random(seed), LossState(), LossShape.LEARNING, Counter[LossShape]()
     for step in range(1, CALM_STEPS + 1):
         curve = advance(curve, [Iteration(step=step, loss=calm(step) * (1 + noise(dice)), grad_norm=0.2)])
@@ -187,9 +187,9 @@ def rows() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory(prefix="opsctl-bench-") as name:
         os.environ["XDG_STATE_HOME"] = name
         first, later = log_price(Path(name))
-        yield "first look at a log of 1 GiB", f"{first:.0f} ms"
+        yield "first read of a log of 1 GiB", f"{first:.0f} ms"
         yield (
-            "a later look with 10 new lines, median and worst of 20",
+            "a later read of 10 new lines, median and worst of 20",
             f"{statistics.median(later):.2f} / {max(later):.2f} ms",
         )
         for trains in (1, 20):

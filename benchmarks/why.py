@@ -1,7 +1,7 @@
-"""`opsctl why --log` on 2 GB of 512 ranks interleaved, one of which died: at most 10 s and 300 MB.
+"""`opsctl why --log` on a 2 GB log of 512 interleaved ranks, one of which failed: at most 10 s and 300 MB.
 
-Twice: as trainers print it, with iterations, and where no iteration is ever reported, so that all of it has to be read.
-The log is made and removed again: `python benchmarks/why.py [DIRECTORY]`.
+Runs on a log with iterations, and on a log without iterations, which must be read completely.
+Removes the logs afterwards. `python benchmarks/why.py [DIRECTORY]`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def make(log: Path, *, iterates: bool) -> None:
-    crash = b"".join(died())
+    crash = b"".join(make_crash())
     with log.open("wb") as file:
         step = 0
         while file.tell() < SIZE - len(crash):
@@ -62,15 +62,15 @@ def make_lines(step: int) -> Iterator[bytes]:
         yield NOISE % (rank // 64, rank // 8 % 8, rank, step // 60 % 60, step % 60, rank, *times, step)
 
 
-def died() -> Iterator[bytes]:
-    """First the echo of half of the ranks, then the cause, then the others: line by line, as ranks write at once."""
+def make_crash() -> Iterator[bytes]:
+    """Yield the lines of a crash: the echo of half of the ranks, the cause, the echo of the other ranks."""
     for rank in (*range(256), 41, *range(256, RANKS)):
         lines = ("RuntimeError: CUDA error: uncorrectable ECC error encountered",) if rank == 41 else ECHO
         for line in lines:
             yield f"[r10i{rank // 64}n{rank // 8 % 8}:{rank}]: {line}\n".encode()
 
 
-def measure(log: Path, what: str) -> None:
+def measure(log: Path, kind: str) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.monotonic()
     done = subprocess.run(
@@ -78,7 +78,7 @@ def measure(log: Path, what: str) -> None:
     )
     seconds, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{log.stat().st_size / 1e9:.2f} GB {what}: {seconds:.1f} s ({cpu:.1f} s of CPU), {after.ru_maxrss >> 10} MB")
+    print(f"{log.stat().st_size / 1e9:.2f} GB {kind}: {seconds:.1f} s ({cpu:.1f} s of CPU), {after.ru_maxrss >> 10} MB")
     print("\n".join(f"    {line}" for line in done.stdout.splitlines()[:3]))
 
 

@@ -1,7 +1,6 @@
-"""`make demo`: a private Slurm, and a GPT that outlives a node and the time limit of its tasks.
+"""`make demo`: a GPT on a private Slurm that survives the loss of a node and the time limit of its tasks.
 
-Needs nothing but this checkout. Everything it makes lies below build/demo; the sandbox is taken down at the end,
-whatever happens.
+Needs only this checkout. All files are below build/demo. The sandbox is always removed at the end.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"
 TRAIN = "tiny-gpt"
 CRASH_AT = 70
-"""The first node of the train loses its power at this step: some way after the checkpoint at step 50."""
+"""At this step, after the checkpoint of step 50, the first node of the train loses its power."""
 LIMIT_S = 480
-"""Give up after this long: something is wrong."""
+"""The longest time until the train ends."""
 ENV = {**os.environ, "OPSCTL_SITE": str(HOME / "site.toml"), "XDG_STATE_HOME": str(HOME / "state")}
 for name in ("SLURM_CONF", "OPSCTL_ROOT"):
     ENV.pop(name, None)
@@ -40,7 +39,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def opsctl(*words: str, quiet: bool = False) -> str:
-    """Run a verb as a user would; what it prints. Ends the demo where it fails."""
+    """Run a command as a user does, and return its output. Raises SystemExit if the command fails."""
     if not quiet:
         console.print(f"[dim]$[/dim] opsctl {' '.join(words)}")
     done = subprocess.run(
@@ -55,7 +54,7 @@ def opsctl(*words: str, quiet: bool = False) -> str:
 
 
 def prepare() -> None:
-    """A site, a corpus: the source text of Python's own library, which every machine has."""
+    """Write the site file, and a corpus from the source text of Python's library."""
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     site = f'root = "{HOME / "trains"}"\nengine = "sandbox"\nsandbox = "demo"\ntrust_parents = true\n'
@@ -80,18 +79,18 @@ def follow() -> tuple[str, str]:
 
     How the train ended, and which task lost the node.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
     until = time.monotonic() + LIMIT_S
     shown, crashed = "", ""
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(TRAIN, said="", total=None)
+        task = bar.add_task(TRAIN, status="", total=None)
         while time.monotonic() < until:
             fields = status()
             step = fields["progress"] or {}
             attempts = [job["job"] for job in fields["running"]]
             loss = "not known yet" if step.get("loss") is None else f"{step['loss']:.3f}"
             text = f"{fields['state']} {','.join(attempts)} step {step.get('step', 0)} loss {loss}"
-            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), said=text)
+            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), status=text)
             if not console.is_terminal and text != shown:
                 print(f"  {text}", flush=True)
             shown = text
@@ -108,7 +107,9 @@ def summary(took: float) -> None:
     run = RunDir(HOME / "trains" / TRAIN)
     lines = run.main_log.read_text(errors="replace").splitlines()
     steps = [iteration for iteration in map(parse, lines) if iteration]
-    attempts = [event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_SETTLED]
+    attempts = [
+        event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_FINALIZED
+    ]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
@@ -126,7 +127,7 @@ def summary(took: float) -> None:
 
 
 def main() -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     subprocess.run(
         [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"],
         env=ENV,
@@ -146,7 +147,7 @@ def main() -> None:
         opsctl("report", TRAIN, "--html", str((HOME / "report.html").relative_to(ROOT)))
     finally:
         opsctl("sandbox", "down", "--name", "demo")
-    summary(time.monotonic() - began)
+    summary(time.monotonic() - started)
     if state != "finished":
         raise SystemExit(f"demo: the train is {state} and has not finished")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -18,14 +20,14 @@ from opsctl.host.system import SystemClock, SystemRunner, hostname
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.ports import Clock, Runner, Scheduler, Shell
 from opsctl.settings.loader import SiteSettings, find_site, load_site, state_home
-from opsctl.state import run_dir
+from opsctl.state import debug_log, run_dir
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
-    from opsctl.cron.context import CronContext
+    from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
     from opsctl.nodes.exclusions import Exclusions
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
     from opsctl.nodes.remote.fanout import Fanout
     from opsctl.preflight.gather_facts import LaunchPlace
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class App:
-    """The objects that commands use. Each is built on first use, so that commands that do not need Slurm work without
-    Slurm."""
+    """The objects that commands use. An object is built on first use, so that some commands work without Slurm."""
 
     site: SiteSettings
     site_path: Path | None
@@ -91,7 +94,7 @@ class App:
     @cached_property
     def cron(self) -> CronContext:
         """The periodic jobs."""
-        from opsctl.cron.context import CronContext  # noqa: PLC0415 (as above)
+        from opsctl.cron.cron_context import CronContext  # noqa: PLC0415 (as above)
         from opsctl.cron.cron_dir import CronDir  # noqa: PLC0415 (slow import: APScheduler)
 
         env = dict(os.environ)
@@ -105,7 +108,6 @@ class App:
             clock=self.clock,
             env=env,
             trust_parents=self.site.trust_parents,
-            report=_print_cron_message,
         )
 
     @cached_property
@@ -169,7 +171,7 @@ class App:
                 partition=remote.job_partition,
                 account=slurm.account,
                 minutes=remote.job_minutes,
-                wait=remote.connect_seconds,
+                wait_s=remote.connect_seconds,
             ),
             "ssh": self._ssh,
         }
@@ -184,7 +186,7 @@ class App:
                 from opsctl.nodes.remote.ssh import Ssh  # noqa: PLC0415 (slow import: paramiko)
         except MissingPackage as error:  # the other shells may reach the node
             return Absent(name="ssh", problem=f"{error.message}: {error.hint}")
-        return Ssh.of(self.site.remote, self.clock)
+        return Ssh.from_settings(self.site.remote, self.clock)
 
     def place(self, run: RunDir, user: str) -> LaunchPlace:
         """Return the surroundings that preflight checks before `user` launches `run` from the working directory."""
@@ -219,16 +221,17 @@ class App:
         run_dir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
 
 
-def _print_cron_message(text: str) -> None:
-    sys.stderr.write(f"opsctl cron: {text}\n")
-    sys.stderr.flush()
-
-
 def build(site_file: Path | None = None) -> App:
     """Build the App from `site_file`, or from the site file in its usual places. Raises ConfigError."""
     path = site_file or find_site()
     site = load_site(path) if path else built_in_site()
     return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
+
+
+def open_debug_log(app: App) -> None:
+    """Write the log records of this process, and its command line, to the debug log of the site."""
+    debug_log.attach(SiteDir.of(app.root), app.clock)
+    log.debug("opsctl %s", shlex.join(sys.argv[1:]))
 
 
 def built_in_site() -> SiteSettings:

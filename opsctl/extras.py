@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +37,13 @@ EXTRAS: dict[str, Extra] = {
 def install_command(extra: str) -> str:
     """Return the shell command that installs the extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a top-level module can be imported. Raises ImportError, ValueError or OSError of import hooks."""
+    if module in sys.modules:  # find_spec raises ValueError for an imported module without a spec
+        return sys.modules[module] is not None
+    return importlib.util.find_spec(module) is not None
 
 
 @contextmanager

@@ -63,11 +63,14 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """Show bytes with three digits and a power of 1024: `2.3 TiB`."""
+    """Show bytes with three digits and a power of 1024, such as `2.3 TiB`; four digits for 1000 to 1023."""
     size, prefix = size_bytes, 0
     while abs(size) >= 1024 and prefix < len(_SIZE_PREFIXES) - 1:
         size, prefix = size / 1024, prefix + 1
-    return f"{size:.0f} B" if prefix == 0 else f"{size:.3g} {_SIZE_PREFIXES[prefix]}iB"
+    if prefix == 0:
+        return f"{size:.0f} B"
+    digits = f"{size:.0f}" if abs(size) >= 999.5 else f"{size:.3g}"  # `.3g` would show 1008 as 1.01e+03
+    return f"{digits} {_SIZE_PREFIXES[prefix]}iB"
 
 
 def format_percent(share: float | None) -> str:

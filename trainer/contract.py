@@ -32,6 +32,8 @@ class Env(StrEnum):
     DEADLINE = "TRAIN_DEADLINE"
     """A file with the end of the job, in seconds since the epoch; read it at every poll, because the end may move."""
     STOP_REASON = "TRAIN_STOP_REASON"
+    FINISHED = "TRAIN_FINISHED"
+    """A file of this attempt: a trainer that creates the file says that the training is over."""
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
     LAST_TICK = "TRAIN_LAST_TICK"

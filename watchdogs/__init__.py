@@ -1,4 +1,4 @@
-"""Watchdogs: one module each, with a read-only `probe` and a pure `judge`.
+"""Watchdogs: one module per watchdog, with a read-only `probe` and a pure `judge`.
 
 A new watchdog needs a module with such a class, a line below, and a test of the fault and of the recovery.
 """

@@ -57,9 +57,10 @@ def _ends_hold(event: Event) -> bool:
 
 
 def _taken(events: Sequence[Event], now: datetime) -> dict[str, Event]:
-    """By attempt, what was done about its nodes, for as long as the exclusion lasts. Nodes that end several attempts,
-    because
-    they cannot be spared, are told of under the first."""
+    """Return the quarantine event of every attempt whose nodes are still excluded.
+
+    Nodes that cannot be spared may end several attempts. They are reported under the first attempt.
+    """
     quarantines: dict[str, tuple[str, Event]] = {}
     for event in events:
         nodes = str(event.data.get("nodes", ""))

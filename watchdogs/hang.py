@@ -99,7 +99,9 @@ class Hang:
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
         ranks, lines = train.config.world_size, []
         try:
-            hang_stacks.request_by_file(attempt, target, ranks=ranks, seconds=watch.stacks_seconds, clock=context.clock)
+            hang_stacks.request_by_file(
+                attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock
+            )
             problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, context.runner) if watch.py_spy else ()
             lines = [*hang_stacks.summary(target, ranks=ranks), *problems]
         except OSError as error:

@@ -27,5 +27,5 @@ def py_spy(program: str, job: Job, attempt: Attempt, target: Path, runner: Runne
     nodes = expand(job.nodes)
     ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
     dump = dump_stacks(program, attempt.name, nodes, ways)
-    dump.keep(target)
+    dump.save(target)
     return dump.problems

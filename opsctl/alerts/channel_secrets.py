@@ -60,7 +60,9 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
     The text is cut to MAX_TEXT_CHARS after masking: a cut secret would not be recognised.
     """
-    pieces = {piece for secret in secrets if secret for piece in (secret, *_pieces(secret))}
+    pieces: set[str] = set()
+    for secret in filter(None, secrets):
+        pieces |= {secret, *_pieces(secret)}
     for piece in sorted(pieces, key=len, reverse=True):
         text = text.replace(piece, "***")
     return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from opsctl.alerts import routes
@@ -116,12 +117,12 @@ def check_ping(alerting: Alerting) -> bool:
 
 def list_undelivered(alerting: Alerting) -> list[OutboxItem]:
     """Return the waiting items of both outboxes, the oldest first."""
-    return [item for outbox in alerting.outboxes for item in outbox.waiting()]
+    return list(chain.from_iterable(outbox.waiting() for outbox in alerting.outboxes))
 
 
 def list_abandoned(alerting: Alerting) -> list[OutboxItem]:
     """Return the abandoned items of both outboxes, the oldest first."""
-    return [item for outbox in alerting.outboxes for item in outbox.abandoned()]
+    return list(chain.from_iterable(outbox.abandoned() for outbox in alerting.outboxes))
 
 
 def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:

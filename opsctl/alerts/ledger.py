@@ -81,28 +81,28 @@ class AlertLedger:
         """Return every entry by key."""
         return self.read().entries
 
-    def silence(self, pattern: str, until: datetime, why: str) -> Silence:
+    def silence(self, pattern: str, until: datetime, reason: str) -> Silence:
         """Silence keys that match `pattern`; replaces an earlier silence of the same pattern.
 
         A severity that changes meanwhile and stays changed is sent after the silence. An `until` in the past only
         removes the earlier silence.
         """
         now = self.clock.now()
-        silence = Silence(pattern=pattern, until=until, why=_printable(why), by=actor(), at=now)
+        silence = Silence(pattern=pattern, until=until, reason=_printable(reason), by=actor(), at=now)
         with self.open() as state:
             state.silences = [other for other in state.in_force(now) if other.pattern != pattern]
             if now < until:
                 state.silences.append(silence)
-        self.journal("silence", pattern=pattern, until=until, why=why)
+        self.journal("silence", pattern=pattern, until=until, reason=reason)
         return silence
 
-    def ack(self, key: str, why: str) -> LedgerEntry:
+    def ack(self, key: str, reason: str) -> LedgerEntry:
         """Acknowledge an alert: no repeats until it worsens or resolves. Raises InputError if the key is not open."""
         with self.open() as state:
-            acknowledged = Acknowledgement(by=actor(), at=self.clock.now(), why=_printable(why))
+            acknowledged = Acknowledgement(by=actor(), at=self.clock.now(), reason=_printable(reason))
             entry = replace(_find_open(state, key), acknowledged=acknowledged)
             state.entries[key] = entry
-        self.journal("ack", key=key, why=why)
+        self.journal("ack", key=key, reason=reason)
         return entry
 
     def find(self, key: str) -> LedgerEntry:

@@ -16,7 +16,7 @@ from opsctl.model import Finding, Level, Transition
 class Acknowledgement:
     by: str
     at: datetime
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Silence:
 
     pattern: str
     until: datetime
-    why: str
+    reason: str
     by: str
     at: datetime
 

@@ -62,7 +62,7 @@ def _parse_alert(entry: dict[str, Any], silence: dict[str, Any] | None) -> OpenA
         summary = f"{entry['key']} is {level}"
     if silence:
         until = datetime.fromisoformat(silence["until"])
-        summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['why']})"
+        summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['reason']})"
     return OpenAlert(
         key=str(entry["key"]),
         level=level,

@@ -182,7 +182,7 @@ class Outbox:
         return deliveries
 
     def find_expired(self, channel: str, deliveries: Sequence[Delivery]) -> list[OutboxItem]:
-        """Return the items to abandon after a flush in which the channel showed no sign of life."""
+        """Return the items to abandon after a flush in which the channel answered nothing."""
         if not deliveries or any(delivery.error is None or delivery.item.retry_not_before for delivery in deliveries):
             return []
         items, now = _items(self.queue(channel)), self.clock.now()

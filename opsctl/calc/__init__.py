@@ -1,1 +1,1 @@
-"""Arithmetic of a training run: sizes, memory, topologies, time, cost, failures. Pure; each names its source."""
+"""Arithmetic of a training run: sizes, memory, topologies, time, cost, failures. Pure functions name their source."""

@@ -29,13 +29,15 @@ class Traffic:
         return self.communication_s > self.compute_s
 
 
-def sent_gb(*, billions: float, zero: int, bytes_each: float = 2.0, accumulation: int = 1) -> float:
+def sent_gb(*, billions: float, zero: int, bytes_per_parameter: float = 2.0, accumulation: int = 1) -> float:
     """Return the GB sent in a step. ZeRO-2 reduces per accumulation step, ZeRO-3 sends all (book, same section)."""
     if zero not in TRANSMISSIONS:
         raise InputError(f"zero is {zero}, needs to be 0, 1, 2 or 3")
-    refuse("network", not_positive(billions=billions, bytes_each=bytes_each, accumulation=accumulation))
+    refuse(
+        "network", not_positive(billions=billions, bytes_per_parameter=bytes_per_parameter, accumulation=accumulation)
+    )
     times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, TRANSMISSIONS[zero])
-    return times * bytes_each * billions
+    return times * bytes_per_parameter * billions
 
 
 def compute_s(*, billions: float, sequence: int, batch: int, gpus: int, tflops: float, recompute: bool = True) -> float:
@@ -56,13 +58,13 @@ def traffic(
     batch: int,
     gpus: int,
     tflops: float,
-    bytes_each: float = 2.0,
+    bytes_per_parameter: float = 2.0,
     accumulation: int = 1,
     recompute: bool = True,
 ) -> Traffic:
     """Return communication and compute for the bandwidth measured with the same payload."""
     refuse("network", not_positive(gb_s=gb_s))
-    sent = sent_gb(billions=billions, zero=zero, bytes_each=bytes_each, accumulation=accumulation)
+    sent = sent_gb(billions=billions, zero=zero, bytes_per_parameter=bytes_per_parameter, accumulation=accumulation)
     computing = compute_s(
         billions=billions, sequence=sequence, batch=batch, gpus=gpus, tflops=tflops, recompute=recompute
     )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from opsctl.errors import OpsctlError, RunDirError
@@ -32,7 +33,7 @@ class CatalogRow:
     size: int = 0
     topology: str = ""
     consumed_samples: int = 0
-    kept: str = ""
+    keep_reason: str = ""
     """Why the checkpoint is never pruned; empty if prunable."""
     offloaded: tuple[str, ...] = ()
     """Destinations with a verified copy."""
@@ -72,7 +73,7 @@ def _read_row(checkpoint: Checkpoint) -> CatalogRow:
         size=size_of(record),
         topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
         consumed_samples=record.consumed_samples,
-        kept=_text(checkpoint.path / manifest.KEEP),
+        keep_reason=_text(checkpoint.path / manifest.KEEP),
         offloaded=offloaded_to(checkpoint.path),
         problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
     )
@@ -90,7 +91,7 @@ def problems(checkpoint: Path) -> list[str]:
         return manifest.verify(checkpoint, mine=lambda n: n % _HASHERS == number)
 
     with ThreadPoolExecutor(_HASHERS) as pool:
-        return sorted({problem for found in pool.map(share, range(_HASHERS)) for problem in found})
+        return sorted(set(chain.from_iterable(pool.map(share, range(_HASHERS)))))
 
 
 def describe_doubt(checkpoint: Path) -> str:

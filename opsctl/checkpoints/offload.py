@@ -1,4 +1,4 @@
-"""Verified copies of checkpoints somewhere else, by hand or by a program; complete there, or not there."""
+"""Copy checkpoints to another file system or by a program, verify the copies, and remove superfluous originals."""
 
 from __future__ import annotations
 
@@ -31,29 +31,27 @@ _PLACEHOLDERS = ("source", "files", "name", "train")
 
 
 class CopyFailed(OpsctlError):
-    """The copy could not be made, or is not what was to be copied."""
+    """The copy failed, or differs from the original."""
 
 
 ReportBytes = Callable[[int], None]
-"""Hears how many more bytes are done."""
+"""Receives the number of bytes copied since the last call."""
 
 
 class Destination(Protocol):
-    """Where copies go. `copy` returns when a verified copy of the checkpoint is there, complete.
-
-    Called again after it was cut off, it goes on where it was. Raises Damaged, CopyFailed, OSError.
-    """
+    """The target of copies."""
 
     @property
     def label(self) -> str:
-        """How it is remembered."""
+        """The name of the destination in the record of offloaded checkpoints."""
 
-    def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None: ...
+    def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None:
+        """Make a complete and verified copy. An interrupted copy resumes. Raises Damaged, CopyFailed, OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """A directory of another file system. A copy has its name there only when it has been read back and verified."""
+    """A directory of another file system. A copy gets its final name after its files are read back and verified."""
 
     path: Path
 
@@ -69,32 +67,34 @@ class Directory:
             for name, (size, digest) in contents.items():
                 _copy_file(checkpoint / name, part / name, digest)
                 report_bytes(size)
-            self._refuse_damaged(part)
+            self._check_copy(part)
             for directory in {part, *((part / name).parent for name in contents)}:
-                fsync_directory(directory)  # the original may be removed after this
+                fsync_directory(directory)  # the original may be removed afterwards
             part.rename(final)
             fsync_directory(self.path)
         elif (final / manifest.COMPLETE).read_bytes() != (checkpoint / manifest.COMPLETE).read_bytes():
             raise CopyFailed(
-                f"{final} is another checkpoint of the same step", hint="move it away, or name another place"
+                f"{final} is another checkpoint of the same step",
+                hint="move that directory away, or copy to another",
             )
         else:
-            self._refuse_damaged(final)
+            self._check_copy(final)
 
-    def _refuse_damaged(self, copied: Path) -> None:
-        if found := problems(copied):
+    def _check_copy(self, copied: Path) -> None:
+        if damage := problems(copied):
             raise CopyFailed(
-                f"the copy {copied} is not what was copied: {'; '.join(found)}", hint="remove it and try again"
+                f"the copy {copied} differs from the original: {'; '.join(damage)}",
+                hint=f"remove {copied} and try again",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Whatever rclone, rsync and the like reach, by two command lines, word by word and without a shell.
+    """A destination of rclone, rsync and similar programs, by two command lines that run without a shell.
 
-    `push` copies the files that are listed in {files}, from {source}; `sums` prints a line `<SHA-256>  <path>` for each
-    file that is there, as sha256sum and `rclone hashsum sha256` do. COMPLETE is pushed last, after the sums have been
-    found right, so that who reads there never sees half a checkpoint as one.
+    `push` copies the files listed in {files} from {source}. `sums` prints a line `<SHA-256>  <path>` for every file at
+    the destination, as sha256sum and `rclone hashsum sha256` do. COMPLETE is pushed last, after the sums are verified:
+    a partial copy never looks complete.
     """
 
     push: tuple[str, ...]
@@ -108,15 +108,15 @@ class Program:
             missing = [placeholder for placeholder in needed if not any(placeholder in word for word in words)]
             if not words or missing:
                 raise InputError(f"{name} needs {' and '.join(missing) or 'a command'}")
-            _filled(words, dict.fromkeys(_PLACEHOLDERS, ""))
+            _fill(words, dict.fromkeys(_PLACEHOLDERS, ""))
 
     @property
     def label(self) -> str:
         return " ".join(self.push)
 
     def copy(self, checkpoint: Path, report_bytes: ReportBytes) -> None:
-        if found := problems(checkpoint):
-            raise Damaged("; ".join(found))
+        if damage := problems(checkpoint):
+            raise Damaged("; ".join(damage))
         contents = _contents(checkpoint)
         *before, last = contents
         self._push(checkpoint, before)
@@ -131,30 +131,31 @@ class Program:
             self._run(self.push, self._values(checkpoint, files=files.name))
 
     def _check(self, checkpoint: Path, expected: Mapping[str, str]) -> None:
-        there = parse_sums(self._run(self.sums, self._values(checkpoint, files="")))
-        wrong = [name for name, digest in expected.items() if not _has(there, checkpoint.name, name, digest)]
+        reported = parse_sums(self._run(self.sums, self._values(checkpoint, files="")))
+        wrong = [name for name, digest in expected.items() if not _is_copied(reported, checkpoint.name, name, digest)]
         if wrong:
             raise CopyFailed(
-                f"{checkpoint.name}: {len(wrong)} of {len(expected)} files are not there as they are here: {wrong[0]}",
-                hint=" ".join(_filled(self.sums, self._values(checkpoint, files=""))),
+                f"{checkpoint.name}: {len(wrong)} of {len(expected)} copied files are missing or differ: {wrong[0]}",
+                hint=" ".join(_fill(self.sums, self._values(checkpoint, files=""))),
             )
 
     def _values(self, checkpoint: Path, *, files: str) -> dict[str, str]:
         return {"source": str(checkpoint), "name": checkpoint.name, "train": self.train, "files": files}
 
     def _run(self, words: tuple[str, ...], values: Mapping[str, str]) -> str:
-        argv = _filled(words, values)
+        argv = _fill(words, values)
         try:
-            done = self.runner.run(argv, timeout=self.timeout)
+            completed = self.runner.run(argv, timeout=self.timeout)
         except TimedOut as error:
-            raise CopyFailed(str(error), hint="--timeout HOURS gives it more; it goes on where it was") from error
-        if done.code:
-            lines = (done.err or done.out).strip().splitlines()[-3:]
-            raise CopyFailed(f"{argv[0]} ended with {done.code}: {' / '.join(lines)}", hint=" ".join(argv))
-        return done.out
+            raise CopyFailed(str(error), hint="repeat the command with a longer --timeout; the copy resumes") from error
+        if completed.code:
+            lines = (completed.err or completed.out).strip().splitlines()[-3:]
+            raise CopyFailed(f"{argv[0]} ended with {completed.code}: {' / '.join(lines)}", hint=" ".join(argv))
+        return completed.out
 
 
-def _filled(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
+def _fill(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """Replace the placeholders of a command line. Raises InputError for an unknown placeholder."""
     filled = []
     for word in words:
         try:
@@ -166,24 +167,25 @@ def _filled(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def parse_sums(text: str) -> dict[str, str]:
-    """Digest by path, of lines as sha256sum writes them."""
+    """Parse the output of sha256sum. Return digests by path."""
     rows = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
     return {row[1].lstrip("*").removeprefix("./"): row[0].lower() for row in rows if len(row) == 2}
 
 
-def _has(there: Mapping[str, str], checkpoint: str, name: str, digest: str) -> bool:
-    """Paths may be given from the checkpoint's directory on, or from further up."""
-    if name in there:
-        return there[name] == digest
-    return any(path.endswith(f"{checkpoint}/{name}") and found == digest for path, found in there.items())
+def _is_copied(reported: Mapping[str, str], checkpoint: str, name: str, digest: str) -> bool:
+    """Return whether the file has this digest. Paths are relative to the checkpoint or to a directory above."""
+    if name in reported:
+        return reported[name] == digest
+    suffix = f"{checkpoint}/{name}"
+    return any(path.endswith(suffix) and reported_digest == digest for path, reported_digest in reported.items())
 
 
 def _contents(checkpoint: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of each file to be copied, COMPLETE last. Raises Damaged, OSError."""
-    if found := manifest.verify(checkpoint, mine=lambda _: False):
-        raise Damaged("; ".join(found))
-    held = manifest.read_manifest(checkpoint)
-    files = {name: (record.size, record.sha256) for name, record in sorted(held.files.items())}
+    """Return size and SHA-256 of every file to be copied, COMPLETE last. Raises Damaged, OSError."""
+    if damage := manifest.verify(checkpoint, mine=lambda _: False):
+        raise Damaged("; ".join(damage))
+    records = manifest.read_manifest(checkpoint).files
+    files = {name: (record.size, record.sha256) for name, record in sorted(records.items())}
     for name in (manifest.KEEP, manifest.MANIFEST, manifest.COMPLETE):
         if (checkpoint / name).exists():
             content = (checkpoint / name).read_bytes()
@@ -192,7 +194,7 @@ def _contents(checkpoint: Path) -> dict[str, tuple[int, str]]:
 
 
 def _copy_file(source: Path, target: Path, digest: str) -> None:
-    """Copy durably, unless it is there already. Raises Damaged, OSError."""
+    """Copy a file durably, unless `target` has this digest. Raises Damaged, OSError."""
     if target.exists() and target.stat().st_size == source.stat().st_size and _digest(target) == digest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +205,7 @@ def _copy_file(source: Path, target: Path, digest: str) -> None:
             writing.write(chunk)
         writing.flush()
         os.fsync(writing.fileno())
-        os.posix_fadvise(writing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # what is verified is what the disk has
+        os.posix_fadvise(writing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # verification must read the disk
     if hashing.hexdigest() != digest:
         target.unlink()
         raise Damaged(f"{source.parent.name}: {source.name} has changed since it was written (SHA-256 differs)")
@@ -216,24 +218,26 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadPlan:
-    """What an offload does: copies, then removals of what is elsewhere, if those succeed."""
+    """The copies of an offload, and the removals that follow successful copies."""
 
     copies: tuple[Checkpoint, ...]
     removals: tuple[Checkpoint, ...]
 
 
 def plan(directory: Path, to: str, *, keep_local: int) -> OffloadPlan:
-    """Copy whatever is not yet `to`; of what is then there keep the newest `keep_local` here, at least two. Raises
-    RunDirError."""
-    here = find_checkpoints(directory)
+    """Plan to copy all checkpoints that `to` does not have, and to keep the newest `keep_local`, at least two.
+
+    Raises RunDirError.
+    """
+    checkpoints = find_checkpoints(directory)
     return OffloadPlan(
-        copies=tuple(checkpoint for checkpoint in here if to not in offloaded_to(checkpoint.path)),
-        removals=tuple(manifest.find_superfluous(here, keep_last=keep_local)),
+        copies=tuple(checkpoint for checkpoint in checkpoints if to not in offloaded_to(checkpoint.path)),
+        removals=tuple(manifest.find_superfluous(checkpoints, keep_last=keep_local)),
     )
 
 
 def size(checkpoint: Checkpoint) -> int:
-    """Bytes of its files; 0 if its manifest cannot be understood."""
+    """Return the bytes of the files; 0 without a valid manifest."""
     try:
         return size_of(manifest.read_manifest(checkpoint.path))
     except (OSError, ValueError):
@@ -241,7 +245,7 @@ def size(checkpoint: Checkpoint) -> int:
 
 
 def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, report_bytes: ReportBytes) -> None:
-    """Make and verify one copy, and remember it. Raises Damaged, CopyFailed."""
+    """Make and verify one copy, and record it. Raises Damaged, CopyFailed."""
     try:
         to.copy(checkpoint.path, report_bytes)
         note_offloaded(checkpoint.path, to=to.label, at=clock.now().isoformat(timespec="seconds"))
@@ -250,11 +254,13 @@ def offload(checkpoint: Checkpoint, to: Destination, clock: Clock, report_bytes:
 
 
 def removable(planned: OffloadPlan, to: str) -> list[Checkpoint]:
-    """Which of the planned removals may be done: copied, and not one of the newest two here that verify. Raises
-    RunDirError."""
-    gone = [removal for removal in planned.removals if to in offloaded_to(removal.path)]
-    if not gone:
+    """Return the planned removals that are safe: copied, and not among the newest two valid checkpoints.
+
+    Raises RunDirError.
+    """
+    copied = [checkpoint for checkpoint in planned.removals if to in offloaded_to(checkpoint.path)]
+    if not copied:
         return []
-    here = find_checkpoints(gone[0].path.parent)
-    spare = set(manifest.find_superfluous(here, keep_last=2, is_good=lambda path: not describe_doubt(path)))
-    return [checkpoint for checkpoint in gone if checkpoint in spare]
+    checkpoints = find_checkpoints(copied[0].path.parent)
+    superfluous = manifest.find_superfluous(checkpoints, keep_last=2, is_good=lambda path: not describe_doubt(path))
+    return [checkpoint for checkpoint in copied if checkpoint in set(superfluous)]

@@ -86,6 +86,7 @@ ENVIRONMENT_ERRNOS = frozenset(
     }
 )
 """Errors of a file system that any command can meet: reported in one line, because they are no bug of opsctl."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class CommandGroup(click.Group):
@@ -124,9 +125,11 @@ class CommandGroup(click.Group):
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every step and program to stderr: --log-level debug.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log from this level on to stderr (default: warning).")
 @click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context
-def cli(ctx: click.Context, site: Path | None) -> None:
+def cli(ctx: click.Context, site: Path | None, *, verbose: bool, log_level: str | None) -> None:
     """Keep a months-long training run going on a Slurm cluster.
 
     \b
@@ -136,6 +139,9 @@ def cli(ctx: click.Context, site: Path | None) -> None:
     opsctl status                    show what runs and what waits
     opsctl help launch               explain one command
     """
+    from opsctl.host import log_config  # noqa: PLC0415 (--help starts without logging)
+
+    log_config.configure(log_level or ("debug" if verbose else None))
     if os.environ.get("NO_COLOR"):  # rich honours NO_COLOR, click does not
         ctx.color = False
     if ctx.obj is None:
@@ -151,9 +157,10 @@ class _LazyApp:
 
     def __getattr__(self, name: str) -> object:
         if self._app is None:
-            from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
+            from opsctl.app import build, open_debug_log  # noqa: PLC0415 (--help starts without pydantic)
 
-            self._app = build(self._site)
+            self._app = app = build(self._site)
+            open_debug_log(app)
         return getattr(self._app, name)
 
 
@@ -171,16 +178,26 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except OpsctlError as error:
+        _log_error(error)
         _print_error(error.message, error.hint)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 (the outermost place: a bug is reported, not shown as a stack trace)
         if not (isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRNOS):
+            _log_error(error)
             sys.exit(_report_bug(error))
         _print_error(": ".join(filter(None, (str(error.filename or ""), error.strerror))))
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _log_error(error: Exception) -> None:
+    """Write how the command failed to the debug log; of a bug with the stack trace."""
+    import logging  # noqa: PLC0415 (only for an error)
+
+    is_bug = not isinstance(error, OpsctlError)
+    logging.getLogger(__name__).debug("the command failed: %s", error, exc_info=error if is_bug else None)
 
 
 def _print_error(message: str, hint: str | None = None) -> None:

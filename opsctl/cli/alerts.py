@@ -20,6 +20,9 @@ from opsctl.model import Level
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
+MAX_CHECK_AGE = timedelta(hours=2)
+"""Older checks are marked in the list."""
+
 reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
@@ -42,7 +45,8 @@ def alerts() -> None:
 def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     """List open alerts, silences and undelivered messages.
 
-    --all lists the keys that are ok as well.
+    The column `alerted` holds the severity of the last alert, `last check` the severity at the last check. They differ
+    until watch cycles confirm the change, and while a silence lasts. --all lists the keys that are ok as well.
 
     \b
     opsctl alerts list
@@ -58,14 +62,14 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
                 "open": [_as_data(state, entry, now) for entry in entries],
                 "silences": [asdict(silence) for silence in silences],
                 "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
-                "given_up": [_item_as_data(outbox_item) for outbox_item in abandoned],
+                "abandoned": [_item_as_data(outbox_item) for outbox_item in abandoned],
             }
         )
         return
     print_table(_table(state, entries, now)) if entries else print_text("no open alerts")
     for silence in silences:
         print_text(
-            f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.why}"
+            f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.reason}"
         )
     for item in undelivered:
         print_text(f"not delivered yet by {item.channel}: {item.message.subject}{_describe_delivery(item, now)}")
@@ -127,7 +131,7 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
     if end:
         _check_silenced(app, key, now)
     until = now if end else now + span
-    new_silence = Silence(pattern=key, until=until, why=reason, by="", at=now)
+    new_silence = Silence(pattern=key, until=until, reason=reason, by="", at=now)
     if not dry_run:
         new_silence = app.alerting.ledger.silence(key, until, reason)
     would = "would be " if dry_run else ""
@@ -174,7 +178,7 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "key": entry.key,
         "level": entry.level,
         "since": entry.since,
-        "seen": entry.latest_level,
+        "latest_level": entry.latest_level,
         "checked_at": entry.checked_at,
         "incident": entry.incident,
         "finding": asdict(entry.finding) if entry.finding else None,
@@ -198,7 +202,8 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
 
 
 def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
-    table = Table("key", "level", "since (UTC)", "now", "finding", "", box=None, pad_edge=False, header_style="bold")
+    columns = ("key", "alerted", "since (UTC)", "last check", "finding", "")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for ledger_entry in sorted(entries, key=lambda entry: entry.key):
         table.add_row(
             Text(ledger_entry.key),
@@ -212,18 +217,17 @@ def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Tab
 
 
 def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
-    acknowledged = entry.acknowledged
-    return ", ".join(
-        [
-            *([f"acknowledged by {acknowledged.by}: {acknowledged.why}"] if acknowledged else []),
-            *(["silenced"] if state.silenced(entry.key, now) else []),
-            *(
-                [f"not checked since {entry.checked_at:%Y-%m-%d %H:%M}"]
-                if now - entry.checked_at > timedelta(hours=2)
-                else []
-            ),
-        ]
-    )
+    """Return who takes care of the alert, and why a change of severity was not alerted yet."""
+    marks = []
+    if entry.acknowledged:
+        marks.append(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
+    if state.silenced(entry.key, now):
+        marks.append("silenced")
+    elif entry.latest_level != entry.level:
+        marks.append(f"{entry.latest_level} is alerted once confirmed")
+    if now - entry.checked_at > MAX_CHECK_AGE:
+        marks.append(f"not checked since {entry.checked_at:%Y-%m-%d %H:%M}")
+    return ", ".join(marks)
 
 
 def _describe_delivery(item: OutboxItem, now: datetime) -> str:

@@ -50,12 +50,12 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     if as_json:
         print_json([asdict(row) for row in rows])
         return code
-    table = Table("step", "size", "samples", "written by", "kept", "also in", box=None, pad_edge=False)
+    table = Table("step", "size", "samples", "written by", "keep", "also in", box=None, pad_edge=False)
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
         known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
-        table.add_row(*map(cell, (str(row.step), *known, last, row.kept, where)))
+        table.add_row(*map(cell, (str(row.step), *known, last, row.keep_reason, where)))
     print_table(table) if rows else print_text(f"{train}: no checkpoints")
     return code
 

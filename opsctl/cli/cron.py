@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -21,8 +22,11 @@ from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.entry_output import sweep
 from opsctl.cron.tick import TickRunner
 from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
+from opsctl.host import log_config
 from opsctl.state.lease import LeaseBusy
+from opsctl.units import format_duration
 
+log = logging.getLogger("opsctl.cron")
 DRIVERS = ("slurm", "daemon")
 
 
@@ -87,6 +91,7 @@ def _check_schedule(app: App) -> None:
 def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) -> None:
     begun = {"driver": driver, "every": app.site.cron.every, "refused": refused}
     if driver == "daemon":
+        log_config.show_progress()
         signal.signal(signal.SIGTERM, _leave)
         CronDaemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run(
             lambda: print_json({**begun, "pid": os.getpid()}) if as_json else None
@@ -150,8 +155,10 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     """
     signal.signal(signal.SIGTERM, _leave)
     app.cron.place.create()
-    if is_exported:
+    if is_exported:  # cron mails whatever a line prints
         _expect(app)
+    else:
+        log_config.show_progress()
     if not slot:
         return _tick(app, None, as_json=as_json)
     due, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
@@ -159,20 +166,20 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     try:
         driver.ensure(after=due, own=own)
     except OpsctlError as error:
-        app.cron.report(f"the next tick: {error.message}")
+        log.warning("the next tick: %s", error.message)
     try:
         return _tick(app, due, as_json=as_json)
     finally:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
         if not driver.follow(due, own, seconds=left):
-            app.cron.report("the next tick could not be submitted; the next command or guard tries again")
+            log.warning("the next tick could not be submitted; the next command or guard tries again")
 
 
 def _expect(app: App) -> None:
     try:
         exported_lines.expect(app.cron)
     except OpsctlError as error:
-        app.cron.report(error.message)  # a full disk is no reason not to tick
+        log.warning(error.message)  # a full disk is no reason not to tick
 
 
 def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
@@ -180,15 +187,14 @@ def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
     try:
         ran = work.run()
     except LeaseBusy as error:
-        app.cron.report(error.message)
+        log.warning(error.message)
         return 0
     if as_json:
         print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
     elif slot is None:
         for id, entry_run in ran.items():
-            print_text(
-                f"{id}: {' '.join(filter(None, (entry_run.result, entry_run.detail)))}, {entry_run.seconds:.3g} s"
-            )
+            result = " ".join(filter(None, (entry_run.result, entry_run.detail)))
+            print_text(f"{id}: {result}, {format_duration(entry_run.seconds)}")
     return 1 if work.problems else 0
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.output import console, json_option, print_json, print_table
 from opsctl.cron.cron_status import CronStatus, EntryStatus, read_cron_status
+from opsctl.units import format_duration
 
 STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 
@@ -44,9 +45,8 @@ def _head(status: CronStatus, now: datetime) -> list[Text]:
     if status.last_tick:
         ago = max(0.0, (now - status.last_tick).total_seconds())  # a node wrote the time, by its own clock
         late = "; overdue: opsctl cron start" if status.is_overdue else ""
-        lines.append(
-            Text(f"last tick {ago:.0f} s ago, one is due every {status.every} s{late}", style="red" if late else "")
-        )
+        line = f"last tick {format_duration(ago)} ago, due every {format_duration(status.every)}{late}"
+        lines.append(Text(line, style="red" if late else ""))
     return lines + [Text(problem, style="red") for problem in status.problems]
 
 
@@ -65,7 +65,7 @@ def _row(entry: EntryStatus, zone: tzinfo) -> list[Text]:
         Text(entry.id),
         Text(entry.when),
         Text(_time(entry.started, zone)),
-        Text(f"{entry.seconds:.3g} s" if entry.started else ""),
+        Text(format_duration(entry.seconds) if entry.started else ""),
         Text(words, style=STYLES.get(entry.result, "red")),
         Text(_time(entry.next, zone) or "never"),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -20,9 +19,10 @@ from opsctl.app import App
 from opsctl.capabilities import Capability, parse_version
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
-from opsctl.extras import EXTRAS, install_command
+from opsctl.extras import EXTRAS, install_command, is_installed
 from opsctl.state.run_dir import check_trusted
 from opsctl.state.site_dir import SiteDir
+from opsctl.units import format_duration, format_size
 
 Level = Literal["ok", "missing", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
@@ -30,10 +30,13 @@ STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta
 
 @dataclass(frozen=True, slots=True)
 class DoctorRow:
-    what: str
+    """One line of `opsctl doctor`."""
+
+    check: str
     level: Level
-    found: str
-    do: str = ""
+    result: str
+    advice: str = ""
+    """What the user can do: a command or a setting; empty if nothing is to be done."""
 
 
 @click.command()
@@ -47,29 +50,32 @@ def doctor(app: App, *, as_json: bool) -> None:
     \b
     opsctl doctor
     """
-    lines: list[DoctorRow] = []
+    rows: list[DoctorRow] = []
     for check in CHECKS:
-        lines += check(app)
+        rows += check(app)
     if as_json:
-        print_json([asdict(line) for line in lines])
+        print_json([asdict(row) for row in rows])
     else:
-        print_table(_table(lines))
-    if any(line.level == "missing" for line in lines):
+        print_table(_table(rows))
+    if any(row.level == "missing" for row in rows):
         click.get_current_context().exit(1)
 
 
-def _table(lines: list[DoctorRow]) -> Table:
+def _table(rows: list[DoctorRow]) -> Table:
     table = Table.grid(padding=(0, 2))
-    for line in lines:
-        table.add_row(Text(line.level, style=STYLES[line.level]), line.what, cell(line.found), cell(line.do, "bold"))
+    for row in rows:
+        level = Text(row.level, style=STYLES[row.level])
+        table.add_row(level, row.check, cell(row.result), cell(row.advice, "bold"))
     return table
 
 
 def _settings(app: App) -> Iterator[DoctorRow]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield DoctorRow("python", "ok", f"{version} at {sys.executable}")
-    found = str(app.site_path) if app.site_path else "none: built-in settings"
-    yield DoctorRow("site file", "ok" if app.site_path else "optional", found, "" if app.site_path else "opsctl init")
+    if app.site_path:
+        yield DoctorRow("site file", "ok", str(app.site_path))
+    else:
+        yield DoctorRow("site file", "optional", "none: built-in settings", "opsctl init")
     if app.site_path and app.site_path.stat().st_mode & 0o022:
         yield DoctorRow(
             "site file",
@@ -77,9 +83,8 @@ def _settings(app: App) -> Iterator[DoctorRow]:
             "others can write the file, which names programs that run as you",
             f"chmod go-w {app.site_path}",
         )
-    yield DoctorRow(
-        "engine", "ok", app.site.engine + (f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else "")
-    )
+    sandbox = f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""
+    yield DoctorRow("engine", "ok", f"{app.site.engine}{sandbox}")
 
 
 def _root(app: App) -> Iterator[DoctorRow]:
@@ -91,7 +96,7 @@ def _root(app: App) -> Iterator[DoctorRow]:
         )
         return
     usage = shutil.disk_usage(existing)
-    yield DoctorRow("root", "ok", f"{root}: {usage.free / 1e9:,.0f} GB free of {usage.total / 1e9:,.0f}")
+    yield DoctorRow("root", "ok", f"{root}: {format_size(usage.free)} free of {format_size(usage.total)}")
     try:
         check_trusted([existing], root=existing if app.site.trust_parents else None)
     except OpsctlError as error:
@@ -102,16 +107,16 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
     from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
 
     try:
-        scheduler, why = choose(app.engine_runner)
+        scheduler, reader = choose(app.engine_runner)
         limits = scheduler.limits()
     except OpsctlError as error:
         level: Level = "unknown" if error.exit_code == 75 else "missing"
         absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'
-        do = absent if isinstance(error, MissingProgram) else error.hint or ""
-        yield DoctorRow("slurm", level, error.message, do)
+        advice = absent if isinstance(error, MissingProgram) else error.hint or ""
+        yield DoctorRow("slurm", level, error.message, advice)
         return
     yield DoctorRow("slurm", "ok", f"{limits.version}, cluster {limits.cluster}, {limits.priority}")
-    yield DoctorRow("reader", "ok", why)
+    yield DoctorRow("reader", "ok", reader)
     if (version := parse_version(limits.version)) is not None:
         yield DoctorRow("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:
@@ -137,7 +142,9 @@ def _sandbox(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("sandbox start", level, error.message, error.hint or "")
         return
     version = ".".join(f"{part:02}" for part in trial.version)
-    yield DoctorRow("sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {trial.seconds:.1f} s")
+    yield DoctorRow(
+        "sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {format_duration(trial.seconds)}"
+    )
 
 
 def _alerts(app: App) -> Iterator[DoctorRow]:
@@ -152,8 +159,7 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
             "[alerts.channels] in site.toml",
         )
     for channel, error in check(app.alerting):
-        do = "opsctl alerts test sends through it" if error is None else "[alerts.channels] in site.toml"
-        yield DoctorRow(f"alerts {channel}", "missing" if error else "ok", error.message if error else "is set up", do)
+        yield _describe_channel(channel, error)
     for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
         for field, path in find_exposed(table):
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
@@ -170,6 +176,12 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
             yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete watch cycle")
     except OpsctlError as error:
         yield DoctorRow("alerts ping", "missing", error.message, "[alerts] in site.toml")
+
+
+def _describe_channel(channel: str, error: OpsctlError | None) -> DoctorRow:
+    if error is None:
+        return DoctorRow(f"alerts {channel}", "ok", "is set up", f"opsctl alerts test sends a message to {channel}")
+    return DoctorRow(f"alerts {channel}", "missing", error.message, "[alerts.channels] in site.toml")
 
 
 def _cron(app: App) -> Iterator[DoctorRow]:
@@ -193,10 +205,15 @@ def _cron(app: App) -> Iterator[DoctorRow]:
 
 def _extras(_: App) -> Iterator[DoctorRow]:
     for name, extra in EXTRAS.items():
-        missing = [module for module in extra.modules if importlib.util.find_spec(module) is None]
+        try:
+            missing = [module for module in extra.modules if not is_installed(module)]
+        except (ImportError, ValueError, OSError) as error:  # an import hook of another package is broken
+            result = f"Python cannot search for {', '.join(extra.modules)}: {error}"
+            yield DoctorRow(f"extra {name}", "unknown", result, install_command(name))
+            continue
         if missing:
-            found = f"{', '.join(missing)} not installed; needed by {extra.purpose}"
-            yield DoctorRow(f"extra {name}", "optional", found, install_command(name))
+            result = f"{', '.join(missing)} not installed; needed by {extra.purpose}"
+            yield DoctorRow(f"extra {name}", "optional", result, install_command(name))
         else:
             yield DoctorRow(f"extra {name}", "ok", f"for {extra.purpose}")
 

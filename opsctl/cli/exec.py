@@ -11,7 +11,7 @@ from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.nodes.remote.fanout import AnswerGroup, grouped
+from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
 from opsctl.nodesets import fold
 from opsctl.ports import Answer
 
@@ -39,7 +39,7 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
     if as_json:
         print_json([asdict(answer) for answer in answers.values()])
     else:
-        for group in grouped(answers.values()):
+        for group in group_answers(answers.values()):
             _show(group)
         _print_exit_codes(list(answers.values()))
     if any(answer.code != 0 for answer in answers.values()):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from opsctl.errors import ConfigError
 from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.supervisor import Supervisor
+from opsctl.host import log_config
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import replace_process
 from opsctl.model import Level
@@ -23,6 +24,7 @@ from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import run_dir as rundir
 from opsctl.state.run_dir import RunDir
 
+log = logging.getLogger("opsctl.guard")
 NOTIFY_TIMEOUT_S = 20.0
 """Time limit of sending alerts. The next watch cycle sends the rest."""
 
@@ -49,6 +51,7 @@ def run(app: App, run_dir: Path) -> int:
     \b
     opsctl guard run RUN_DIR
     """
+    log_config.show_progress()
     train, env = RunDir(run_dir.absolute()), dict(os.environ)
     attempt_name(env)
     supervisor = None
@@ -58,7 +61,6 @@ def run(app: App, run_dir: Path) -> int:
             rules=rules_of(train),
             runner=app.runner,
             env=env,
-            report=log_line,
             check_trusted=lambda: check_body(app, train),
             revive_cron=lambda: keep_cron(app),
             care=care_of(app, env),
@@ -68,7 +70,7 @@ def run(app: App, run_dir: Path) -> int:
     except Exception:
         if supervisor and supervisor.has_begun:
             raise
-        log_line(f"cannot start:\n{traceback.format_exc()}")
+        log.exception("the guard cannot start; the wrapper goes on without the guard")
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
 
@@ -98,7 +100,7 @@ def notify(app: App, train: RunDir) -> None:
 
     failed = Isolation[str, None](app.clock, NOTIFY_TIMEOUT_S).run({"notify": record})["notify"]
     if isinstance(failed, Failed):
-        log_line(f"sending alerts: {failed.why}")
+        log.warning("sending alerts: %s", failed.why)
 
 
 def rules_of(train: RunDir) -> GuardSettings:
@@ -106,14 +108,9 @@ def rules_of(train: RunDir) -> GuardSettings:
     try:
         return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
     except ConfigError as error:
-        log_line(error.message)
+        log.warning("%s; using the defaults of [guard]", error.message)
         return GuardSettings()
 
 
 def check_body(app: App, train: RunDir) -> None:
     rundir.check_trusted((train.body,), root=app.root if app.site.trust_parents else None)
-
-
-def log_line(text: str) -> None:
-    """Print to the batch log."""
-    click.echo(f"opsctl guard: {text}", err=True)

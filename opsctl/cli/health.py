@@ -129,4 +129,4 @@ def _row(app: App, checked: CheckedNodes, verdict: Verdict) -> dict[str, object]
     cards = [
         {"uuid": gpu.uuid, "serial": gpu.serial, "bus": gpu.bus} for gpu in (snapshot.smi.gpus if snapshot.smi else ())
     ]
-    return {**asdict(verdict), "lemon_score": score, "is_lemon": score >= site.lemon_score, "cards": cards}
+    return {**asdict(verdict), "lemon_score": score, "is_flaky": score >= site.lemon_score, "cards": cards}

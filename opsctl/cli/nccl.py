@@ -35,10 +35,10 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
                 {
                     "name": group.name,
                     "ranks": group.size,
-                    "absent": group.absent(),
+                    "absent": group.count_absent(),
                     "calls": {str(rank): dict(calls) for rank, calls in group.calls.items()},
-                    "behind": {str(rank): str(call) for rank, call in group.behind().items()},
-                    "odd": {str(rank): str(call) for rank, call in group.odd().items()},
+                    "behind": {str(rank): str(call) for rank, call in group.find_behind().items()},
+                    "odd": {str(rank): str(call) for rank, call in group.find_odd().items()},
                 }
                 for group in summary.groups
             ],

@@ -104,7 +104,7 @@ def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
                 "trains": view.trains_on.get(node.name, []),
                 "health": record.health if record else "",
                 "lemon": f"{points:g}" if points else "",
-                "is_lemon": points >= site.lemon_score,
+                "is_flaky": points >= site.lemon_score,
                 "is_out": is_out(node),
                 "is_ours": is_ours(node),
                 "excluded": exclusion is not None,
@@ -117,7 +117,7 @@ def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
 
 
 def _is_bad(row: dict[str, object]) -> bool:
-    return bool(row["is_out"] or row["is_lemon"] or row["excluded"])
+    return bool(row["is_out"] or row["is_flaky"] or row["excluded"])
 
 
 @click.command("drain-bad-nodes")

@@ -170,7 +170,9 @@ def _arrays(snapshot: TrainSnapshot) -> list[str]:
 
 
 def _list(arrays: list[str]) -> str:
-    return f"array{'s' if len(arrays) > 1 else ''} {', '.join(arrays)}" if arrays else ""
+    if not arrays:
+        return ""
+    return f"{'arrays' if len(arrays) > 1 else 'array'} {', '.join(arrays)}"
 
 
 def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:

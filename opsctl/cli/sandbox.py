@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.host import log_config
 from opsctl.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
@@ -20,6 +21,7 @@ from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.sandbox_status import SandboxStatus
 from opsctl.sandbox.slurm_conf import SandboxSpec
+from opsctl.units import format_duration, format_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,21 +74,24 @@ def sandbox() -> None:
 def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     """Start a sandbox in the background.
 
-    A sandbox that is up already is left as it is.
+    A sandbox that is up does not change.
 
     \b
     opsctl sandbox up --nodes 8 --fast
     opsctl sandbox up --name night-1 --accounting
     """
-    begun = app.clock.monotonic()
+    log_config.show_progress()
+    started = app.clock.monotonic()
     cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
     description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
-    took = app.clock.monotonic() - begun
+    took_s = app.clock.monotonic() - started
     if as_json:
-        facts = {"was_up": cluster.was_up, "seconds": took, "env": cluster.env(), "shared": cluster.record.site.shared}
-        print_json({**asdict(cluster.record.spec), **facts})
+        is_shared = cluster.record.site.shared
+        start = {"was_up": cluster.was_up, "seconds": took_s, "env": cluster.env(), "shared": is_shared}
+        print_json({**asdict(cluster.record.spec), **start})
         return
-    print_text(f"{description}; it was up already" if cluster.was_up else f"{description}; up in {took:.1f} s")
+    result = "it was up already" if cluster.was_up else f"up in {format_duration(took_s)}"
+    print_text(f"{description}; {result}")
     print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
     if cluster.record.site.shared:
         print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
@@ -105,6 +110,7 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     opsctl sandbox down
     opsctl sandbox down --name night-1
     """
+    log_config.show_progress()
     ended = Sandbox.end(name, clock=app.clock)
     if as_json:
         print_json({"name": name, "ended": ended.count})
@@ -140,11 +146,10 @@ def describe(status: SandboxStatus) -> str:
     """Return a few lines about a sandbox."""
     states = sorted(set(status.nodes.values()))
     counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
-    hours, minutes = divmod(int(status.uptime_s) // 60, 60)
     silent = "its controller does not answer" if status.is_up else "its controller does not run"
     lines = [
         f"{status.name}: {counts or silent}",
-        f"  {status.processes} processes, {status.memory_bytes / 2**20:.0f} MiB, up {hours} h {minutes:02} min",
+        f"  {status.processes} processes, {format_size(status.memory_bytes)}, up {format_duration(status.uptime_s)}",
         f"  SLURM_CONF={status.conf}",
     ]
     if status.dead:
@@ -221,6 +226,7 @@ def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) 
     opsctl sandbox fault node003 restart    start the slurmd again
     opsctl sandbox fault controller kill    SIGKILL slurmctld
     """
+    log_config.show_progress()
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
     print_json({"name": name, "target": target, "action": action}) if as_json else print_text(
         f"{target}: {action} done"

@@ -82,12 +82,12 @@ def stacks(
     target = attempt.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
     notes, text = [], ""
     try:
-        request_stacks.request_by_file(attempt, target, ranks=ranks, seconds=seconds, clock=app.clock)
+        request_stacks.request_by_file(attempt, target, ranks=ranks, timeout_s=seconds, clock=app.clock)
         if signal:
             logs, runner = run.attempt_logs(attempt.name), app.engine_runner
             notes.append(
                 request_stacks.request_by_signal(
-                    job, logs, target, ranks=ranks, seconds=seconds, runner=runner, clock=app.clock
+                    job, logs, target, ranks=ranks, timeout_s=seconds, runner=runner, clock=app.clock
                 )
             )
     except OSError as error:
@@ -98,7 +98,7 @@ def stacks(
         dump = dump_stacks(py_spy, attempt.name, expand(job.nodes), NodeView(app).fanout(), native=native)
         text, notes = dump.text, [*notes, *dump.problems]
         with suppress(OSError):  # a run directory of another user is not written to
-            dump.keep(target)
+            dump.save(target)
     notes += [f"all of them: {target}"] if target.exists() else []
     _show(request_stacks.collect_answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
 

@@ -160,6 +160,7 @@ def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str
         last = status.last_attempt
         lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
         lines += [("advice", last.advice)] if last.advice and not status.running else []
+    lines += [("stop", status.stop)] if status.stop else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in status.switches

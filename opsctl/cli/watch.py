@@ -13,6 +13,7 @@ from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import OpsctlError
+from opsctl.host import log_config
 from opsctl.model import Finding, Level
 from opsctl.monitor.watch_cycle import CycleReport, Watch
 
@@ -67,6 +68,7 @@ def watch(
         raise click.UsageError("--nagios excludes --every and --json")
     if nagios:
         return _nagios(app, names, trains)
+    log_config.show_progress()
     train_names = [app.find(train).name for train in trains]
     watching = Watch(services=app, names=names, trains=train_names, acts=not dry_run)
     checked_at = float("-inf")
@@ -93,16 +95,6 @@ def _show(report: CycleReport, *, is_short: bool) -> None:
         print_text(f"changed: {transition.finding.key}: {transition.before.value} -> {transition.finding.level.value}")
     if not report.findings:
         print_text("nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one")
-    _print_failures(report)
-
-
-def _print_failures(report: CycleReport) -> None:
-    for delivery in report.deliveries:
-        if delivery.error:
-            again = "not tried again" if delivery.error.is_permanent else "tried again later"
-            click.echo(f"opsctl: not delivered by {delivery.item.channel}, {again}: {delivery.error.message}", err=True)
-    for problem in report.problems:
-        click.echo(f"opsctl: {problem}", err=True)
 
 
 def _line(finding: Finding) -> None:

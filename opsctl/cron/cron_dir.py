@@ -70,7 +70,7 @@ class CronDir:
             self.site.write(self.site.last_tick, f"{now.timestamp():.0f}\n")
 
     def last_tick(self) -> datetime | None:
-        """Return when a tick last recorded a sign of life; None if never."""
+        """Return when a tick last recorded its activity; None if never."""
         try:
             return datetime.fromtimestamp(float(self.site.last_tick.read_text()), UTC)
         except (OSError, ValueError, OverflowError):

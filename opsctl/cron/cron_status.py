@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.crontab import CronEntry
 from opsctl.cron.drivers.daemon import alive, describe
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.errors import OpsctlError
 
 ALIVE_S = 60.0
-"""A running tick records a sign of life more often."""
+"""A running tick records its activity more often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

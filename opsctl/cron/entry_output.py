@@ -56,11 +56,13 @@ def prune(directory: Path, now: datetime, *, keep: timedelta, files: int, total:
 
 
 def sweep(place: CronDir, now: datetime, settings: CronSettings) -> int:
-    """Prune the output and remove temporary files of killed writers; return the number of files removed.
+    """Prune output and debug logs, and remove temporary files of killed writers; return the number of files removed.
 
     Covers the site's directory and this user's trains.
     """
-    removed = prune(place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
+    keep = timedelta(days=settings.keep_days)
+    removed = prune(place.output, now, keep=keep, files=settings.keep_files)
+    removed += prune(place.site.logs, now, keep=keep, files=settings.keep_files)
     old = now.timestamp() - ABANDONED_AFTER_S
     for path in (*place.site.path.rglob(".*.*"), *_temporary(place.site.path.parent)):
         with contextlib.suppress(OSError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.context import CronContext, entry_env
+from opsctl.cron.cron_context import CronContext, entry_env
 from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
 from opsctl.cron.entry_result import judge_result, judge_submission
@@ -17,8 +18,9 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.system import hostname, run_bounded
 from opsctl.state.lease import HeldLease, lease
 
+log = logging.getLogger(__name__)
 PULSE_S = 20.0
-"""Interval of a tick's signs of life; a lease without one for two minutes is stale."""
+"""Interval at which a tick renews its lease; a lease that is two minutes old is stale."""
 SBATCH_TIMEOUT_S = 30.0
 
 
@@ -94,13 +96,16 @@ class TickRunner:
             since=self.now, started=self.cron.clock.now(), result=EntryResult.RUNNING, again=before.was_cut_off
         )
         self._note(entry, start)
+        log.debug("%s: starts, %.0f s are left", entry.id, left)
         done = replace(start, result=EntryResult.FAILED, detail="ended together with the tick")
         try:
             done = self._outcome(entry, before, start, left)
         finally:
             done = replace(done, seconds=round(self.cron.clock.monotonic() - began, 3), again=False)
             self._note(entry, done)
-        if done.result is not EntryResult.OK:
+        if done.result is EntryResult.OK:
+            log.info("%s: ok in %.3g s", entry.id, done.seconds)
+        else:
             self._problem(f"{entry.id}: {done.result}: {done.detail}")
         return done
 
@@ -164,4 +169,4 @@ class TickRunner:
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
-        self.cron.report(text)
+        log.warning(text)

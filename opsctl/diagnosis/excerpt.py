@@ -1,74 +1,86 @@
-"""The few lines that prove an event, and when it was."""
+"""Collect the few lines of a log that prove an event, and find the time of the event."""
 
 from __future__ import annotations
 
 import os
 
 from opsctl.diagnosis.causes import UNEXPLAINED
-from opsctl.diagnosis.scan_logs import LONGEST, LogEvent
+from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
 from opsctl.telemetry.logs.log_lines import time_of
 
-NEARBY = 128 << 10
-"""Bytes around a line in which what belongs to it is looked for."""
-BEFORE, AFTER = 3, 1
-"""Lines that are shown around one."""
-MOST = 9
-"""Lines of a traceback."""
+MAX_DISTANCE_BYTES = 128 << 10
+"""Distance from the event, in both directions, within which related lines are searched."""
+LINES_BEFORE = 3
+LINES_AFTER = 1
+MAX_TRACEBACK_LINES = 9
+NOISE = (b"frame #", b"Exception raised from")
+"""Starts of lines with C++ frames, which the excerpt leaves out."""
 
 
-def excerpt(event: LogEvent) -> list[str]:
-    """The lines of the same speaker around an event, without prefixes and frames of C++; of a traceback nobody
-    explains, all of it but the middle."""
-    above, below = _around(event)
+def collect_excerpt(event: LogEvent) -> list[str]:
+    """Return the lines of the same speaker around an event, without prefixes and without C++ frames.
+
+    For a traceback without a known cause, return the traceback; the middle of a long traceback is left out.
+    """
+    above, below = _read_same_speaker(event)
     if event.cause is UNEXPLAINED:
-        return _traceback(below)
-    return [*above[-BEFORE:], event.text, *below[1 : 1 + AFTER]]
+        return _shorten_traceback(below)
+    return [*above[-LINES_BEFORE:], event.text, *below[1 : 1 + LINES_AFTER]]
 
 
-def when(event: LogEvent) -> str:
-    """The time of the nearest line before, or after, that bears one, by the clock of whoever said it; may be empty."""
-    above, below = _read(event)
-    nearest = (*below[:1], *reversed(above), *below[1:])
-    data = next(filter(None, map(time_of, nearest)), b"")
-    return data.decode()
+def find_time(event: LogEvent) -> str:
+    """Return the time of the nearest line with a time, by the clock of that line's writer; empty for none."""
+    above, below = _read_around(event)
+    nearest_first = (*below[:1], *reversed(above), *below[1:])
+    time = next(filter(None, map(time_of, nearest_first)), b"")
+    return time.decode()
 
 
-def _around(event: LogEvent) -> tuple[list[str], list[str]]:
-    above, below = _read(event)
-    mine = _place(split(below[0])[0]) if below else ("", None)
-    return _lines_of(mine, above), _lines_of(mine, below)
+def _read_same_speaker(event: LogEvent) -> tuple[list[str], list[str]]:
+    """Return the event's speaker's lines before the event, and the event's line with that speaker's later lines."""
+    above, below = _read_around(event)
+    place = _place(split(below[0])[0]) if below else ("", None)
+    return _select_lines(place, above), _select_lines(place, below)
 
 
-def _read(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
-    """The lines before, and the line itself with those after it."""
-    start = max(0, event.offset - NEARBY)
+def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
+    """Return the lines before the event, and the event's line with the lines after the event."""
+    start = max(0, event.offset - MAX_DISTANCE_BYTES)
     try:
         with event.path.open("rb") as file:
             above = os.pread(file.fileno(), event.offset - start, start)
-            below = os.pread(file.fileno(), NEARBY, event.offset)
+            below = os.pread(file.fileno(), MAX_DISTANCE_BYTES, event.offset)
     except OSError:
         return [], [event.text.encode()]
     lines = above.split(b"\n")
-    return lines[1 if start else 0 : -1], below.split(b"\n")
+    first_whole_line = 1 if start else 0
+    return lines[first_whole_line:-1], below.split(b"\n")
 
 
 def _place(speaker: Speaker) -> tuple[str, int | None]:
     return speaker.node, speaker.rank
 
 
-def _lines_of(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
-    """What one rank says. In a log of one rank no line has a prefix, and all of it is that rank's."""
-    generator = (split(line[:LONGEST]) for line in lines if line.strip())
-    return [
-        text.decode(errors="replace").rstrip()
-        for speaker, text in generator
-        if _place(speaker) == place and not text.startswith((b"frame #", b"Exception raised from"))
-    ]
+def _select_lines(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
+    """Return the lines of one speaker. In a log of one rank no line has a prefix: all lines have the same speaker."""
+    selected = []
+    for line in lines:
+        if not line.strip():
+            continue
+        speaker, text = split(line[:MAX_LINE_BYTES])
+        if _place(speaker) == place and not text.startswith(NOISE):
+            selected.append(text.decode(errors="replace").rstrip())
+    return selected
 
 
-def _traceback(lines: list[str]) -> list[str]:
-    """From its head to the line of the exception."""
-    stop = next((n for n, line in enumerate(lines[1:], 1) if not line.startswith((" ", "\t"))), len(lines) - 1)
-    shown = lines[: stop + 1]
-    return shown if len(shown) <= MOST else [shown[0], "  ...", *shown[2 - MOST :]]
+def _shorten_traceback(lines: list[str]) -> list[str]:
+    """Return the lines from the head of a traceback to the exception, without the middle of a long traceback."""
+    traceback = lines[:1]
+    for line in lines[1:]:
+        traceback.append(line)
+        if not line.startswith((" ", "\t")):
+            break
+    if len(traceback) <= MAX_TRACEBACK_LINES:
+        return traceback
+    return [traceback[0], "  ...", *traceback[2 - MAX_TRACEBACK_LINES :]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from opsctl.diagnosis.causes import CauseKind, Scope, Weight, causes
@@ -11,7 +12,7 @@ from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_atte
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import NOWHERE, Stack, group_stacks, render_stacks
+from opsctl.diagnosis.stack_dumps import NO_STACK, Stack, group_stacks, render_stacks
 from opsctl.state.run_dir import RunDir
 
 CAUSE = "hang"
@@ -35,7 +36,7 @@ def diagnose_hang(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: Dia
     hang = judge_hang(
         collect_answers(paths[-1]) if paths else [],
         ranks=attempt_logs.ranks,
-        homes=_homes(run.attempt_logs(attempt_logs.attempt)),
+        homes=_find_homes(run.attempt_logs(attempt_logs.attempt)),
     )
     diagnosis = diagnose_attempt(run, replace(attempt_logs, exit_reason=None), before=before)
     is_cause = any(cause.name == diagnosis.cause and cause.weight is Weight.CAUSE for cause in causes())
@@ -50,14 +51,14 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
 
     Odd ranks are elsewhere than most of all `ranks`, or do not answer while most ranks do. `homes` is the node by rank.
     """
-    # A trainer's own launcher may start more ranks than the settings tell.
-    odd = _odd(stacks, max(ranks or 0, len(stacks)), homes)
+    # A trainer's own launcher may start more ranks than the settings name.
+    odd = _find_odd_stacks(stacks, max(ranks or 0, len(stacks)), homes)
     nodes, numbers = {stack.node for stack in odd}, {stack.rank for stack in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
-    groups = [str(group).replace(NOWHERE, "not answering") for group in group_stacks(odd)]
-    says = "; ".join(groups[:MAX_NAMED_GROUPS]) + (
-        f"; and {len(groups) - MAX_NAMED_GROUPS} more groups" if len(groups) > MAX_NAMED_GROUPS else ""
-    )
+    groups = [str(group).replace(NO_STACK, "not answering") for group in group_stacks(odd)]
+    says = "; ".join(groups[:MAX_NAMED_GROUPS])
+    if len(groups) > MAX_NAMED_GROUPS:
+        says += f"; and {len(groups) - MAX_NAMED_GROUPS} more groups"
     diagnosis = Diagnosis(
         kind=CauseKind.UNKNOWN,
         cause=CAUSE,
@@ -71,7 +72,7 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     return replace(diagnosis, says=f"the attempt hung, odd: {says}") if odd else diagnosis
 
 
-def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:
+def _find_odd_stacks(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[Stack]:
     """Return the odd ranks' stacks; none unless more than half of all ranks are at one place.
 
     Pipeline stages may wait at different places.
@@ -79,13 +80,13 @@ def _odd(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, str]) -> list[
     known = [group for group in group_stacks(stacks) if group.is_known]
     if not known or 2 * len(known[-1].stacks) <= ranks:
         return []
-    elsewhere = [stack for group in known[:-1] for stack in group.stacks]
+    elsewhere = list(chain.from_iterable(group.stacks for group in known[:-1]))
     answered = {stack.rank for stack in stacks if stack.frames or stack.refused}
     missing = [] if None in answered else [rank for rank in range(ranks) if rank not in answered]
     return [*elsewhere, *(Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
 
 
-def _homes(logs: Path) -> dict[int, str]:
+def _find_homes(logs: Path) -> dict[int, str]:
     """Return the node by rank, from the file names of the ranks' logs."""
     speakers = [speaker_of_file(path.name) for path in logs.glob("*.log")]
     return {speaker.rank: speaker.node for speaker in speakers if speaker.rank is not None}

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from opsctl.diagnosis.excerpt import when
+from opsctl.diagnosis.excerpt import find_time
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.telemetry.logs.log_lines import time_of
@@ -26,15 +27,15 @@ _FRACTION = re.compile(rb"\d\d:\d\d:\d\d[.,](\d{1,6})")
 def merge_in_order(logs: Sequence[Sequence[LogEvent]], paths: Sequence[Path]) -> list[LogEvent]:
     """Merge the events of several ordered logs. Events without any time come last."""
     if len(logs) < 2:
-        return [event for log in logs for event in log]
+        return list(chain.from_iterable(logs))
     skews = estimate_skews(paths)
     keyed = []
     for log in logs:
         latest = 0.0
         for event in log:
-            seconds = _seconds(when(event).encode())
+            seconds = _parse_seconds(find_time(event).encode())
             # The order within a log overrules its times.
-            latest = max(latest, (seconds or latest) - skews.get(_clock(event.path), 0.0))
+            latest = max(latest, (seconds or latest) - skews.get(_find_clock(event.path), 0.0))
             keyed.append((latest or float("inf"), event.offset, event))
     return [event for _, _, event in sorted(keyed, key=lambda entry: entry[:2])]
 
@@ -43,8 +44,8 @@ def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
     """Return by node how many seconds its clock is ahead of the median clock."""
     times_by_line: dict[bytes, dict[str, float]] = {}
     for path in paths:
-        for shape, seconds in _first_times(path).items():
-            times_by_line.setdefault(shape, {}).setdefault(_clock(path), seconds)
+        for shape, seconds in _read_first_times(path).items():
+            times_by_line.setdefault(shape, {}).setdefault(_find_clock(path), seconds)
     offsets: dict[str, list[float]] = {}
     for times in times_by_line.values():
         if len(times) < 2:
@@ -55,12 +56,12 @@ def estimate_skews(paths: Sequence[Path]) -> dict[str, float]:
     return {clock: median(seconds) for clock, seconds in offsets.items()}
 
 
-def _clock(path: Path) -> str:
+def _find_clock(path: Path) -> str:
     """Return the node whose clock stamps a log."""
     return speaker_of_file(path.name).node or path.name
 
 
-def _first_times(path: Path) -> dict[bytes, float]:
+def _read_first_times(path: Path) -> dict[bytes, float]:
     """Return the first time of each kind of line at the start of a log. Lines that differ in digits are one kind."""
     try:
         with path.open("rb") as file:
@@ -69,12 +70,13 @@ def _first_times(path: Path) -> dict[bytes, float]:
         return {}
     first_times: dict[bytes, float] = {}
     for line in lines:
-        if (seconds := _seconds(line)) is not None:
+        seconds = _parse_seconds(line)
+        if seconds is not None:
             first_times.setdefault(_VARIES.sub(b"#", line), seconds)
     return first_times
 
 
-def _seconds(line: bytes) -> float | None:
+def _parse_seconds(line: bytes) -> float | None:
     text = time_of(line)
     if text is None:
         return None

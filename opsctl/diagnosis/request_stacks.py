@@ -5,49 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from opsctl.diagnosis.py_spy import FILE
-from opsctl.diagnosis.speakers import NOBODY, speaker_of_file
+from opsctl.diagnosis.py_spy import FILE_NAME
+from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.errors import OpsctlError
 from opsctl.model import Job
 from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.state.run_dir import Attempt
 
-SIGNAL_SECONDS = 10.0
+SIGNAL_TIMEOUT_S = 10.0
+POLL_S = 0.25
+MAX_ERROR_CHARS = 200
 
 
-def request_by_file(attempt: Attempt, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
-    """Request the stack of every rank, wait for the answers and copy them to `target`. Raises OSError."""
+def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: float, clock: Clock) -> None:
+    """Request the stack of every rank, wait up to `timeout_s` for the answers, copy the answers to `target`.
+
+    Raises OSError.
+    """
     stacks = attempt.path / "stacks"
-    before = _sizes(stacks.glob("*.txt"))
+    before = _measure_sizes(stacks.glob("*.txt"))
     attempt.stacks_request.touch()
-    _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+    _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
 
 
 def request_by_signal(
-    job: Job, logs: Path, target: Path, *, ranks: int, seconds: float, runner: Runner, clock: Clock
+    job: Job, logs: Path, target: Path, *, ranks: int, timeout_s: float, runner: Runner, clock: Clock
 ) -> str:
-    """Send USR2 to every process of the job's steps, and keep in `target` what they write to their own logs; why that
-    was not possible, if it was not. It ends a process that does not handle the signal. Raises OSError."""
-    before = _sizes(logs.glob("*.log"))
+    """Send USR2 to every process of the job's steps, wait up to `timeout_s`, copy new log lines to `target`.
+
+    Return the failure, an empty string for success. USR2 ends a process that does not handle USR2. Raises OSError.
+    """
+    before = _measure_sizes(logs.glob("*.log"))
     try:
-        done = runner.run(("scancel", "--signal=USR2", job.id), timeout=SIGNAL_SECONDS)
+        done = runner.run(("scancel", "--signal=USR2", job.id), timeout=SIGNAL_TIMEOUT_S)
     except (OpsctlError, TimedOut) as error:
         return f"USR2: {error}"
     if done.code:
-        return f"USR2: {done.err.strip()[-200:]}"
-    _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, seconds=seconds, clock=clock)
+        return f"USR2: {done.err.strip()[-MAX_ERROR_CHARS:]}"
+    _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
     return ""
 
 
-def collect_answers(target: Path, looked: str = "") -> list[Stack]:
-    """What was kept: of each rank the newest; where py-spy and the rank itself tell, py-spy. `looked` is what it
-    printed, if that is not kept there."""
+def collect_answers(target: Path, py_spy_output: str = "") -> list[Stack]:
+    """Return the newest stack of every rank in `target`; a stack of py-spy overrules the rank's own.
+
+    `py_spy_output` is the output of py-spy, for a `target` without it.
+    """
     stacks: dict[tuple[str, int | None, int | None], Stack] = {}
-    own = sorted(path for path in target.glob("*.txt") if path.name != FILE)
+    own = sorted(path for path in target.glob("*.txt") if path.name != FILE_NAME)
     texts = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
-    py_spy_file = target / FILE
-    texts.append((py_spy_file.read_bytes() if py_spy_file.exists() else looked.encode(), NOBODY))
+    py_spy_file = target / FILE_NAME
+    texts.append((py_spy_file.read_bytes() if py_spy_file.exists() else py_spy_output.encode(), UNKNOWN_SPEAKER))
     for text, known in texts:
         for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
@@ -59,26 +68,33 @@ def collect_answers(target: Path, looked: str = "") -> list[Stack]:
 
 
 def _copy_answers(
-    paths: Callable[[], Iterable[Path]], before: dict[str, int], target: Path, *, ranks: int, seconds: float,
+    paths: Callable[[], Iterable[Path]],
+    before: dict[str, int],
+    target: Path,
+    *,
+    ranks: int,
+    timeout_s: float,
     clock: Clock,
-) -> None:  # fmt: skip
-    until = clock.monotonic() + seconds
-    while clock.monotonic() < until:
-        clock.sleep(0.25)
-        grown = [name for name, size in _sizes(paths()).items() if size > before.get(name, 0)]
+) -> None:
+    """Wait until `ranks` files have grown, then copy the new bytes of every file. `before` is the size by file name."""
+    deadline = clock.monotonic() + timeout_s
+    while clock.monotonic() < deadline:
+        clock.sleep(POLL_S)
+        grown = [name for name, size in _measure_sizes(paths()).items() if size > before.get(name, 0)]
         if len(grown) >= ranks:
-            clock.sleep(0.25)  # the last one may still be writing
+            clock.sleep(POLL_S)  # the last rank may still be writing
             break
     target.mkdir(parents=True, exist_ok=True)
     for path in paths():
-        known = before.get(path.name, 0)
         with path.open("rb") as file:
-            file.seek(known)
-            if new := file.read():
+            file.seek(before.get(path.name, 0))
+            new = file.read()
+            if new:
                 (target / f"{path.stem}.txt").write_bytes(new)
 
 
-def _sizes(paths: Iterable[Path]) -> dict[str, int]:
+def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:
+    """Return the sizes of existing files in bytes, by file name."""
     sizes = {}
     for path in paths:
         try:

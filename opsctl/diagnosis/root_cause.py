@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Scope, Weight, causes, classify
-from opsctl.diagnosis.excerpt import excerpt, when
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.scan_logs import LogEvent
-from opsctl.diagnosis.speakers import NOBODY, Speaker
+from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ def find_root_cause(
         node=culprit.node,
         rank=culprit.rank,
         gpu=culprit.gpu,
-        at=when(chosen),
-        evidence=tuple(excerpt(chosen)),
+        at=find_time(chosen),
+        evidence=tuple(collect_excerpt(chosen)),
         log=str(chosen.path),
         also=tuple(_list_facts(chosen, events, ranks)),
         advice=cause.advice,
@@ -97,7 +97,7 @@ def _is_echo(event: LogEvent) -> bool:
     """Return whether a traceback's exception only reports a lost connection to another rank."""
     if event.cause is not UNEXPLAINED:
         return False
-    cause = classify(excerpt(event)[-1])
+    cause = classify(collect_excerpt(event)[-1])
     return cause is not None and cause.weight is Weight.ECHO
 
 
@@ -129,7 +129,7 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
     named = (event.speaker for event in (chosen, *same, *gone) if event.speaker.is_known)
-    culprit = next(named, NOBODY)
+    culprit = next(named, UNKNOWN_SPEAKER)
     if culprit.rank is None or culprit.node:
         return culprit
     same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank)
@@ -137,15 +137,15 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
 
 
 def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
-    """Return the peer that most echoes name. Return NOBODY for a tie."""
+    """Return the peer that most echoes name. Return UNKNOWN_SPEAKER for a tie."""
     peers = Counter(event.peer for event in events if event.peer).most_common(2)
     if not peers or (len(peers) > 1 and peers[0][1] == peers[1][1]):
-        return NOBODY
+        return UNKNOWN_SPEAKER
     return Speaker(node=peers[0][0])
 
 
 def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
-    same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, NOBODY}
+    same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, UNKNOWN_SPEAKER}
     if same:
         yield f"{_count_ranks(len(same))} report{'s' * (len(same) == 1)} the same"
     if chosen.cause.weight is Weight.ECHO:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.diagnosis.causes import Cause, classify
-from opsctl.diagnosis.speakers import NOBODY, Speaker, split
+from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.errors import cannot_read
 from opsctl.telemetry.progress.iteration_lines import parse
 
 CHUNK_BYTES = 4 << 20
-LONGEST = 4000
+MAX_LINE_BYTES = 4000
 """Bytes of a line that are evaluated. A longer line is a data dump."""
 MAX_CACHED_SHAPES = 20_000
 """Kinds of lines whose classification is cached."""
@@ -57,7 +57,7 @@ class Scan:
     """The last iteration in the log."""
 
 
-def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = NOBODY) -> Scan:
+def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER) -> Scan:
     """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
     try:
         with path.open("rb") as file:
@@ -111,7 +111,7 @@ class _LogScanner:
         while gate := GATE.search(chunk, position):
             start, stop = _line_around(chunk, gate.start())
             position = stop
-            line = chunk[start : min(stop, start + LONGEST)]
+            line = chunk[start : min(stop, start + MAX_LINE_BYTES)]
             cause = self._classify(line)
             if cause is None:
                 continue
@@ -156,7 +156,7 @@ def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, b
         end, rest = at, b""
         if at > begin:
             cut = data.find(b"\n") + 1
-            if 0 < cut < LONGEST * 16:
+            if 0 < cut < MAX_LINE_BYTES * 16:
                 rest, data, at = data[:cut], data[cut:], at + cut
         yield at, data
 

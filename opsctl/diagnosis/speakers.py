@@ -28,20 +28,20 @@ class Speaker:
         return bool(self.node) or self.rank is not None
 
 
-NOBODY = Speaker()
+UNKNOWN_SPEAKER = Speaker()
 
 
 def speaker_of_file(name: str) -> Speaker:
     """Parse a log's file name: `<node>-<rank>.log` (opsctl's) or `%x-%j-%N.out` (one log a node)."""
     match = _FILE.fullmatch(name)
     if match is None:
-        return NOBODY
+        return UNKNOWN_SPEAKER
     if match["host"]:
         return Speaker(node=match["host"])
     return Speaker(node=match["node"], rank=int(match["rank"]))
 
 
-def split(line: bytes, known: Speaker = NOBODY) -> tuple[Speaker, bytes]:
+def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes]:
     """Return the speaker of a line, and the line without the launcher's prefix. `known` facts take precedence."""
     log_line = read_line(line)
     speaker, text = known, log_line.text

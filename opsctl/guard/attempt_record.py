@@ -130,6 +130,7 @@ def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minu
         Env.STACKS_REQUEST: attempt.stacks_request,
         Env.DEADLINE: attempt.deadline,
         Env.STOP_REASON: attempt.stop_reason,
+        Env.FINISHED: attempt.finished,
         Env.HEARTBEAT_DIR: run.heartbeat,
         Env.CHECKPOINT_DIR: run.checkpoints,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,

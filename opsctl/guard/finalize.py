@@ -8,6 +8,7 @@ nothing is left to do, is written last.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,7 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.hold_rules import decide_action, hold_if_stuck
 from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import (
     ACTION_BY_CAUSE,
@@ -28,20 +30,20 @@ from opsctl.guard.outcome import (
     Action,
     FinishedAttempt,
     Outcome,
-    decide_action,
     decide_outcome,
-    is_burning,
     needs_diagnosis,
 )
+from opsctl.guard.progress_signs import read_attempt_steps
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import Attempt, RunDir
 
+log = logging.getLogger(__name__)
 ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """Events by which a person restarts the train. Crashes before such an event count no more."""
@@ -69,7 +71,7 @@ def finalize(
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
         if event is None:
-            ended = _act(chain, ended, cause_inquiry, care)
+            ended = _act(chain, rules, ended, cause_inquiry, care)
             journal.append(
                 EventKind.ATTEMPT_FINALIZED,
                 attempt=attempt.name,
@@ -87,6 +89,9 @@ def finalize(
             )
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
+    log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
+    for line in ended.done:
+        log.info("%s: %s", ended.attempt, line)
     return ended
 
 
@@ -112,8 +117,8 @@ def _find_cause(
     if event is not None:
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
-        ended = _decide_without_cause(chain, attempt, job, events)
-        if not needs_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+        ended = _decide_without_cause(chain, rules, attempt, job, events)
+        if not needs_diagnosis(ended, rules):
             return CauseInquiry()
         allocated = _allocated_nodes(attempt, job)
         complete = partial(care.add_history, allocated=allocated, at=ended.ended) if care else _add_nothing
@@ -152,7 +157,11 @@ def _may_exclude(diagnosis: Diagnosis) -> bool:
 
 
 def _act(
-    chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
+    chain: TrainArrays,
+    rules: GuardSettings,
+    ended: FinishedAttempt,
+    cause_inquiry: CauseInquiry,
+    care: NodeCare | None,
 ) -> FinishedAttempt:
     """Carry out the action; return `ended` with what was done."""
     ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
@@ -169,15 +178,23 @@ def _act(
         )
         ended = replace(ended, done=removed.done)
         if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
-            ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {removed.done[0]}")
+            ended = _without_exclusion(chain, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
-        ended = replace(ended, action=Action.CONTINUE)
+        ended = _without_exclusion(chain, rules, ended)
     why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
-        chain.cancel(why, queued_only=True)
+        arrays = chain.cancel(why, queued_only=True)
+        log.info("cancelled the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
     elif ended.action is Action.HOLD_QUEUED:
-        chain.hold(ended.why)
+        arrays = chain.hold(ended.why)
+        log.info("held the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
     return ended
+
+
+def _without_exclusion(chain: TrainArrays, rules: GuardSettings, ended: FinishedAttempt) -> FinishedAttempt:
+    """Return `ended` with the action if its suspects could not be excluded: then its end counts as any other."""
+    ended = replace(ended, action=Action.CONTINUE)
+    return hold_if_stuck(ended, _recent_attempts(chain.run, ended, chain.journal.events()), rules)
 
 
 def _note_hang(
@@ -222,7 +239,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
 def _decide(
     chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
-    ended = _decide_without_cause(chain, attempt, job, events)
+    ended = _decide_without_cause(chain, rules, attempt, job, events)
     if event := find_diagnosis(events, attempt.name):
         diagnosis = recall_diagnosis(event)
         suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
@@ -239,14 +256,19 @@ def _decide(
 
 
 def _decide_without_cause(
-    chain: TrainArrays, attempt: Attempt, job: Job | None, events: Sequence[Event]
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
     """Return how the attempt ended, from the evidence without a diagnosis."""
-    run, now = chain.run, chain.journal.clock.now()
-    evidence, at = gather_evidence(run, attempt, job)
-    outcome, why = decide_outcome(evidence)
+    run, now, history = chain.run, chain.journal.clock.now(), replay(list(events))
     start = attempt_record.read_start(attempt)
-    started = start.at if start else replay(list(events)).started.get(attempt.name, at or now)
+    steps = read_attempt_steps(run, attempt.name, list(history.started), start)
+    new_checkpoint = start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint
+    is_idle = steps.highest is None and not new_checkpoint
+    is_idle_again = is_idle and _has_left_before(run, attempt, history)
+    evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
+    outcome, why = decide_outcome(evidence)
+    log.debug("%s: %s by %s", attempt.name, outcome.value, evidence)
+    started = start.at if start else history.started.get(attempt.name, at or now)
     return FinishedAttempt(
         attempt=attempt.name,
         outcome=outcome,
@@ -254,8 +276,19 @@ def _decide_without_cause(
         why=why,
         started=started,
         ended=at or now,
-        new_checkpoint=start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint,
+        new_checkpoint=new_checkpoint,
+        resume_step=steps.resume,
+        highest_step=steps.highest,
     )
+
+
+def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:
+    """Whether the attempt before made steps, whose log is therefore readable, and exited with 0 by itself."""
+    started = list(history.started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
+    previous = read_end(run.attempt(started[position - 1])) if position else None
+    has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
+    return has_left and previous is not None and previous.highest_step is not None
 
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:

@@ -90,8 +90,10 @@ def read_df(text: str) -> Space:
     """Parse `df -B1 --output=used,avail,iused,iavail`. Raises MeasurementFailed."""
     rows = [line.split() for line in text.splitlines()[1:]]
     if len(rows) != 1 or len(rows[0]) != 4:
-        raise MeasurementFailed(f"df said {text.strip()[:200]!r}")
-    used, free, inodes, inodes_free = (int(word) if word.isdigit() else None for word in rows[0])
+        raise MeasurementFailed(f"df printed {text.strip()[:200]!r}")
+    numbers = [int(word) if word.isdigit() else None for word in rows[0]]
+    used, free = numbers[:2]
+    inodes, inodes_free = numbers[2:]
     has_inodes = inodes is not None and inodes_free is not None and inodes + inodes_free > 0
     return Space(
         used=used,

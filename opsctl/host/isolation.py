@@ -1,4 +1,4 @@
-"""Run calls in parallel, every call in its own thread with a common deadline, so that none can stop another."""
+"""Run calls in parallel threads with a common deadline, so that no call can block another call."""
 
 from __future__ import annotations
 

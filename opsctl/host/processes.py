@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def _read_stat(pid: int) -> _Stat | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ProcessCandidate:
     """A running process, for a predicate of `find_processes`. The methods read /proc when called."""
 
     pid: int
@@ -95,7 +95,7 @@ class Candidate:
         return paths
 
 
-def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]:
+def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessId, str]:
     """Return every process that `belongs` and all processes below those, with their names; never this process.
 
     Takes one pass over /proc. Processes of other users are found only below one that belongs.
@@ -109,7 +109,7 @@ def find_processes(belongs: Callable[[Candidate], bool]) -> dict[ProcessId, str]
             continue
         stats[pid] = stat
         children.setdefault(stat.parent, []).append(pid)
-        if belongs(Candidate(pid=pid, name=stat.name)):
+        if belongs(ProcessCandidate(pid=pid, name=stat.name)):
             waiting.append(pid)
     members: dict[ProcessId, str] = {}
     while waiting:
@@ -157,3 +157,24 @@ def end_descendants(*, grace: float) -> int:
             process.kill()
     psutil.wait_procs(stubborn, timeout=5)
     return len(descendants)
+
+
+def signal_below(pid: int, number: int, *, spared: Collection[str] = ()) -> int:
+    """Send a signal to the descendants of a process; return their number.
+
+    The children of the process themselves, and programs with a `spared` name with all below, get no signal.
+    """
+    count = 0
+    with contextlib.suppress(psutil.Error):
+        waiting: list[psutil.Process] = []
+        for child in psutil.Process(pid).children():
+            waiting += child.children()
+        while waiting:
+            process = waiting.pop()
+            with contextlib.suppress(psutil.Error):
+                if process.name() in spared:
+                    continue
+                waiting += process.children()
+                process.send_signal(number)
+                count += 1
+    return count

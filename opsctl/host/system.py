@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pwd
 import select
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +23,13 @@ from opsctl.errors import MissingProgram
 from opsctl.host.processes import die_with_parent
 from opsctl.ports import Completed, Flooded, TimedOut
 
-MOST_OUTPUT = 256 << 20
-"""Bytes that a program may print: ten times the queue of the largest cluster, and less than fills a login node."""
-GONE_SECONDS = 2.0
-"""What a killed process may take to be gone; one that hangs in the kernel is left behind."""
+log = logging.getLogger(__name__)
+MAX_LOGGED_CHARS = 1000
+"""Of a command line in the log: some carry a whole script."""
+MAX_OUTPUT_BYTES = 256 << 20
+"""Ten times the queue of the largest cluster, and far below the memory of a login node."""
+KILL_WAIT_S = 2.0
+"""The longest wait for a killed process to end. A process that hangs in the kernel is abandoned."""
 
 
 class SystemClock:
@@ -42,65 +47,84 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class SystemRunner:
-    """Runs programs of this machine, with `env` laid over the environment of this process."""
+    """Runs programs of this machine, with `env` added to the environment of this process."""
 
     env: Mapping[str, str] | None = None
 
     def run(
         self, argv: Sequence[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
     ) -> Completed:
-        laid = {**os.environ, **(self.env or {}), **(env or {})}
-        full = {name: value for name, value in laid.items() if value is not None}
+        merged = {**os.environ, **(self.env or {}), **(env or {})}
         try:
-            # A group of its own: when it is late, what it started is ended with it, and Ctrl-C reaches only us.
+            # A separate process group: a timeout ends the children too, and Ctrl-C reaches only opsctl.
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full,
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={name: value for name, value in merged.items() if value is not None},
                 process_group=0,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise _missing(argv[0], error) from error
-        until = time.monotonic() + timeout
+        began = time.monotonic()
+        until = began + timeout
         try:
             out, err = _exchange(process, stdin.encode(errors="surrogateescape"), until)
             code = process.wait(max(0.0, until - time.monotonic()))
         except OverflowError as error:
-            raise Flooded(argv, MOST_OUTPUT) from error
+            raise Flooded(argv, MAX_OUTPUT_BYTES) from error
         except subprocess.TimeoutExpired as error:
+            log.debug("%s: no answer within %g s", shlex.join(argv)[:MAX_LOGGED_CHARS], timeout)
             raise TimedOut(argv, timeout) from error
         finally:
-            _let_go(process)
-        return Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
+            _abandon(process)
+        completed = Completed(argv=tuple(argv), code=code, out=_text(out), err=_text(err))
+        _log_completed(completed, time.monotonic() - began)
+        return completed
+
+
+def _log_completed(completed: Completed, seconds: float) -> None:
+    """Log a program with its exit code and duration; of a failed program also the last line of its errors."""
+    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS].encode(errors="backslashreplace").decode()
+    error = completed.err.rstrip().rpartition("\n")[2] if completed.code else ""
+    log.debug("%s: exit %d in %.3f s%s", command, completed.code, seconds, f": {error}" if error else "")
 
 
 def _exchange(process: subprocess.Popen[bytes], data: bytes, until: float) -> tuple[bytearray, bytearray]:
-    """Give it its input and take what it prints, until it has closed both. Not `communicate`, which keeps whatever is
-    printed. Raises TimeoutExpired, and OverflowError for more than MOST_OUTPUT."""
+    """Write `data` to the process and read its output until the process closes its pipes.
+
+    `Popen.communicate` sets no limit to the output. Raises TimeoutExpired, and OverflowError for more than
+    MAX_OUTPUT_BYTES.
+    """
     assert process.stdin and process.stdout and process.stderr
     out, err, rest = bytearray(), bytearray(), memoryview(data)
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(process.stdin, selectors.EVENT_WRITE)
-        waiting.register(process.stdout, selectors.EVENT_READ, out)
-        waiting.register(process.stderr, selectors.EVENT_READ, err)
-        while waiting.get_map():
-            if not (ready := waiting.select(max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ, out)
+        selector.register(process.stderr, selectors.EVENT_READ, err)
+        while selector.get_map():
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready and time.monotonic() >= until:
                 raise subprocess.TimeoutExpired(process.args, 0)
             for pipe, _ in ready:
                 if pipe.data is None:
-                    rest = _give(pipe.fd, rest)
+                    rest = _write_some(pipe.fd, rest)
                     is_over = not rest
                 else:
-                    is_over = not (chunk := os.read(pipe.fd, 1 << 16))
+                    chunk = os.read(pipe.fd, 1 << 16)
+                    is_over = not chunk
                     pipe.data.extend(chunk)
                 if is_over:
-                    waiting.unregister(pipe.fileobj)
+                    selector.unregister(pipe.fileobj)
                     pipe.fileobj.close()  # type: ignore[union-attr]  # a pipe, not a number
-            if len(out) + len(err) > MOST_OUTPUT:
+            if len(out) + len(err) > MAX_OUTPUT_BYTES:
                 raise OverflowError
     return out, err
 
 
-def _give(handle: int, rest: memoryview) -> memoryview:
-    """What is left of it; nothing for a program that does not want to hear it."""
+def _write_some(handle: int, rest: memoryview) -> memoryview:
+    """Write a part of `rest` and return the remainder; empty if the program has closed its input."""
     try:
         return rest[os.write(handle, rest[: select.PIPE_BUF]) :]
     except BrokenPipeError:
@@ -111,13 +135,13 @@ def _text(data: bytearray) -> str:
     return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Kill what still runs of it, and close its pipes: who left its group may hold their other ends for ever."""
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process group and close the pipes: a child outside the group may keep the pipes open for ever."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GONE_SECONDS)
+            process.wait(KILL_WAIT_S)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
             pipe.close()
@@ -125,42 +149,54 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounded:
-    """A program of which not more was kept than was asked for."""
+    """The result of a program with a bounded output."""
 
     code: int | None
-    """None if it was late and was ended."""
+    """None after a timeout."""
     output: bytes
-    """What it printed, stdout and stderr as they came; of much, the beginning and the end."""
+    """stdout and stderr together; of a long output, the beginning and the end."""
 
 
 def run_bounded(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float, keep: int, pulse: Callable[[], None],
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    timeout: float,
+    keep: int,
+    pulse: Callable[[], None],
     grace: float = 3.0,
-) -> Bounded:  # fmt: skip
+) -> Bounded:
     """Run a program that may hang, print without end, or leave processes behind, with exactly `env`.
 
-    `pulse` is called again and again meanwhile. What is left of its process group is told to end, and killed after
-    `grace` seconds. Raises OSError if it cannot be started.
+    Keeps `keep` bytes of the output. Calls `pulse` several times a second. Sends TERM to the remaining process group
+    and KILL after `grace` seconds. Raises OSError if the program cannot be started.
     """
     output_ends = _OutputEnds(keep)
     with contextlib.ExitStack() as stack:
-        with _signals_wait():
+        with _defer_signals():
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
-                cwd=cwd, process_group=0,
-            )  # fmt: skip
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                process_group=0,
+            )
             assert process.stdout is not None
             stack.callback(_wind_up, process, process.stdout.fileno(), output_ends, grace)
-        late = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         os.set_blocking(process.stdout.fileno(), False)
-        while process.poll() is None and time.monotonic() < late:
-            output_ends.read(process.stdout.fileno(), wait=min(0.1, max(0.0, late - time.monotonic())))
+        while process.poll() is None and time.monotonic() < deadline:
+            output_ends.read(process.stdout.fileno(), wait=min(0.1, max(0.0, deadline - time.monotonic())))
             pulse()
         in_time = process.poll() is not None
     return Bounded(code=process.returncode if in_time else None, output=output_ends.text())
 
 
 def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnds, grace: float) -> None:
+    """End the process group and read the rest of the output."""
     _end_group(process, grace=grace)
     os.set_blocking(out, False)
     output_ends.read(out, wait=0)
@@ -169,15 +205,17 @@ def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnd
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Let TERM and INT wait until the end of this block: one that raised between the birth of a process and our
-    knowing of it would leave an orphan. Not a signal mask, for the process would inherit it."""
+def _defer_signals() -> Iterator[None]:
+    """Delay TERM and INT to the end of this block: an exception right after fork would leave an orphan process.
+
+    A signal mask would not do, because the new process would inherit the mask.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield  # handlers run in the main thread alone
+        yield  # handlers run only in the main thread
         return
-    caught: list[int] = []
+    deferred: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: caught.append(number))
+        number: signal.signal(number, lambda number, _: deferred.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
@@ -185,12 +223,12 @@ def _signals_wait() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for late in caught:
+        for late in deferred:
             signal.raise_signal(late)
 
 
 class _OutputEnds:
-    """The first and the last half of `size` bytes of a stream of any length."""
+    """The beginning and the end of a stream, `size` bytes together."""
 
     def __init__(self, size: int) -> None:
         self.half = size // 2
@@ -199,7 +237,7 @@ class _OutputEnds:
         self.is_open = True
 
     def read(self, handle: int, *, wait: float) -> None:
-        """Whatever there is within `wait` seconds, at most a few pipes full."""
+        """Wait up to `wait` seconds for output, and read at most 1 MiB."""
         if not self.is_open:
             time.sleep(min(wait, 0.05))
             return
@@ -219,6 +257,7 @@ class _OutputEnds:
             del self.last[: -self.half]
 
     def text(self) -> bytes:
+        """Return the beginning and the end, with the number of bytes left out between them."""
         if len(self.last) > self.half:
             self.left_out += len(self.last) - self.half
             del self.last[: -self.half]
@@ -227,7 +266,7 @@ class _OutputEnds:
 
 
 def _end_group(process: subprocess.Popen[bytes], *, grace: float) -> None:
-    """TERM to the whole group, and KILL to what is left of it when its leader is gone or `grace` seconds are over."""
+    """Send TERM to the process group, then KILL when the leader has ended or after `grace` seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -241,24 +280,28 @@ def _missing(program: str, error: OSError) -> MissingProgram:
 
 
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that outlives us, in a session of its own, its output appended to `log`."""
+    """Start a program that outlives opsctl, in a separate session, with its output appended to `log`."""
     try:
         with log.open("ab") as out:
             return subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})},
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(env or {})},
                 start_new_session=True,
-            )  # fmt: skip
+            )
     except OSError as error:
         raise _missing(argv[0], error) from error
 
 
 def run_attached(argv: Sequence[str], *, env: Mapping[str, str]) -> int:
-    """Run a program on this terminal, with exactly `env`, for as long as it takes; its exit code as a shell tells it.
+    """Run a program on this terminal, with exactly `env` and without a timeout. Return the exit code as a shell does.
 
-    Ctrl-C is the program's to answer. If we are ended by TERM or HUP, or killed, it is killed.
+    The program handles Ctrl-C. If opsctl ends, also by TERM, HUP or KILL, the program is killed.
     """
     try:
-        process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 (one prctl; no threads yet)
+        process = subprocess.Popen(list(argv), env=dict(env), preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 (one prctl; no other threads run)
     except OSError as error:
         raise _missing(argv[0], error) from error
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -279,14 +322,14 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def replace_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
-    """Become another program. Does not return."""
+    """Replace this process by another program. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvpe(argv[0], list(argv), {**os.environ, **(env or {})})
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or the number where it has no name here."""
+    """Return the name of a user, or the number if this machine knows no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -294,5 +337,5 @@ def user_name(uid: int) -> str:
 
 
 def hostname() -> str:
-    """This machine's own name. A Slurm node is named by $SLURMD_NODENAME instead: several may share one machine."""
+    """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
     return os.uname().nodename

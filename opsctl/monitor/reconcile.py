@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
+from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
-from opsctl.ports import Scheduler
+from opsctl.ports import Runner, Scheduler
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import switches
 from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.state.switches import Request, Switch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,31 +45,39 @@ def reconcile_root(
 
 
 def reconcile_all(
-    chains: Sequence[TrainArrays], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
+    chains: Sequence[TrainArrays],
+    scheduler: Scheduler,
+    jobs: Sequence[Job],
+    care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[ReconciledTrain]:
     """Reconcile `chains` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
     A failing train does not stop the others. Trains without an action or error are left out of the result.
     """
-    gone = [array for chain in chains for array in _vanished(chain, jobs)]
-    past = load_past_jobs(scheduler, list(dict.fromkeys(gone)))
-    reconciled = [_reconcile_one(chain, jobs, past, care) for chain in chains]
+    vanished: dict[str, None] = {}
+    for arrays in chains:
+        vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
+    past = load_past_jobs(scheduler, list(vanished))
+    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
-def _vanished(chain: TrainArrays, jobs: Sequence[Job]) -> list[str]:
+def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
     try:
-        return find_vanished(chain.run, take_snapshot(chain.run, chain.journal, jobs))
+        return find_vanished(arrays.run, take_snapshot(arrays.run, arrays.journal, jobs))
     except (OpsctlError, OSError):
         return []  # reconciling the train raises and reports the same error
 
 
 def _reconcile_one(
-    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None
+    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None, runner: Runner | None
 ) -> ReconciledTrain:
     try:
-        return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
+        done = reconcile(chain, jobs, past, care=care, runner=runner)
+        return ReconciledTrain(train=chain.run.name, done=tuple(done))
     except (OpsctlError, OSError) as error:
+        log.warning("%s is not reconciled: %s", chain.run.name, error)
         return ReconciledTrain(train=chain.run.name, error=str(error))
 
 
@@ -74,19 +87,30 @@ def reconcile(
     past: Sequence[Job] | None = None,
     *,
     care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[str]:
-    """Finalize, journal switches, carry out requests and readmit nodes; return one sentence per action.
+    """Journal and apply switches, finalize, carry out requests, readmit nodes; return one sentence per action.
 
-    Only for the train's owner. Without `care`, no node is excluded or drained.
+    Only for the train's owner. Without `care`, no node is excluded or drained; without `runner`, no hook is run.
     """
     done = switches.journal_switches(chain.run, chain.journal)
     fields = read_toml(chain.run.config)
-    rules = parse(GuardSettings, fields.get("guard", {}), str(chain.run.config))
-    for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
+    rules = read_rules(chain.run)
+    done += apply_switches(chain, rules, jobs)
+    finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
+    for ended in finalized:
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.list_requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(fields))
-    return done + readmit_nodes(chain, fields)
+    done += readmit_nodes(chain, fields)
+    if runner:
+        TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
+    return done
+
+
+def read_rules(run: RunDir) -> GuardSettings:
+    """Return the [guard] table of train.toml. Raises ConfigError."""
+    return parse(GuardSettings, read_toml(run.config).get("guard", {}), str(run.config))
 
 
 def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
@@ -98,6 +122,7 @@ def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
     if not over:
         return []
     chain.readmit(over)
+    log.info("%s: %s may be used again: the exclusion is over", chain.run.name, over)
     return [f"{over} may be used again: the exclusion is over"]
 
 
@@ -127,6 +152,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
             done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
             chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
         request.path.unlink(missing_ok=True)
+    log.info("%s: %s", chain.run.name, done)
     return [done]
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.errors import OpsctlError
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.escalation import describe_stop
+from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
 from opsctl.model import Job, JobState
@@ -83,6 +85,8 @@ class TrainStatus:
     begun: StartedAttempt | None
     progress: Progress | None
     last_attempt: LastAttempt | None
+    stop: str
+    """What was done to stop the running attempt and what comes next; empty without a stop request."""
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
     alerts: tuple[OpenAlert, ...]
@@ -121,6 +125,7 @@ def read_status(
         begun=begun,
         progress=progress,
         last_attempt=last,
+        stop=_stop(run, snapshot, begun, now) if jobs is not None else "",
         switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
@@ -165,6 +170,14 @@ def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:
         return None
     start = read_start(run.attempt(attempt))
     return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=snapshot.history.started[attempt])
+
+
+def _stop(run: RunDir, snapshot: TrainSnapshot, begun: StartedAttempt | None, now: datetime) -> str:
+    """Return what was done to stop the running attempt; empty without a stop request."""
+    if not snapshot.active or begun is None:
+        return ""
+    request = read_stop_request(run.attempt(begun.attempt))
+    return describe_stop(request, now) if request else ""
 
 
 def _progress_from_files(run: RunDir, begun: StartedAttempt | None) -> Progress | None:

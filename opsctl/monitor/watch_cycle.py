@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
+log = logging.getLogger(__name__)
 Unit = tuple[str, str]
 """Names of a watchdog and of its target: a train, a file system or `site`."""
 
@@ -112,7 +114,7 @@ class Watch:
         if self.acts and self._is_alert_owner():
             findings += self._resolve_vanished(context, results, findings)
             transitions, deliveries = self._notify(findings)
-        return CycleReport(
+        report = CycleReport(
             findings=tuple(findings),
             reconciled=tuple(reconciled),
             transitions=tuple(transitions),
@@ -120,6 +122,8 @@ class Watch:
             problems=tuple(self._problems),
             seconds=self.services.clock.monotonic() - began,
         )
+        _log_report(report, trains=len(runs))
+        return report
 
     # --- collect
 
@@ -156,7 +160,10 @@ class Watch:
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
         chains = [self.services.chain(run) for run in runs if may_act(run)]
-        work = partial(reconciling.reconcile_all, chains, self.services.scheduler, jobs, self.services.node_care)
+        services = self.services
+        work = partial(
+            reconciling.reconcile_all, chains, services.scheduler, jobs, services.node_care, services.engine_runner
+        )
         result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
         if isinstance(result, Failed):
             self._problems.append(f"reconciling the trains: {result.why}")
@@ -331,7 +338,30 @@ def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
 
 
 def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
-    return watchdog.judge(watchdog.probe(context, target), context.now)
+    began = context.clock.monotonic()
+    findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
+    seconds = context.clock.monotonic() - began
+    log.debug("watchdog %s: %d findings in %.3f s", watchdog.name, len(findings), seconds)
+    for finding in findings:
+        log.debug("%s: %s: %s", finding.key, finding.level.value, finding.summary)
+    return findings
+
+
+def _log_report(report: CycleReport, *, trains: int) -> None:
+    for transition in report.transitions:
+        finding = transition.finding
+        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
+    for delivery in report.deliveries:
+        item = delivery.item
+        if delivery.error is None:
+            log.info("delivered by %s: %s", item.channel, item.message.subject)
+            continue
+        again = "not tried again" if delivery.error.is_permanent else "tried again later"
+        log.warning("not delivered by %s, %s: %s", item.channel, again, delivery.error.message)
+    for problem in report.problems:
+        log.warning(problem)
+    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
+    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)
 
 
 def _has_failed(result: object) -> bool:

@@ -14,6 +14,7 @@ from opsctl.errors import InputError
 from opsctl.model import Node
 from opsctl.nodes.health.node_state import Health, NodeProcess, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
+from opsctl.scheduler.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
 from opsctl.settings.health import HealthSettings
 from opsctl.units import format_duration
 
@@ -23,8 +24,6 @@ MAX_REASON_CHARS = 200
 MAX_OWN_PROCESS_AGE_S = 120
 """A younger process of the checking user belongs to the health check itself."""
 MAX_NAMED_PROCESSES = 4
-OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING", "ERROR", "INVAL", "MAINT", "REBOOT"})
-BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +62,13 @@ class NodeDemand:
 
 
 def state_words(node: Node) -> frozenset[str]:
-    """Return the words of a node's state: `IDLE+DRAIN` is IDLE and DRAIN."""
+    """Return the words of a node's state: IDLE and DRAIN for `IDLE+DRAIN`."""
     return frozenset(re.findall(r"[A-Z_]+", node.state.upper()))
 
 
 def is_out(node: Node) -> bool:
     """Return whether a node is out of service, or draining."""
-    return bool(state_words(node) & OUT)
+    return bool(state_words(node) & OUT_OF_SERVICE_WORDS)
 
 
 def is_ours(node: Node) -> bool:
@@ -78,11 +77,11 @@ def is_ours(node: Node) -> bool:
 
 
 def busy_by_node(nodes: Iterable[Node]) -> dict[str, bool]:
-    """Return whether each node has a job. Nodes whose state does not tell are left out."""
+    """Return whether a node has a job, by node name. Nodes in any other state, such as DOWN, are left out."""
     has_job: dict[str, bool] = {}
     for node in nodes:
         state = state_words(node)
-        if state & BUSY or "DRAINING" in state:
+        if state & JOB_WORDS or "DRAINING" in state:
             has_job[node.name] = True
         elif state & {"IDLE", "DRAINED"} and "NOT_RESPONDING" not in state and "*" not in node.state:
             has_job[node.name] = False
@@ -199,7 +198,7 @@ def _why_capped(cap: int) -> str:
 def _why_left_alone(node: Node | None) -> str:
     """Return why opsctl does not touch a node that is missing or out of service."""
     if node is None:
-        return "Slurm does not list it"
+        return "Slurm does not list the node"
     if is_ours(node):
         return f"is drained already: {node.reason}"
     return f"is {node.state}, not by opsctl: {node.reason or 'no reason given'}"
@@ -217,7 +216,7 @@ def _find_short_trains(nodes: Sequence[Node], steps: Sequence[Step], demands: Se
 def has_changed(step: Step, now: Node | None) -> str:
     """Return why a planned step no longer applies, an empty string if the node is as it was when the plan was made."""
     if now is None:
-        return "Slurm does not list it any more"
+        return "Slurm no longer lists the node"
     if (is_out(now), now.reason) != (is_out(step.snapshot), step.snapshot.reason):
         return f"has changed since: {now.state}, {now.reason or 'no reason'}"
     return ""
@@ -279,7 +278,7 @@ def _why_not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings
     blocking: list[NodeProcess] = []
     for process in snapshot.processes:
         is_user = process.uid >= site.user_uid_min and process.state not in "ZX"
-        is_health_check = process.uid == snapshot.uid and process.age < MAX_OWN_PROCESS_AGE_S
+        is_health_check = process.uid == snapshot.uid and process.age_s < MAX_OWN_PROCESS_AGE_S
         if is_user and not is_health_check:
             blocking.append(process)
     if not blocking:

@@ -34,7 +34,10 @@ INCIDENT_POINTS = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One fault of a node or a GPU since one boot. Times are Unix times: first seen, last seen."""
+    """One fault of a node or a GPU since one boot.
+
+    `at` and `last` are the Unix times of the first and the last health check that found the fault.
+    """
 
     at: float
     last: float
@@ -324,7 +327,9 @@ def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now:
     return score(incidents, record.drained, now, days) + (HANG_POINTS * hangs if hangs > 1 else 0.0)
 
 
-def find_lemons(cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float) -> dict[str, str]:
+def find_flaky_gpus(
+    cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float
+) -> dict[str, str]:
     """Return a summary by UUID and by serial number of each GPU whose score reaches `limit`."""
     summaries: dict[str, str] = {}
     for uuid, incidents in cards.items():

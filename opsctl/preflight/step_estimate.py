@@ -27,13 +27,6 @@ class StepEstimate:
         return 2 * (self.step_s + self.save_s)
 
 
-def show_seconds(seconds: float) -> str:
-    """Show a time: `0.52 s`, `102 s`, `42 min`, `8.5 h`."""
-    if seconds < 600:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 def estimate_step(request: LaunchRequest, facts: Facts) -> StepEstimate:
     """Return the times of a step and a save, measured if possible."""
     saved = facts.saved

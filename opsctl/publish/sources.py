@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from opsctl.publish.redaction import Secrets
+from opsctl.secret_formats import Secrets
 from opsctl.state.run_dir import RunDir
 
 GROWING = (".txt", ".log", ".out", ".err", ".jsonl")
@@ -36,8 +37,8 @@ class PublishedFile:
 
 def find_sources(run: RunDir, patterns: Iterable[str], *, most: int) -> list[PublishedFile]:
     """Return the files that match the patterns, sorted by name."""
-    paths = {path for pattern in patterns for path in run.path.glob(pattern) if path.is_file()}
-    sources = (_inspect(run, path, most) for path in paths)
+    paths = set(chain.from_iterable(run.path.glob(pattern) for pattern in patterns))
+    sources = (_inspect(run, path, most) for path in paths if path.is_file())
     return sorted(filter(None, sources), key=lambda source: source.name)
 
 

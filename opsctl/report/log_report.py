@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
@@ -174,7 +174,8 @@ def _report_jobs(
             f"times of {far} of {len(parts)} attempts in the log are more than a day away from all jobs: "
             "check that the log and the jobs belong to the same run"
         )
-    begin = min(time for job in jobs for time in (job.submitted, job.begin) if time is not None)
+    times = chain.from_iterable((job.submitted, job.begin) for job in jobs)
+    begin = min(time for time in times if time is not None)
     window = checked_window(begin, max(attempt.span.end for attempt in named), since, now)
     return named, list(_find_waits(jobs, window.end)), notes, window
 

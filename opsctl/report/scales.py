@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import product
 
 _HOUR_S, _DAY_S = 3600, 86400
 _SHORT_STEPS_S = (1, 5, 15, 60, 300, 900, 1800)
@@ -70,7 +71,7 @@ def loss_scale(low: float, high: float) -> tuple[Scale, tuple[AxisTick, ...]]:
     if low > 0 and high > 3 * low:
         scale = Scale(low=low / 1.05, high=high * 1.05, is_log=True)
         tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        marks = [digit * 10.0**ten for ten in tens for digit in _LOG_DIGITS]
+        marks = [digit * 10.0**ten for ten, digit in product(tens, _LOG_DIGITS)]
         inside = [mark for mark in marks if scale.low <= mark <= scale.high]
         while len(inside) > 8:
             inside = inside[::2]

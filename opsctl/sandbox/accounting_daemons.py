@@ -1,4 +1,4 @@
-"""slurmdbd and its database. The database is created once per user and version, then copied."""
+"""slurmdbd and its database. The database is created once per user and version and copied for later sandboxes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import signal
 from pathlib import Path
 
 from opsctl.errors import SandboxError
-from opsctl.sandbox.daemons import Tools, ask, started, wait_for, wait_listening
-from opsctl.sandbox.failures import failed
+from opsctl.sandbox.daemons import Tools, run_in_sandbox, start_recorded, wait_for, wait_listening
 from opsctl.sandbox.members import wait_ended
 from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import ACCOUNT, CLUSTER
+from opsctl.sandbox.start_failures import make_error
 
-SMALL = (
+SIZE_OPTIONS = (
     "--innodb-log-file-size=4M",
     "--innodb-data-file-path=ibdata1:4M:autoextend",
     "--innodb-autoextend-increment=4",
 )
-"""A database of a few megabytes. Every start with the same files needs the same options."""
-QUICK = (
+"""Limit the database to a few megabytes. Every start with the same files needs the same options."""
+SPEED_OPTIONS = (
     "--skip-networking",
     "--skip-log-bin",
     "--performance-schema=OFF",
@@ -33,11 +33,11 @@ QUICK = (
     "--key-buffer-size=1M",
     "--aria-pagecache-buffer-size=1M",
 )
-"""Trade durability for speed: a sandbox does not survive a power cut anyway."""
+"""Trade durability for speed: no sandbox survives a power cut."""
 
 
 def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
-    """Start the database and slurmdbd, with an account for this user."""
+    """Start the database and slurmdbd, with an account for this user. Raises SandboxError."""
     data = record.site.home / "mysql"
     template = template_path(record, tools)
     if not template.is_dir():
@@ -48,9 +48,9 @@ def start_accounting(record: SandboxRecord, tools: Tools) -> SandboxRecord:
 
 
 def template_path(record: SandboxRecord, tools: Tools) -> Path:
-    """Return the template of this user and these versions; other versions may not read the same files."""
+    """Return the path of the template for this user and these versions: other versions may use another format."""
     text = tools.runner.run([tools.programs["mariadbd"], "--version"], timeout=10).out
-    key = f"{text}|{record.site.version}|{record.site.user}|{SMALL}"
+    key = f"{text}|{record.site.version}|{record.site.user}|{SIZE_OPTIONS}"
     return tools.places.cache / f"accounting-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
@@ -59,9 +59,9 @@ def make_template(record: SandboxRecord, tools: Tools, data: Path, template: Pat
     install(record, tools, data)
     running = start_both(record, tools, data)
     for words in (("cluster", CLUSTER), ("account", ACCOUNT), ("user", record.site.user, f"account={ACCOUNT}")):
-        done = ask(record, tools.runner, "sacctmgr", "--immediate", "add", *words)
-        if done.code != 0:
-            raise SandboxError(f"sacctmgr add {' '.join(words)}: {done.err.strip() or done.out.strip()}")
+        completed = run_in_sandbox(record, tools.runner, "sacctmgr", "--immediate", "add", *words)
+        if completed.code != 0:
+            raise SandboxError(f"sacctmgr add {' '.join(words)}: {completed.err.strip() or completed.out.strip()}")
     for name in (SLURMDBD, DATABASE):
         stop(running, tools, name)
     tools.places.cache.mkdir(parents=True, exist_ok=True)
@@ -81,11 +81,11 @@ def install(record: SandboxRecord, tools: Tools, data: Path) -> None:
         "--skip-test-db",
         f"--user={record.site.user}",
         f"--datadir={data}",
-        *SMALL,
+        *SIZE_OPTIONS,
     ]
-    done = tools.runner.run(argv, timeout=120)
-    if done.code != 0:
-        raise SandboxError(f"mariadb-install-db failed: {(done.err or done.out).strip()[-500:]}")
+    completed = tools.runner.run(argv, timeout=120)
+    if completed.code != 0:
+        raise SandboxError(f"mariadb-install-db failed: {(completed.err or completed.out).strip()[-500:]}")
 
 
 def start_both(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord:
@@ -98,12 +98,12 @@ def start_both(record: SandboxRecord, tools: Tools, data: Path) -> SandboxRecord
         f"--datadir={data}",
         f"--socket={socket}",
         f"--pid-file={home}/mariadbd.pid",
-        *SMALL,
-        *QUICK,
+        *SIZE_OPTIONS,
+        *SPEED_OPTIONS,
     )
-    record = started(record, DATABASE, argv)
-    wait_for(record, tools.clock, socket.exists, DATABASE, limit=60, what="mariadbd has no socket")
-    record = started(record, SLURMDBD, (tools.programs["slurmdbd"], "-D"))
+    record = start_recorded(record, DATABASE, argv)
+    wait_for(record, tools.clock, socket.exists, DATABASE, limit_s=60, failure="mariadbd has no socket")
+    record = start_recorded(record, SLURMDBD, (tools.programs["slurmdbd"], "-D"))
     wait_listening(record, tools.clock, SLURMDBD, record.site.dbd_port)
     return record
 
@@ -113,4 +113,4 @@ def stop(record: SandboxRecord, tools: Tools, name: str) -> None:
     assert daemon is not None
     daemon.process.send(signal.SIGTERM)
     if not wait_ended({daemon.process: name}, tools.clock, until=tools.clock.monotonic() + 30):
-        raise failed(record, f"{name} did not end within 30 s", name)
+        raise make_error(record, f"{name} did not end within 30 s", name)

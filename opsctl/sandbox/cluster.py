@@ -1,7 +1,8 @@
-"""A private Slurm: up, open, down."""
+"""A private Slurm: start, find and remove a sandbox."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,26 +15,29 @@ from opsctl.ports import Clock, Runner
 from opsctl.sandbox import daemons
 from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools
-from opsctl.sandbox.directories import make_directories, new_site, remove_run_directory
+from opsctl.sandbox.directories import make_directories, make_site, remove_run_directory
 from opsctl.sandbox.faults import FaultKind, inject
 from opsctl.sandbox.members import EndedProcesses, end_members
-from opsctl.sandbox.name_claims import NameTaken, claimed
-from opsctl.sandbox.port_range import claimed_ports
-from opsctl.sandbox.programs import find_programs, slurm_version
+from opsctl.sandbox.name_claims import NameTaken, hold_names
+from opsctl.sandbox.port_range import hold_ports
+from opsctl.sandbox.programs import find_programs, read_slurm_version
 from opsctl.sandbox.record import Places, SandboxRecord, read_record
 from opsctl.sandbox.sandbox_status import SandboxStatus, is_up, read_sandbox_status
-from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, ports_needed
+from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, count_ports
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A private Slurm that is up, or that left something behind. `was_up`: `up` found it running already."""
+    """A private Slurm that is up, or whose files and processes remain."""
 
     record: SandboxRecord
     places: Places
     clock: Clock
     runner: Runner
     was_up: bool = False
+    """Whether `up` found the sandbox running."""
 
     @classmethod
     def up(
@@ -47,13 +51,14 @@ class Sandbox:
         private: bool = False,
         patience_s: float = 60,
     ) -> Sandbox:
-        """Bring it up: every node is idle when this returns. What an interrupted `up` left is cleaned away first.
+        """Start a sandbox and wait until every node is idle. First remove what an interrupted `up` left behind.
 
-        Other users reach only root's, and not with `private`. A daemon that takes longer than `patience_s` fails.
+        Other users can reach a sandbox of root unless `private` is set. Raises SandboxError, also for a daemon that
+        takes longer than `patience_s`.
         """
         places = places or Places.default()
         programs = find_programs(os.environ.get("PATH", ""), accounting=spec.accounting)
-        with working_on(places, spec.name):
+        with hold_sandbox(places, spec.name):
             record = read_record(places.home(spec.name))
             was_up = record is not None and is_up(record)
             if record is None or not was_up:
@@ -69,7 +74,7 @@ class Sandbox:
 
     @classmethod
     def open(cls, name: str, *, clock: Clock, runner: Runner, places: Places | None = None) -> Sandbox:
-        """The sandbox of that name, whether or not all of it still runs. Raises InputError if there is none."""
+        """Return the sandbox of this name, even if some daemons have ended. Raises InputError without a record."""
         places = places or Places.default()
         record = read_record(places.home(name))
         if record is None:
@@ -82,54 +87,55 @@ class Sandbox:
 
     @property
     def conf(self) -> Path:
-        """The slurm.conf."""
+        """The path of slurm.conf."""
         return self.record.site.conf
 
     def env(self) -> dict[str, str]:
-        """What a command needs in its environment to talk to this Slurm and to no other."""
+        """Return the environment variables with which commands use this Slurm and no other."""
         return {"SLURM_CONF": str(self.conf)}
 
     @classmethod
     def end(cls, name: str, *, clock: Clock, places: Places | None = None, grace: float = 1.0) -> EndedProcesses:
-        """End whatever runs of the sandbox of that name and remove its files, whether or not there is a record of it.
+        """End all processes of the sandbox of this name and remove its files, with or without a record.
 
-        Raises SandboxError if a process would not end.
+        Raises SandboxError if a process does not end.
         """
         places = places or Places.default()
-        with working_on(places, name):
+        with hold_sandbox(places, name):
             return clean(places, name, clock, grace=grace)
 
     def down(self, *, grace: float = 1.0) -> EndedProcesses:
-        """End every process of it, jobs included, and remove its files."""
+        """End every process of the sandbox, jobs included, and remove its files. Raises SandboxError."""
         return Sandbox.end(self.name, clock=self.clock, places=self.places, grace=grace)
 
     def fault(self, target: str, action: FaultKind) -> None:
-        """Do `action` to a node or to `controller`, and return when it is done. Slurm notices in its own time."""
-        with working_on(self.places, self.name):
-            inject(self._now() or self.record, target, action, self.clock)
+        """Inject a fault into a node or into `controller`. Slurm reacts later, by its own timers."""
+        with hold_sandbox(self.places, self.name):
+            inject(self._read_record() or self.record, target, action, self.clock)
 
     def status(self) -> SandboxStatus:
-        """How it is now; takes up to 12 s when its controller does not answer."""
-        return read_sandbox_status(self._now() or self.record, self.clock, self.runner)
+        """Return the present status. Takes up to 12 s if the controller does not answer."""
+        return read_sandbox_status(self._read_record() or self.record, self.clock, self.runner)
 
-    def _now(self) -> SandboxRecord | None:
-        # A fault may have started daemons anew since this object was made, by this process or by another.
+    def _read_record(self) -> SandboxRecord | None:
+        # A fault, injected by this process or another, may have restarted daemons since `self.record` was read.
         return read_record(self.places.home(self.name))
 
 
 @contextmanager
-def working_on(places: Places, name: str) -> Iterator[None]:
-    """Let no other command change this sandbox meanwhile."""
+def hold_sandbox(places: Places, name: str) -> Iterator[None]:
+    """Keep other commands from changing this sandbox. Raises SandboxError if another command is changing it."""
     try:
-        with claimed(places.run_directory(name).name):
+        with hold_names(places.run_directory(name).name):
             yield
     except NameTaken as error:
         raise SandboxError(
-            f"another command is bringing sandbox {name!r} up or down just now", hint="wait for it"
+            f"another command is bringing sandbox {name!r} up or down just now", hint="repeat this command later"
         ) from error
 
 
 def clean(places: Places, name: str, clock: Clock, *, grace: float) -> EndedProcesses:
+    """End the processes of a sandbox and remove its files. Raises SandboxError if a process does not end."""
     home, run = places.home(name), places.run_directory(name)
     ended = end_members(run, read_record(home), clock, grace=grace)
     if ended.remaining:
@@ -140,20 +146,23 @@ def clean(places: Places, name: str, clock: Clock, *, grace: float) -> EndedProc
     remove_run_directory(run)
     if home.exists():
         shutil.rmtree(home)
+    if ended.count:
+        log.info("sandbox %s: %d processes ended", name, ended.count)
     return ended
 
 
 def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> SandboxRecord:
-    with claimed_ports(ports_needed(spec)) as first_port:
-        version = slurm_version(tools.runner, tools.programs["slurmctld"])
-        site = new_site(spec, tools.places, version, first_port, auth, shared=shared)
+    """Start a new sandbox and record it. Raises SandboxError; the logs remain, the processes do not."""
+    with hold_ports(count_ports(spec)) as first_port:
+        version = read_slurm_version(tools.runner, tools.programs["slurmctld"])
+        site = make_site(spec, tools.places, version, first_port, auth, shared=shared)
         record = SandboxRecord(spec=spec, site=site, started=tools.clock.now())
         try:
             make_directories(record)
             record.save()
             record = start_all(record, tools)
         except BaseException:
-            # The logs stay for whoever asks why; the next `up` or `down` removes them.
+            # The logs show the cause. The next `up` or `down` removes them.
             end_members(site.run, record, tools.clock, grace=0)
             remove_run_directory(site.run)
             raise

@@ -1,8 +1,10 @@
-"""Starting the processes of a sandbox, in order, and waiting until each can be used."""
+"""Start the daemons of a sandbox, in order, and wait until they answer."""
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,78 +12,81 @@ from pathlib import Path
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
 from opsctl.ports import Clock, Completed, Runner, TimedOut
-from opsctl.sandbox.failures import check_loopback, failed, find_misplaced, find_taken
 from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.members import MARKER, NODE
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth
+from opsctl.sandbox.start_failures import check_loopback, describe_port_holder, describe_wrong_address, make_error
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What starting takes: the world's seams, the user's directories, and where each program is."""
+    """What a start needs: clock and runner, the user's directories, and the paths of programs by name."""
 
     clock: Clock
     runner: Runner
     places: Places
     programs: Mapping[str, str]
     patience_s: float = 60
-    """What a daemon may take until it can be used, at most."""
+    """The longest time until a daemon answers."""
 
 
 def start(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxDaemon:
-    """Start one daemon and say who it is."""
-    log = log_of(record, name)
+    """Start one daemon. Raises SandboxError if the daemon ends at once."""
     env = {"SLURM_CONF": str(record.site.conf), MARKER: str(record.site.run)}
-    # The database is asked for at a compiled-in path otherwise, and that is the system's own.
+    # Without this variable slurmdbd connects to a compiled-in path: the database of the system.
     env["MYSQL_UNIX_PORT"] = str(record.site.home / "mysql.socket")
     if name in record.spec.node_names:
         env[NODE] = name
-    env |= confinement(record)
-    process = ProcessId.of(spawn(argv, log=log, env=env).pid)
+    env |= loopback_env(record)
+    process = ProcessId.of(spawn(argv, log=log_path(record, name), env=env).pid)
     if process is None:
-        raise failed(record, f"{name} did not start", name)
+        raise make_error(record, f"{name} did not start", name)
+    log.debug("%s: process %d: %s", name, process.pid, shlex.join(argv))
     return SandboxDaemon(name=name, argv=argv, process=process)
 
 
-def confinement(record: SandboxRecord) -> dict[str, str]:
-    """The environment that keeps a daemon, and what slurmd starts of Slurm, on loopback. Jobs do not inherit it."""
+def loopback_env(record: SandboxRecord) -> dict[str, str]:
+    """Return the environment that keeps a daemon and slurmstepd on loopback. Jobs do not inherit this environment."""
     if not record.site.network.confined:
         return {}
     library = next(path for path in record.site.libraries if path.exists())
     return {"LD_PRELOAD": ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))}
 
 
-def log_of(record: SandboxRecord, name: str) -> Path:
-    """Where a daemon's own output goes; Slurm's daemons write most to their LogFile beside it."""
+def log_path(record: SandboxRecord, name: str) -> Path:
+    """Return the file of a daemon's output. Slurm's daemons write most lines to their LogFile in the same directory."""
     return record.site.home / "log" / f"{name}.out"
 
 
 def wait_for(
-    record: SandboxRecord, clock: Clock, ready: Callable[[], bool], *names: str, limit: float, what: str
+    record: SandboxRecord, clock: Clock, ready: Callable[[], bool], *names: str, limit_s: float, failure: str
 ) -> None:
-    """Until `ready`, while the named daemons live, for `limit` seconds at most."""
+    """Wait until `ready`. Raises SandboxError if a named daemon ends, or with `failure` after `limit_s`."""
     daemons = [daemon for name in names if (daemon := record.daemon(name))]
-    deadline = clock.monotonic() + limit
+    deadline = clock.monotonic() + limit_s
     while not ready():
         if dead := [daemon.name for daemon in daemons if not daemon.process.is_alive]:
-            raise failed(record, f"{', '.join(dead[:3])} did not start", *dead[:3])
+            raise make_error(record, f"{', '.join(dead[:3])} did not start", *dead[:3])
         if clock.monotonic() > deadline:
-            raise failed(record, f"{what} after {limit:g} s", *names[:3])
+            raise make_error(record, f"{failure} after {limit_s:g} s", *names[:3])
         clock.sleep(0.02)
 
 
-def ask(record: SandboxRecord, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
-    """Ask this sandbox's Slurm; no answer in time reads as a failed command."""
+def run_in_sandbox(record: SandboxRecord, runner: Runner, *argv: str, timeout: float = 30) -> Completed:
+    """Run a Slurm command on this sandbox. A timeout counts as exit code 1."""
     try:
         return runner.run(argv, timeout=timeout, env={"SLURM_CONF": str(record.site.conf)})
     except TimedOut as error:
         return Completed(argv=argv, code=1, out="", err=str(error))
 
 
-def node_states(record: SandboxRecord, runner: Runner) -> dict[str, str]:
-    """Each node's state in Slurm's words; empty when the controller does not answer."""
-    completed = ask(record, runner, "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T", timeout=12)
+def read_node_states(record: SandboxRecord, runner: Runner) -> dict[str, str]:
+    """Return the state of every node, as sinfo prints it; empty if the controller does not answer."""
+    argv = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+    completed = run_in_sandbox(record, runner, *argv, timeout=12)
     return dict(line.split(None, 1) for line in completed.out.splitlines()) if completed.code == 0 else {}
 
 
@@ -89,29 +94,29 @@ def start_munged(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     site = record.site
     if site.auth is not Auth.MUNGE:
         return record
-    # munged refuses a socket that not everybody can reach, unless it is forced to take it. Without an origin it looks
-    # up the host name, and waits for as long as DNS takes.
+    # munged accepts a socket that other users cannot reach only with --force. Without --origin munged resolves the
+    # host name, which takes as long as DNS does.
     force = () if site.shared else ("--force",)
     argv = (
-        tools.programs["munged"], *force, "--origin=127.0.0.1", "--foreground", "--num-threads=4",
-        f"--socket={site.munge_socket}", f"--key-file={site.home}/munge.key", f"--pid-file={site.home}/munged.pid",
+        tools.programs["munged"],
+        *force,
+        "--origin=127.0.0.1",
+        "--foreground",
+        "--num-threads=4",
+        f"--socket={site.munge_socket}",
+        f"--key-file={site.home}/munge.key",
+        f"--pid-file={site.home}/munged.pid",
         f"--seed-file={site.home}/munged.seed",
-    )  # fmt: skip
-    record = started(record, MUNGED, argv)
-    wait_for(
-        record,
-        tools.clock,
-        site.munge_socket.exists,
-        MUNGED,
-        limit=min(15, tools.patience_s),
-        what="munged has no socket",
     )
+    record = start_recorded(record, MUNGED, argv)
+    limit_s = min(15, tools.patience_s)
+    wait_for(record, tools.clock, site.munge_socket.exists, MUNGED, limit_s=limit_s, failure="munged has no socket")
     return record
 
 
 def start_controller(record: SandboxRecord, tools: Tools) -> SandboxRecord:
-    record = started(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
-    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port, limit=tools.patience_s)
+    record = start_recorded(record, CONTROLLER, (tools.programs["slurmctld"], "-D", "-f", str(record.site.conf)))
+    wait_listening(record, tools.clock, CONTROLLER, record.site.controller_port, limit_s=tools.patience_s)
     return record
 
 
@@ -121,31 +126,37 @@ def start_nodes(record: SandboxRecord, tools: Tools) -> SandboxRecord:
     record = record.with_daemon(*(start(record, name, (*argv, name)) for name in names))
     record.save()
 
-    def idle() -> bool:
-        return set(node_states(record, tools.runner).values()) == {"idle"}
+    def are_idle() -> bool:
+        return set(read_node_states(record, tools.runner).values()) == {"idle"}
 
-    limit = tools.patience_s + record.spec.nodes / 4
-    wait_for(record, tools.clock, idle, CONTROLLER, *names, limit=limit, what="not every node is idle")
+    limit_s = tools.patience_s + record.spec.nodes / 4
+    wait_for(record, tools.clock, are_idle, CONTROLLER, *names, limit_s=limit_s, failure="not every node is idle")
     check_loopback(record)
+    log.info("sandbox %s: %d slurmds started, every node is idle", record.spec.name, record.spec.nodes)
     return record
 
 
-def started(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxRecord:
-    """With this daemon, started and written down."""
-    record = record.with_daemon(start(record, name, argv))
+def start_recorded(record: SandboxRecord, name: str, argv: tuple[str, ...]) -> SandboxRecord:
+    """Start a daemon, save the record with the daemon, and return the record."""
+    daemon = start(record, name, argv)
+    record = record.with_daemon(daemon)
     record.save()
+    log.info("sandbox %s: %s started as process %d", record.spec.name, name, daemon.process.pid)
     return record
 
 
-def wait_listening(record: SandboxRecord, clock: Clock, name: str, port: int, *, limit: float = 60) -> None:
-    """Until a daemon accepts connections on its port. Raises at once if it listens on another address."""
+def wait_listening(record: SandboxRecord, clock: Clock, name: str, port: int, *, limit_s: float = 60) -> None:
+    """Wait until a daemon accepts connections on its port.
+
+    Raises SandboxError, at once if the daemon listens on another address.
+    """
     address = record.site.network.address
 
-    def ready() -> bool:
-        # A daemon that listens elsewhere stays there: nothing is gained by waiting.
-        if elsewhere := find_misplaced(record, name, port):
-            raise failed(record, f"{name} {elsewhere}", name)
-        # What a killed daemon had started may hold its port for a moment, and answers for nobody.
-        return is_listening(address, port) and not find_taken(record, name, port)
+    def is_ready() -> bool:
+        # A daemon never changes its address: waiting would not help.
+        if wrong_address := describe_wrong_address(record, name, port):
+            raise make_error(record, f"{name} {wrong_address}", name)
+        # Children of a killed daemon may hold its port for a moment.
+        return is_listening(address, port) and not describe_port_holder(record, name, port)
 
-    wait_for(record, clock, ready, name, limit=limit, what=f"{name} does not listen on {address}:{port}")
+    wait_for(record, clock, is_ready, name, limit_s=limit_s, failure=f"{name} does not listen on {address}:{port}")

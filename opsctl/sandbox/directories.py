@@ -1,4 +1,4 @@
-"""The files of one sandbox: made, filled, removed."""
+"""Create and remove the files of a sandbox."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from opsctl.sandbox.record import Places, SandboxRecord
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 
 
-def new_site(
+def make_site(
     spec: SandboxSpec, places: Places, version: tuple[int, int], first_port: int, auth: Auth, *, shared: bool
 ) -> SandboxSite:
+    """Choose the directories, host name, ports and network of a new sandbox. Raises SandboxError."""
     full_name = socket.gethostname()
     return SandboxSite(
         home=places.home(spec.name).absolute(),
@@ -36,17 +37,16 @@ def new_site(
 
 
 def user_name() -> str:
+    """Return the name of this user. Raises SandboxError without one."""
     uid = os.geteuid()
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        raise SandboxError(
-            f"user id {uid} has no name on this machine, and Slurm serves only users that have one"
-        ) from None
+        raise SandboxError(f"user id {uid} has no name on this machine; Slurm serves only users with a name") from None
 
 
 def make_directories(record: SandboxRecord) -> None:
-    """Everything that must exist before the first daemon starts."""
+    """Write all files that must exist before the first daemon starts. Raises SandboxError."""
     site, spec = record.site, record.spec
     make_private(site.home)
     for name in ("log", "state"):
@@ -63,14 +63,14 @@ def make_directories(record: SandboxRecord) -> None:
     if site.auth is Auth.MUNGE:
         write(site.home / "munge.key", secrets.token_bytes(128), mode=0o600)
     if spec.accounting:
-        # slurmdbd looks for it beside slurm.conf and wants it to be its owner's alone.
+        # slurmdbd reads this file from the directory of slurm.conf and refuses a file that others can read.
         write(site.run / "slurmdbd.conf", slurmdbd_conf(site), mode=0o600)
     if site.network.confined:
-        write(choose_library_path(site.libraries), build_library(site.network.six))
+        write(choose_library_path(site.libraries), build_library(site.network.ipv6_address))
 
 
 def write(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
-    """A new file with this mode from its first instant, whatever the umask."""
+    """Create a file that is private until `mode` is set. Raises FileExistsError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
@@ -83,12 +83,12 @@ def make_private(home: Path) -> None:
 
 
 def make_run_directory(run: Path, *, mode: int) -> None:
-    """Its name can be foreseen and its parent is everybody's, so it must be new, and then it is ours."""
+    """Create the run directory. Raises SandboxError if the path exists: others can predict the path and create it."""
     try:
         run.mkdir(mode=0o700)
     except FileExistsError:
         raise SandboxError(
-            f"{run} is there already and is not this sandbox's", hint="remove it, or choose another --name"
+            f"{run} exists and does not belong to this sandbox", hint=f"remove {run}, or choose another --name"
         ) from None
     for directory in (run, run / "spool"):
         directory.mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def make_run_directory(run: Path, *, mode: int) -> None:
 
 
 def remove_run_directory(run: Path) -> None:
-    """Remove it if it is really ours: a directory, no link, with our user as its owner."""
+    """Remove the run directory, if it is a directory of this user and not a link."""
     with contextlib.suppress(FileNotFoundError):
         status = run.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():

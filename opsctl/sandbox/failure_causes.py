@@ -1,4 +1,4 @@
-"""Why a daemon of a sandbox did not start: known messages of Slurm and munge, and what to do about each."""
+"""Known messages of Slurm and munge in logs: the cause why a daemon did not start, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), cause)
     for pattern, cause in (
         (
-            # Plugins of MPI that are not there are reported on every start, and are no reason for anything.
+            # Every start reports missing MPI plugins; no start fails for them.
             r"(?:[Cc]ouldn't find|[Cc]an't find|[Cc]annot find|[Cc]annot create)[^\n]*? for (?!mpi/)([a-z_]+/\w+)",
             "Slurm's plugin {0} is missing; install it: apt-get install slurm-wlm-basic-plugins (Debian, Ubuntu), "
             "dnf install slurm (RHEL, Fedora)",
@@ -37,11 +37,11 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-def causes_in_log(text: str) -> list[str]:
-    """The causes that a daemon's log names, the earliest first, each once."""
-    found = [
+def find_causes(text: str) -> list[str]:
+    """Return the causes that a daemon's log names, without duplicates, the earliest first."""
+    causes = [
         (match.start(), cause.format(*(group.strip() for group in match.groups())))
         for pattern, cause in PATTERNS
         if (match := pattern.search(text))
     ]
-    return [cause for _, cause in sorted(found)]
+    return [cause for _, cause in sorted(causes)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from enum import StrEnum
 
 from opsctl.errors import InputError, SandboxError
 from opsctl.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
-from opsctl.sandbox.failures import port_of
 from opsctl.sandbox.members import end_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord
+from opsctl.sandbox.start_failures import port_of
+
+log = logging.getLogger(__name__)
 
 
 class FaultKind(StrEnum):
@@ -26,8 +29,8 @@ class FaultKind(StrEnum):
 
 
 def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) -> None:
-    """Inject the fault and wait until done. Raises InputError for a target that does not exist."""
-    daemon = find(record, target)
+    """Inject the fault and wait until done. Raises InputError for an unknown target, SandboxError for a failure."""
+    daemon = find_daemon(record, target)
     if action is FaultKind.RESTART:
         restart(record, daemon, clock)
     elif not daemon.process.is_alive:
@@ -38,9 +41,10 @@ def inject(record: SandboxRecord, target: str, action: FaultKind, clock: Clock) 
         kill(daemon, clock)
     else:
         daemon.process.send(signal.SIGSTOP if action is FaultKind.STOP else signal.SIGCONT)
+    log.info("sandbox %s: fault %s of %s done", record.spec.name, action.value, target)
 
 
-def find(record: SandboxRecord, target: str) -> SandboxDaemon:
+def find_daemon(record: SandboxRecord, target: str) -> SandboxDaemon:
     daemon = record.daemon(CONTROLLER if target == "controller" else target)
     if daemon is None or (target != "controller" and target not in record.spec.node_names):
         first, last = record.spec.node_names[0], record.spec.node_names[-1]
@@ -53,11 +57,11 @@ def find(record: SandboxRecord, target: str) -> SandboxDaemon:
 def kill(daemon: SandboxDaemon, clock: Clock) -> None:
     daemon.process.send(signal.SIGKILL)
     if not wait_ended({daemon.process: daemon.name}, clock, until=clock.monotonic() + 10):
-        raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still there 10 s after SIGKILL")
+        raise SandboxError(f"{daemon.name} ({daemon.process.pid}) is still alive 10 s after SIGKILL")
 
 
 def crash(record: SandboxRecord, target: str, daemon: SandboxDaemon, clock: Clock) -> None:
-    # The daemon first, or it would report the end of its jobs.
+    # The daemon ends first: a running daemon would report the end of its jobs.
     kill(daemon, clock)
     if target == "controller":
         return

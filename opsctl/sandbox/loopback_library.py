@@ -1,9 +1,9 @@
-"""A shared library of one function, `bind`, built without a compiler: a program that loads it binds to loopback only.
+"""A shared library with one function, `bind`, built without a compiler. Programs that load it bind to loopback only.
 
 Slurm's daemons bind to every address of the machine, or to the address that the host name resolves to. No setting of
 any version of Slurm names another address. Loaded into these daemons alone (LD_PRELOAD), this `bind` replaces the C
-library's: an IPv4 address becomes 127.0.0.1, an IPv6 address becomes the one given, other sockets are left alone. It
-needs neither privileges nor namespaces.
+library's. An IPv4 address becomes 127.0.0.1, an IPv6 address becomes the library's address, other sockets do not
+change. No privileges or namespaces are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 
 # int bind(int socket, sockaddr *address, int length): change a copy of the address, then call libc's `syscall`.
-# A line is machine code, then the instruction. GOT and SIX stand for the distance to `syscall` and to the IPv6 address.
+# A line holds machine code and its instruction. GOT and SIX are the distances to `syscall` and to the IPv6 address.
 X86_64 = """
 0fb706           | movzx  eax, word [rsi]    the address family
 83f802           | cmp    eax, AF_INET
@@ -89,12 +89,14 @@ CODE_AT, DATA_AT = 0x400, 0x10000
 """Addresses in the library. Pages of up to 64 KiB keep code and data apart."""
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 READ, WRITE, EXECUTE = 4, 2, 1
+DT_NULL = 0
+"""Ends the table of dynamic entries."""
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_RELAENT, DT_STRSZ, DT_SYMENT = 4, 5, 6, 7, 8, 9, 10, 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What differs between processors: ELF's number, the relocation that stores an address, the code."""
+    """One kind of processor: the number in ELF, the relocation that stores an address, the code."""
 
     number: int
     relocation: int
@@ -108,73 +110,78 @@ MACHINES = {
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Whether there is code for this machine's processor."""
+    """Return whether the library has code for this processor."""
     return (machine or os.uname().machine) in MACHINES
 
 
-def build_library(six: str, machine: str | None = None) -> bytes:
-    """The library, as the bytes of its file. `six` is the address that an IPv6 socket gets instead of its own."""
+def build_library(ipv6_address: str, machine: str | None = None) -> bytes:
+    """Return the bytes of the library file. IPv6 sockets bind to `ipv6_address`."""
     target = MACHINES[machine or os.uname().machine]
-    six_at = CODE_AT + len(assemble(target, b""))
-    code = assemble(target, ipaddress.IPv6Address(six).packed, six_at)
+    address_at = CODE_AT + len(assemble(target, b""))
+    code = assemble(target, ipaddress.IPv6Address(ipv6_address).packed, address_at)
     names = b"\0syscall\0bind\0"
     symbols = bytes(24) + symbol(names.index(b"syscall"), 0, 0) + symbol(names.index(b"bind"), 1, CODE_AT)
     hashes = struct.pack("<6I", 1, 3, 2, 0, 0, 1)
     relocations = struct.pack("<QQq", DATA_AT, 1 << 32 | target.relocation, 0)
     tables_at = CODE_AT + len(code)
-    places, tables = [], b""
-    for table in (symbols, relocations, hashes, names):
-        places.append(tables_at + len(tables))
+    addresses, tables = {}, b""
+    for tag, table in ((DT_SYMTAB, symbols), (DT_RELA, relocations), (DT_HASH, hashes), (DT_STRTAB, names)):
+        addresses[tag] = tables_at + len(tables)
         tables += table + bytes(-len(table) % 16)
-    symbols_at, relocations_at, hashes_at, names_at = places
-    dynamic = b"".join(
-        struct.pack("<QQ", tag, value)
-        for tag, value in (
-            (DT_HASH, hashes_at), (DT_STRTAB, names_at), (DT_STRSZ, len(names)), (DT_SYMTAB, symbols_at),
-            (DT_SYMENT, 24), (DT_RELA, relocations_at), (DT_RELASZ, 24), (DT_RELAENT, 24), (0, 0),
-        )
-    )  # fmt: skip
+    entries = {
+        DT_HASH: addresses[DT_HASH],
+        DT_STRTAB: addresses[DT_STRTAB],
+        DT_STRSZ: len(names),
+        DT_SYMTAB: addresses[DT_SYMTAB],
+        DT_SYMENT: 24,
+        DT_RELA: addresses[DT_RELA],
+        DT_RELASZ: 24,
+        DT_RELAENT: 24,
+        DT_NULL: 0,
+    }
+    dynamic = b"".join(struct.pack("<QQ", tag, value) for tag, value in entries.items())
     text = code + tables
     data = bytes(16) + dynamic
-    head = header(target.number) + b"".join((
+    segments = (
         segment(PT_LOAD, READ | EXECUTE, 0, CODE_AT + len(text)),
         segment(PT_LOAD, READ | WRITE, DATA_AT, len(data)),
         segment(PT_DYNAMIC, READ | WRITE, DATA_AT + 16, len(dynamic)),
         segment(PT_GNU_STACK, READ | WRITE, 0, 0),
-    ))  # fmt: skip
+    )
+    head = header(target.number) + b"".join(segments)
     return (head.ljust(CODE_AT, b"\0") + text).ljust(DATA_AT, b"\0") + data
 
 
-def assemble(target: Machine, six: bytes, six_at: int = CODE_AT) -> bytes:
-    """The function's code with its distances filled in, then the IPv6 address."""
+def assemble(target: Machine, ipv6_address: bytes, address_at: int = CODE_AT) -> bytes:
+    """Return the function's code with its distances, followed by the IPv6 address."""
     code = bytearray()
     for line in target.code.strip().splitlines():
         words = line.partition("|")[0].split()
-        symbols = {"GOT": DATA_AT, "SIX": six_at}
+        symbols = {"GOT": DATA_AT, "SIX": address_at}
         if target.number == MACHINES["x86_64"].number:
-            code += b"".join(
-                struct.pack("<i", symbols[word] - CODE_AT - len(code) - len(words[0]) // 2 - 4)
-                if word in symbols
-                else bytes.fromhex(word)
-                for word in words
-            )
+            # A distance counts from the end of the instruction: its first bytes and the four bytes of the distance.
+            end = CODE_AT + len(code) + len(words[0]) // 2 + 4
+            for word in words:
+                code += struct.pack("<i", symbols[word] - end) if word in symbols else bytes.fromhex(word)
         else:
             (instruction,) = struct.unpack("<I", bytes.fromhex(words[-1]))
             if words[0] in symbols:
                 instruction |= ((symbols[words[0]] - CODE_AT - len(code)) // 4 & 0x7FFFF) << 5
             code += struct.pack("<I", instruction)
-    return bytes(code) + bytes(-len(code) % 16) + six
+    return bytes(code) + bytes(-len(code) % 16) + ipv6_address
 
 
 def symbol(name: int, section: int, value: int) -> bytes:
-    """An entry of the symbol table: a global function. Section 0 is another library's."""
+    """Return an entry of the symbol table: a global function. Section 0 means a function of another library."""
     return struct.pack("<IBBHQQ", name, 0x12, 0, section, value, 0)
 
 
 def segment(kind: int, flags: int, at: int, size: int) -> bytes:
+    """Return an entry of the program header table; file offset and address are equal."""
     return struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size, DATA_AT if kind == PT_LOAD else 8)
 
 
 def header(machine: int) -> bytes:
+    """Return the ELF header of a shared object with four segments."""
     identity = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     return identity + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 4, 64, 0, 0)

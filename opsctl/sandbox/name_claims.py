@@ -1,4 +1,4 @@
-"""Names that one process of this machine holds at a time."""
+"""Names that only one process of this machine can hold at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 
 
 class NameTaken(Exception):
-    """Somebody else holds the name now."""
+    """Another process holds the name."""
 
 
 @contextlib.contextmanager
-def claimed(*names: str) -> Iterator[None]:
-    """Hold all of `names`, against every process of every user, or raise Taken.
+def hold_names(*names: str) -> Iterator[None]:
+    """Hold all of `names` against every process of every user. Raises NameTaken.
 
-    A claim is an abstract socket: it reaches exactly as far as TCP ports do (this network namespace), and the kernel
-    drops it when its holder dies.
+    A name is an abstract socket, which is valid in this network namespace, as TCP ports are. The kernel releases the
+    name when its holder ends.
     """
     with contextlib.ExitStack() as stack:
         for name in names:
-            holder = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            unix_socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             try:
-                holder.bind(f"\0opsctl-sandbox-{name}")
+                unix_socket.bind(f"\0opsctl-sandbox-{name}")
             except OSError as error:
                 raise NameTaken(name) from error
         yield

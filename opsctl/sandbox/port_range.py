@@ -1,4 +1,4 @@
-"""Free TCP ports in a row, without a race between sandboxes that start at the same time."""
+"""Ranges of free TCP ports, without a race between sandboxes that start at the same time."""
 
 from __future__ import annotations
 
@@ -8,43 +8,45 @@ import socket
 from collections.abc import Iterator
 
 from opsctl.errors import SandboxError
-from opsctl.sandbox.name_claims import NameTaken, claimed
+from opsctl.sandbox.name_claims import NameTaken, hold_names
 
-# Below the ports that kernels hand out by themselves (32768 and up), above what services use.
-FIRST, LAST, BLOCK = 20000, 32000, 32
+FIRST_PORT, LAST_PORT = 20000, 32000
+"""Below the ports that kernels choose (32768 and up), above the ports of common services."""
+BLOCK_PORTS = 32
+"""Sandboxes hold ports in blocks of this size."""
 
 
 @contextlib.contextmanager
-def claimed_ports(count: int) -> Iterator[int]:
-    """The first of `count` free ports in a row, claimed against other sandboxes until they listen on it."""
-    blocks = -(-count // BLOCK)
-    starts = list(range(FIRST, LAST - blocks * BLOCK, BLOCK))
+def hold_ports(count: int) -> Iterator[int]:
+    """Yield the first port of a range of `count` free ports, held against other sandboxes. Raises SandboxError."""
+    blocks = -(-count // BLOCK_PORTS)
+    starts = list(range(FIRST_PORT, LAST_PORT - blocks * BLOCK_PORTS, BLOCK_PORTS))
     random.shuffle(starts)
     with contextlib.ExitStack() as stack:
-        start = next((start for start in starts if take(stack, start, blocks)), None)
+        start = next((start for start in starts if hold_blocks(stack, start, blocks)), None)
         if start is None:
-            raise SandboxError(f"no {count} free ports in a row between {FIRST} and {LAST}")
+            raise SandboxError(f"no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
         yield start
 
 
-def take(stack: contextlib.ExitStack, start: int, blocks: int) -> bool:
-    """Claim these blocks for the attempt of `stack`, unless somebody has or uses any port of them."""
-    ports = range(start, start + blocks * BLOCK)
-    with contextlib.ExitStack() as attempt:
+def hold_blocks(stack: contextlib.ExitStack, start: int, blocks: int) -> bool:
+    """Hold these blocks until `stack` closes. Return False if another process holds a block or uses a port."""
+    ports = range(start, start + blocks * BLOCK_PORTS)
+    with contextlib.ExitStack() as held_blocks:
         try:
-            attempt.enter_context(claimed(*(f"port-{port}" for port in ports[::BLOCK])))
+            held_blocks.enter_context(hold_names(*(f"port-{port}" for port in ports[::BLOCK_PORTS])))
         except NameTaken:
             return False
         if not all(is_free(port) for port in ports):
             return False
-        stack.enter_context(attempt.pop_all())
+        stack.enter_context(held_blocks.pop_all())
     return True
 
 
 def is_free(port: int) -> bool:
-    """Nobody listens on it, on any address."""
+    """Return whether no process listens on the port, on any address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Without it a port that was in use a minute ago would look taken.
+        # Without SO_REUSEADDR a port that was in use a minute ago would look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

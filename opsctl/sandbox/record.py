@@ -1,4 +1,4 @@
-"""What is known of a sandbox between two commands: sandbox.json, and where it lies."""
+"""The record of a sandbox (sandbox.json) and the directories of sandboxes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opsctl.settings.loader import state_home
 from opsctl.state.files import write_atomic
 
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
-"""The names of the daemons that are no node's."""
+"""The names of the daemons other than slurmd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Places:
 
     @classmethod
     def default(cls) -> Places:
-        """This user's, by the XDG rules."""
+        """Return the directories of this user, by the XDG base directory specification."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(state=state_home() / "sandbox", cache=cache / "opsctl" / "sandbox")
 
@@ -40,18 +40,22 @@ class Places:
         return self.state / name
 
     def run_directory(self, name: str) -> Path:
-        """The same after every `up`, so that a shell's SLURM_CONF stays true; different for every state directory."""
+        """Return the run directory of a sandbox.
+
+        The path is the same after every `up`, so that SLURM_CONF in a shell stays valid, and differs between state
+        directories.
+        """
         digest = hashlib.sha256(os.fsencode(self.home(name).absolute())).hexdigest()[:8]
         return self.run / f"opsctl-{os.getuid()}-{name}-{digest}"
 
     def names(self) -> list[str]:
-        """The sandboxes that left a record here."""
+        """Return the names of the sandboxes with a record."""
         return sorted(path.parent.name for path in self.state.glob("*/sandbox.json"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxDaemon:
-    """One process of a sandbox, and how to start it again."""
+    """One daemon of a sandbox, with the command that restarts the daemon."""
 
     name: str
     argv: tuple[str, ...]
@@ -60,19 +64,20 @@ class SandboxDaemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """A sandbox. `complete` once it was all up; until then only good for being cleaned away."""
+    """The specification, directories and daemons of a sandbox."""
 
     spec: SandboxSpec
     site: SandboxSite
     started: datetime
     complete: bool = False
+    """Whether every daemon has started. An incomplete sandbox can only be removed."""
     daemons: tuple[SandboxDaemon, ...] = ()
 
     def daemon(self, name: str) -> SandboxDaemon | None:
         return next((daemon for daemon in self.daemons if daemon.name == name), None)
 
     def with_daemon(self, *new: SandboxDaemon) -> SandboxRecord:
-        """With these instead of those of the same names."""
+        """Return the record with `new` in place of the daemons of the same names."""
         names = {daemon.name for daemon in new}
         return replace(self, daemons=(*(old for old in self.daemons if old.name not in names), *new))
 
@@ -81,7 +86,7 @@ class SandboxRecord:
 
 
 def read_record(home: Path) -> SandboxRecord | None:
-    """The record in `home`, or None if it is missing or garbled: processes are found without it too."""
+    """Return the record in `home`; None if the file is missing or invalid. Processes are found without a record."""
     try:
         return parse_record(json.loads((home / "sandbox.json").read_text()))
     except (OSError, ValueError, KeyError, TypeError, InputError):

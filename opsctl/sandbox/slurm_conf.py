@@ -1,4 +1,4 @@
-"""slurm.conf and its friends for a private Slurm, as text."""
+"""The text of slurm.conf and the other configuration files of a sandbox."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from opsctl.errors import InputError
 from opsctl.sandbox.loopback import Network
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-MOST_NODES = 512
-MOST_GPUS = 16
+MAX_NODES = 512
+MAX_GPUS_PER_NODE = 16
 CLUSTER = "sandbox"
 ACCOUNT = "train"
 
 
 class Auth(StrEnum):
-    """Who is believed. NONE believes whoever reaches the port, so it is for a private network namespace alone."""
+    """How Slurm authenticates users. NONE trusts every connection and is only for private network namespaces."""
 
     MUNGE = "munge"
     NONE = "none"
@@ -27,25 +27,29 @@ class Auth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What a user asks for. `fast` shortens Slurm's timers, so that a test sees a dead node in seconds."""
+    """The size and options of a sandbox."""
 
     name: str = "default"
     nodes: int = 4
     gpus_per_node: int = 0
     accounting: bool = False
     fast: bool = False
+    """Shorten Slurm's timers: a dead node is down within seconds."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not 1 <= self.nodes <= MOST_NODES:
-            raise InputError(f"--nodes is {self.nodes}, needs 1 to {MOST_NODES}")
-        if not 0 <= self.gpus_per_node <= MOST_GPUS:
-            raise InputError(f"--gpus-per-node is {self.gpus_per_node}, needs 0 to {MOST_GPUS}")
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise InputError(f"--nodes is {self.nodes}, needs 1 to {MAX_NODES}")
+        if not 0 <= self.gpus_per_node <= MAX_GPUS_PER_NODE:
+            raise InputError(f"--gpus-per-node is {self.gpus_per_node}, needs 0 to {MAX_GPUS_PER_NODE}")
 
     def describe(self) -> str:
+        """Return a phrase such as `8 nodes of 2 GPUs, accounting`."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
-        gpus = f" of {self.gpus_per_node} GPU{'s' if self.gpus_per_node > 1 else ''}" if self.gpus_per_node else ""
-        extras = [word for word, on in (("accounting", self.accounting), ("fast timers", self.fast)) if on]
+        gpus = f" of {self.gpus_per_node} GPUs" if self.gpus_per_node > 1 else ""
+        if self.gpus_per_node == 1:
+            gpus = " of 1 GPU"
+        extras = [word for word, is_set in (("accounting", self.accounting), ("fast timers", self.fast)) if is_set]
         return nodes + gpus + "".join(f", {word}" for word in extras)
 
     @property
@@ -54,7 +58,7 @@ class SandboxSpec:
 
 
 def check_name(name: str) -> None:
-    """A sandbox's name becomes a directory, so it is refused unless it is plain."""
+    """Raise InputError unless the name is safe as the name of a directory."""
     if not NAME.fullmatch(name):
         raise InputError(
             f"sandbox name {name!r} is not allowed",
@@ -64,12 +68,12 @@ def check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSite:
-    """Where this sandbox attempts and what it may use: all that slurm.conf needs beside the Spec."""
+    """The directories, ports, user and network of a sandbox: everything in slurm.conf besides SandboxSpec."""
 
     home: Path
-    """Private to the owner: keys, logs, the controller's state, the database."""
+    """The owner's private directory: keys, logs, the controller's state, the database."""
     run: Path
-    """What commands and jobs must reach."""
+    """The directory that commands and jobs read."""
     host: str
     user: str
     version: tuple[int, int]
@@ -77,7 +81,7 @@ class SandboxSite:
     auth: Auth
     network: Network
     shared: bool
-    """Other users of this machine reach it. Only root's jobs run as those users, so only root's may be shared."""
+    """Whether other users of this machine can use the sandbox. Only slurmd of root can run jobs as other users."""
 
     @property
     def conf(self) -> Path:
@@ -89,7 +93,7 @@ class SandboxSite:
 
     @property
     def libraries(self) -> tuple[Path, Path]:
-        """Where the library that confines the daemons to loopback may lie; it lies in one of them, where needed."""
+        """The possible paths of the loopback library, in order of preference."""
         return self.run / "loopback.so", self.home / "loopback.so"
 
     @property
@@ -102,12 +106,12 @@ class SandboxSite:
 
     @property
     def node_port(self) -> int:
-        """The first node's; the others follow."""
+        """The port of the first node; the ports of the other nodes follow."""
         return self.first_port + 2
 
 
-def ports_needed(spec: SandboxSpec) -> int:
-    """Slurmctld's, slurmdbd's (kept free without accounting too), and one for each node."""
+def count_ports(spec: SandboxSpec) -> int:
+    """Return the number of ports: slurmctld, slurmdbd (also without accounting), and one per node."""
     return spec.nodes + 2
 
 
@@ -125,7 +129,7 @@ PriorityCalcPeriod=1
 
 
 def slurm_conf(spec: SandboxSpec, site: SandboxSite) -> str:
-    """The whole slurm.conf. Nodes are declared larger than this machine is: config_overrides believes them."""
+    """Return the text of slurm.conf. Nodes may be larger than this machine, because of config_overrides."""
     gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
     return f"""\
 ClusterName={CLUSTER}
@@ -202,7 +206,7 @@ def _port_span(spec: SandboxSpec, site: SandboxSite) -> str:
 
 
 def gres_conf(spec: SandboxSpec, site: SandboxSite) -> str:
-    """GPUs that are not there: Slurm only wants device files that it can name."""
+    """Return the text of gres.conf. Slurm needs device files, not GPUs."""
     if not spec.gpus_per_node:
         return ""
     numbers = f"[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "0"
@@ -210,12 +214,18 @@ def gres_conf(spec: SandboxSpec, site: SandboxSite) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """Without this file slurmd does not start where there is no cgroup tree; 24.05 learned to do without."""
+    """Return the text of cgroup.conf, without which slurmd does not start on machines without a cgroup tree.
+
+    From 24.05 on, slurmd starts without cgroups.
+    """
     return Capability.NO_CGROUPS.choose(version) + "\n"
 
 
 def slurmdbd_conf(site: SandboxSite) -> str:
-    """slurmdbd.conf; it must be its owner's alone. The database is behind a socket that only its owner reaches."""
+    """Return the text of slurmdbd.conf, a file that only its owner may read.
+
+    The database listens on a socket that only the owner can reach.
+    """
     if site.auth is Auth.MUNGE:
         auth = f"AuthType=auth/munge\nAuthInfo=socket={site.munge_socket}"
     else:

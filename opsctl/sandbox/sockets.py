@@ -1,4 +1,4 @@
-"""Which process of this machine listens where, read from /proc."""
+"""List listening sockets and their processes, from /proc."""
 
 from __future__ import annotations
 
@@ -29,75 +29,73 @@ class ListeningSocket:
         return self._plain().is_loopback
 
     def accepts(self, address: str) -> bool:
-        """Whether a connection to `address` reaches it."""
+        """Return whether a connection to `address` reaches this socket."""
         plain = self._plain()
         return plain.is_unspecified or plain == ipaddress.ip_address(address)
 
     def _plain(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        ipv4_address = ipaddress.ip_address(self.address)
-        return (
-            ipv4_address.ipv4_mapped or ipv4_address
-            if isinstance(ipv4_address, ipaddress.IPv6Address)
-            else ipv4_address
-        )
+        address = ipaddress.ip_address(self.address)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+            return address.ipv4_mapped
+        return address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A process that has a socket open."""
+class SocketHolder:
+    """A process with an open socket."""
 
     pid: int
     name: str
 
 
-def listening_sockets() -> list[ListeningSocket]:
-    """Every listening TCP socket, of IPv4 and IPv6."""
-    found = []
+def list_listening_sockets() -> list[ListeningSocket]:
+    """Return every listening TCP socket, of IPv4 and IPv6."""
+    sockets: list[ListeningSocket] = []
     for table in ("tcp", "tcp6"):
         try:
             rows = Path("/proc/net", table).read_text().splitlines()[1:]
         except OSError:
             continue  # a kernel without IPv6
-        found += [socket for row in rows if (socket := parse_row(row))]
-    return found
+        sockets += filter(None, map(parse_row, rows))
+    return sockets
 
 
 def parse_row(row: str) -> ListeningSocket | None:
-    """A line of /proc/net/tcp or tcp6, if its socket listens."""
+    """Parse a line of /proc/net/tcp or tcp6; None if the socket does not listen."""
     words = row.split()
     if words[3] != LISTEN:
         return None
     address, _, port = words[1].partition(":")
-    # The kernel prints each group of four bytes as a number in the byte order of the machine.
+    # The kernel prints every group of four bytes as a number in the byte order of the machine.
     packed = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
     return ListeningSocket(address=str(ipaddress.ip_address(packed)), port=int(port, 16), inode=int(words[9]))
 
 
-def sockets_of(pid: int) -> list[ListeningSocket]:
-    """Where a process listens; nothing if it is gone or another user's."""
-    inodes = set(inodes_of(pid))
-    return [socket for socket in listening_sockets() if socket.inode in inodes] if inodes else []
+def list_sockets_of(pid: int) -> list[ListeningSocket]:
+    """Return the listening sockets of a process; empty for an ended process or another user's process."""
+    inodes = set(list_inodes(pid))
+    return [socket for socket in list_listening_sockets() if socket.inode in inodes] if inodes else []
 
 
-def holders_of(socket: ListeningSocket) -> list[Holder]:
-    """The processes that have it open, as far as this user may see."""
+def find_holders(socket: ListeningSocket) -> list[SocketHolder]:
+    """Return the processes with this socket, as far as this user may read /proc."""
     holders = []
     for pid in psutil.pids():
-        if socket.inode in inodes_of(pid):
+        if socket.inode in list_inodes(pid):
             name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-            holders.append(Holder(pid=pid, name=name))
+            holders.append(SocketHolder(pid=pid, name=name))
     return holders
 
 
-def inodes_of(pid: int) -> Iterator[int]:
-    """The numbers of a process's sockets."""
+def list_inodes(pid: int) -> Iterator[int]:
+    """Yield the inode numbers of a process's sockets."""
     try:
         handles = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return
     for handle in handles:
         try:
-            target = os.readlink(handle)  # noqa: PTH115 (what a link of /proc says is no path)
+            target = os.readlink(handle)  # noqa: PTH115 (the target of this link is no path)
         except OSError:
             continue
         if target.startswith("socket:["):

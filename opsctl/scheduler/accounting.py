@@ -37,7 +37,7 @@ LIST = ("sacctmgr", "--noheader", "--parsable2", "show")
 
 
 def build_queries(user: str, cluster: str) -> dict[str, tuple[str, ...]]:
-    """Return the sacctmgr commands, keyed by the table that each prints: user, accounts, qos."""
+    """Return the sacctmgr commands, keyed by the table that the command prints: user, accounts, qos."""
     return {
         "user": (*LIST, "user", f"name={user}", "withassoc", f"cluster={cluster}", f"format={','.join(USER_FIELDS)}"),
         "accounts": (*LIST, "associations", f"cluster={cluster}", "user=", f"format={','.join(ACCOUNT_FIELDS)}"),

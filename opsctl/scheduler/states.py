@@ -34,20 +34,34 @@ COMPACT_STATES = {
 
 SLURM_STATES = {state.value: state for state in COMPACT_STATES.values()} | COMPACT_STATES
 
-IN_SERVICE_WORDS = frozenset(
+JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+"""States and flags of a node that has a job."""
+
+IN_SERVICE_WORDS = JOB_WORDS | {
+    "IDLE",
+    "PLANNED",
+    "RESERVED",
+    "CLOUD",
+    "DYNAMIC_NORM",
+    "DYNAMIC_FUTURE",
+}
+"""States and flags of a node that runs jobs or waits for jobs."""
+
+OUT_OF_SERVICE_WORDS = frozenset(
     {
-        "IDLE",
-        "ALLOCATED",
-        "MIXED",
-        "COMPLETING",
-        "PLANNED",
-        "RESERVED",
-        "CLOUD",
-        "DYNAMIC_NORM",
-        "DYNAMIC_FUTURE",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "DOWN",
+        "FAIL",
+        "FAILING",
+        "ERROR",
+        "INVAL",
+        "MAINT",
+        "REBOOT",
     }
 )
-"""States and flags of a node that runs jobs or waits for jobs."""
+"""States and flags of a node that gets no new jobs."""
 
 
 def parse_state(text: str) -> JobState:

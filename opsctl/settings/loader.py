@@ -129,17 +129,32 @@ class ShellSetup(SettingsTable):
     lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
 
 
+OnExit0 = Literal["finish", "continue"]
+StopSignal = Literal["none", "TERM", "INT", "HUP", "USR1", "USR2"]
+
+
 class GuardSettings(SettingsTable):
     """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
     short_attempt_minutes: float = Field(
-        20, gt=0, description="an attempt that is shorter and saved no new checkpoint counts as short"
+        20, gt=0, description="an attempt that is shorter and did not advance the train counts as short"
     )
     short_attempts: int = Field(3, ge=1, description="consecutive short attempts after which the queued tasks are held")
     fault_attempts: int = Field(
         2,
         ge=1,
         description="consecutive attempts with the same code or storage fault after which the queued tasks are held",
+    )
+    stalled_attempts: int = Field(
+        5,
+        ge=2,
+        description="consecutive attempts of any length that did not advance the train, as its steps show, after which"
+        " the queued tasks are held",
+    )
+    on_exit_0: OnExit0 | None = Field(
+        None,
+        description="when the trainer exits with 0 and nobody asked for it: finish: the training is over; continue: the"
+        " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit",
     )
     diagnosis_seconds: float = Field(
         20,
@@ -153,13 +168,34 @@ class GuardSettings(SettingsTable):
     node_check_seconds: float = Field(
         10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
     )
+    stop_signal: StopSignal | None = Field(
+        None,
+        description="signal to the ranks of a trainer that does not react to the stop request; none: no signal; unset:"
+        " TERM after a kill or pause switch, no signal at the time limit",
+    )
+    stop_after_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="time from the stop request to the signal; unset: 300 for a trainer that reads the stop request, 60"
+        " for any other",
+    )
     stop_grace_seconds: float = Field(
-        120, gt=0, description="time to save and exit after TERM or preemption, before the ranks are ended"
+        120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
+
+
+class HookSettings(SettingsTable):
+    """`[hooks]` of TRAIN.toml: commands that bash runs for the owner of the train."""
+
+    on_checkpoint: Text = Field("", description="command after a new complete checkpoint")
+    on_attempt_end: Text = Field("", description="command after the end of each attempt")
+    on_held: Text = Field("", description="command after the queued tasks were held")
+    on_finished: Text = Field("", description="command after the training was finished")
+    timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
 
 
 class TrainSettings(SettingsTable):
@@ -176,6 +212,7 @@ class TrainSettings(SettingsTable):
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
+    hooks: HookSettings = HookSettings()
     progress: ProgressSettings = ProgressSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")

@@ -7,6 +7,7 @@ event is one more than the highest number that the writer could read. Readers or
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from opsctl.host.system import hostname, user_name
 from opsctl.ports import Clock
 from opsctl.state.run_dir import Attempt, RunDir
 
+log = logging.getLogger(__name__)
+
 
 class EventKind(StrEnum):
     """The kinds of events."""
@@ -30,9 +33,11 @@ class EventKind(StrEnum):
     SUBMIT_REFUSED = "submit-refused"
     ARRAY_LOST = "array-lost"
     ATTEMPT_STARTED = "attempt-started"
+    STOP_STEP = "stop-step"
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
     ATTEMPT_FINALIZED = "attempt-finalized"
+    HOOK = "hook"
     HELD = "held"
     RELEASED = "released"
     CANCELLING = "cancelling"
@@ -53,11 +58,13 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
     EventKind.ARRAY_LOST: frozenset({"array"}),
     EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
+    EventKind.STOP_STEP: frozenset({"attempt", "step", "why"}),
     EventKind.DIAGNOSED: frozenset(
         {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
     ),
     EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
     EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
+    EventKind.HOOK: frozenset({"hook", "attempt", "subject"}),
     EventKind.HELD: frozenset({"jobs", "why"}),
     EventKind.RELEASED: frozenset({"jobs"}),
     EventKind.CANCELLING: frozenset({"job", "why"}),
@@ -120,6 +127,7 @@ class Journal:
                 path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
+        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, default=str))  # ASCII: data may hold surrogates
         return event
 
     def events(self) -> list[Event]:

@@ -70,6 +70,11 @@ class Attempt:
         return self.path / "stop-reason.json"
 
     @property
+    def finished(self) -> Path:
+        """The file with which a trainer says that the training is over."""
+        return self.path / "finished"
+
+    @property
     def deadline(self) -> Path:
         return self.path / "deadline"
 

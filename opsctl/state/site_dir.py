@@ -38,6 +38,11 @@ class SiteDir:
         return self.path / "cron"
 
     @property
+    def logs(self) -> Path:
+        """The debug logs, one per host and user."""
+        return self.path / "logs"
+
+    @property
     def last_tick(self) -> Path:
         """Time of the last cron tick, in seconds since the epoch, as text."""
         return self.cron / "last-tick"

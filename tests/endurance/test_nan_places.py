@@ -22,10 +22,10 @@ CUTS = {
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
-        ({"precision": "bf16", "layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
-        ({"precision": "bf16", "layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
-        ({"precision": "fp32", "layer": 2, "what": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
-        ({"precision": "bf16", "layer": 3, "what": "once"}, "no single layer"),
+        ({"precision": "bf16", "layer": 3, "fault": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ({"precision": "bf16", "layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
+        ({"precision": "fp32", "layer": 2, "fault": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
+        ({"precision": "bf16", "layer": 3, "fault": "once"}, "no single layer"),
     ],
 )
 def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, plant, words):

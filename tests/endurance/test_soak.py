@@ -1,6 +1,6 @@
-"""Five hundred watch cycles over twenty trains, with faults at random. `pytest -s tests/endurance/test_soak.py` shows
-the
-figures of docs/explanation/reliability.md; about ten minutes, and not more than fifteen.
+"""Run 500 watch cycles over twenty trains with random faults, in ten to fifteen minutes.
+
+`pytest -s tests/endurance/test_soak.py` prints the figures of docs/explanation/reliability.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.sandbox.record import Places
-from tests.endurance.soak.run_soak import report, soaking, story_of
+from tests.endurance.soak.run_soak import list_causes, make_report, soaking
 
 CYCLES = int(os.environ.get("SOAK_CYCLES", "500"))
 SEED = int(os.environ.get("SOAK_SEED", "7"))
@@ -23,8 +23,8 @@ def test_no_alert_is_lost_no_cycle_dies_and_nothing_healthy_is_called_dead(tmp_p
     places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
     with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=800) as soak:
         soak.go()
-        fields = report(soak)
-    print(*story_of(soak, fields), sep="\n")  # noqa: T201 (for whoever wants to know why)
+        fields = make_report(soak)
+    print(*list_causes(soak, fields), sep="\n")  # noqa: T201 (explains a failure)
     print(*(f"{name}: {figure}" for name, figure in fields.items()), sep="\n")  # noqa: T201 (the figures are for the docs)
     assert fields["lost"] == {}
     assert fields["false"] == {"mail": {}, "slack": {}}

@@ -1,1 +1,1 @@
-"""`make matrix`: opsctl's tests on every Slurm of the archive, each in a minimal root of its own."""
+"""`make matrix`: opsctl's tests on every Slurm version of the archive, each in its own minimal root."""

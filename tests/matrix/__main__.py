@@ -29,7 +29,7 @@ PROGRAMS = ("debootstrap", "unshare", "chroot", "tar", "git", "ip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the tests did on one version."""
+    """The test results on one Slurm version."""
 
     suite: str
     slurm: str
@@ -46,8 +46,9 @@ class Result:
 
 
 def main() -> int:
-    options = arguments()
-    if problem := refusal():
+    options = parse_arguments()
+    problem = find_problem()
+    if problem:
         print(f"make matrix: {problem}", file=sys.stderr)
         return 2
     logs = Path(options.logs or tempfile.mkdtemp(prefix="opsctl-matrix-logs-"))
@@ -59,16 +60,16 @@ def main() -> int:
             with unpacked(suite, log=logs / f"{suite}.log") as root:
                 if options.build:
                     continue
-                results.append(use(root, options, logs))
+                results.append(run_in_root(root, options, logs))
         except CannotBuild as error:
             results.append(Result(suite=suite, slurm="?", problem=str(error)))
-        print(table(results[-1:]), flush=True)
+        print(render_table(results[-1:]), flush=True)
     if len(results) > 1:
-        print(table(results))
+        print(render_table(results))
     return 0 if all(result.is_good for result in results) else 1
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description="Run opsctl's tests on several Slurms.")
     parser.add_argument("--suite", action="append", help=f"one suite of the archive (default: {', '.join(SUITES)})")
     parser.add_argument("--shell", action="store_true", help="open a shell in the root instead")
@@ -79,29 +80,30 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def refusal() -> str:
-    """Why the matrix cannot run here, or nothing."""
+def find_problem() -> str:
+    """Return why the matrix cannot run here, or an empty text."""
     if os.geteuid() != 0:
         return "needs root, to build and enter the roots: sudo make matrix"
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
-def use(root: Root, options: argparse.Namespace, logs: Path) -> Result:
+def run_in_root(root: Root, options: argparse.Namespace, logs: Path) -> Result:
     root.copy_tree()
     version = root.slurm_version()
     pip = [f"{VENV}/bin/pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "-e", WORK]
-    if code := root.run(pip, limit_s=300, output=logs / f"{root.suite}.log"):
+    code = root.run(pip, limit_s=300, output=logs / f"{root.suite}.log")
+    if code:
         return Result(suite=root.suite, slurm=version, problem=f"opsctl cannot be installed: exit code {code}")
     if options.shell:
         code = root.run(["bash"], limit_s=None, directory=WORK)
         return Result(suite=root.suite, slurm=version, passed=1, problem="" if code == 0 else f"exit code {code}")
     if options.record:
         return record(root, version, logs)
-    return test(root, version, options.tests, logs)
+    return run_tests(root, version, options.tests, logs)
 
 
-def test(root: Root, version: str, wanted: list[str], logs: Path) -> Result:
+def run_tests(root: Root, version: str, wanted: list[str], logs: Path) -> Result:
     began = time.monotonic()
     argv = [
         f"{VENV}/bin/pytest",
@@ -127,7 +129,7 @@ def test(root: Root, version: str, wanted: list[str], logs: Path) -> Result:
     skipped = [case for case in cases if case.find("skipped") is not None]
     for case in bad:
         print(f"  failed on {version}: {case.get('classname')}::{case.get('name')}")
-    for reason in sorted({str(case.find("skipped").get("message")) for case in skipped}):  # type: ignore[union-attr]  # found above
+    for reason in sorted({str(case.find("skipped").get("message")) for case in skipped}):  # type: ignore[union-attr]  # every skipped case has the element
         print(f"  skipped on {version}: {reason}")
     python = next((root.path / VENV.lstrip("/") / "lib").glob("python3*")).name.removeprefix("python")
     problem = f"pytest: exit code {code}" if code not in (0, 1) else ""
@@ -161,7 +163,7 @@ def record(root: Root, version: str, logs: Path) -> Result:
     )
 
 
-def table(results: list[Result]) -> str:
+def render_table(results: list[Result]) -> str:
     lines = [f"{'suite':10} {'Slurm':10} {'Python':7} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>7}"]
     for result in results:
         lines.append(

@@ -1,4 +1,4 @@
-"""Where apt and pip get packages, read from the configuration of this machine each time."""
+"""The package archives of apt and pip, read from the configuration of this machine at every run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Source:
     signed_by: str
 
 
-def machine_suite() -> str:
-    """The code name of the installed distribution, such as bookworm."""
+def read_machine_suite() -> str:
+    """Return the code name of the installed distribution, such as bookworm."""
     return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 
-def sources(options: Sequence[str] = ()) -> list[Source]:
-    """The archives of apt's configuration, whichever way they are written (deb822 or one line each)."""
+def read_sources(options: Sequence[str] = ()) -> list[Source]:
+    """Return the archives of apt's configuration, in either format (deb822 or one line each)."""
     if not shutil.which("apt-get"):
         raise CannotBuild("apt-get is not installed: the roots are built from a Debian archive")
     argv = ["apt-get", *options, "indextargets", "--format", TARGET, "Created-By: Packages"]
@@ -51,32 +51,32 @@ def sources(options: Sequence[str] = ()) -> list[Source]:
     ]
 
 
-def archive(found: Sequence[Source], suite: str) -> str:
-    """The address of the archive that holds the base suite of this machine."""
-    uris = [source.uri for source in found if source.release == suite]
+def find_archive(sources: Sequence[Source], suite: str) -> str:
+    """Return the address of the archive that holds the base suite of this machine."""
+    uris = [source.uri for source in sources if source.release == suite]
     if not uris:
         raise CannotBuild(f"apt's configuration has no archive for {suite}")
     return uris[0]
 
 
-def sources_list(found: Sequence[Source], *, machine: str, suite: str, rolling: Sequence[str]) -> str:
-    """sources.list of a root of `suite`. A rolling suite has neither updates nor security archives."""
+def render_sources_list(sources: Sequence[Source], *, machine: str, suite: str, rolling: Sequence[str]) -> str:
+    """Return the sources.list of a root of `suite`. A rolling suite has neither updates nor security archives."""
     lines = []
-    for source in found:
+    for source in sources:
         suffix = source.release.removeprefix(machine)
         if source.release.startswith(machine) and not (suffix and suite in rolling):
             lines.append(f"deb {source.uri} {suite}{suffix} {source.component}\n")
     return "".join(dict.fromkeys(lines))
 
 
-def apt_conf() -> str:
-    """The settings of apt that reach the archive: proxies, certificates, retries."""
+def render_apt_conf() -> str:
+    """Return the settings that apt needs to reach the archive: proxies, certificates, retries."""
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=60).stdout
     return "".join(f"{line}\n" for line in dump.splitlines() if APT_SETTING.match(line) and not line.endswith('"";'))
 
 
-def pip_conf(python: str) -> tuple[str, list[Path]]:
-    """pip.conf as pip itself has merged it from files and environment, and the local paths that it names."""
+def render_pip_conf(python: str) -> tuple[str, list[Path]]:
+    """Return pip.conf as pip merges it from files and environment, and the local paths that it names."""
     argv = [python, "-m", "pip", "config", "list"]
     listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
     settings = {key: value for key, value in PIP_SETTING.findall(listed) if key in PIP_SETTINGS}
@@ -85,7 +85,7 @@ def pip_conf(python: str) -> tuple[str, list[Path]]:
         for word in value.split():
             path = Path(word.removeprefix("file://"))
             if path.is_absolute() and path.exists():
-                # The pages of an index link to files beside the index.
+                # The pages of an index link to files in the parent directory of the index.
                 paths.append(path.parent if key.endswith("index-url") and len(path.parts) > 2 else path)
     lines = [f"{key} = " + "\n    ".join(value.split()) for key, value in settings.items()]
     return "[global]\n" + "\n".join(lines) + "\n", sorted(set(paths))

@@ -1,8 +1,7 @@
 """Record what Slurm's commands print: python -m tests.matrix.record DIRECTORY [SCENE ...]
 
-Brings up private Slurms of opsctl's own, puts jobs and nodes in states that the parsers must read, and writes the
-output to DIRECTORY/<program>/<case>.txt. Every question is asked by opsctl's own code, with a fixed mark between
-fields.
+Starts opsctl's private Slurms, puts jobs and nodes in states that the parsers must read, and writes the
+output to DIRECTORY/<program>/<case>.txt. opsctl's own code runs every command, with a fixed mark between fields.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ add user root account=train partition=cpu MaxWall=15
 
 @dataclass
 class Tape:
-    """A Runner that keeps the last answer."""
+    """A runner that keeps the last result."""
 
     runner: SystemRunner
     last: Completed = field(default_factory=lambda: Completed(argv=("",), code=0, out="", err=""))
@@ -62,7 +61,7 @@ class Tape:
 
 @dataclass
 class Recorder:
-    """One Slurm and the directory for what its commands print."""
+    """A Slurm, and the directory for the output of its commands."""
 
     sandbox: Sandbox
     out: Path
@@ -72,15 +71,15 @@ class Recorder:
         self.tape = Tape(SystemRunner(env=self.sandbox.env()))
         self.slurm = Slurm(self.tape, mark=MARK)
 
-    def keep(self, program: str, case: str, ask: Callable[[], object]) -> None:
-        """Write what the command printed with which opsctl asked."""
-        ask()
+    def record_output(self, program: str, case: str, query: Callable[[], object]) -> None:
+        """Run a query of opsctl and write the output of its command."""
+        query()
         self._write(program, case, self.tape.last.out)
 
-    def refused(self, case: str, ask: Callable[[], object]) -> None:
-        """Write what the command said on stderr, which opsctl may take as an error or not."""
+    def record_stderr(self, case: str, query: Callable[[], object]) -> None:
+        """Run a query of opsctl, which may raise, and write the stderr of its command."""
         try:
-            ask()
+            query()
         except OpsctlError as error:
             print(f"  {case}: {error.message}")
         self._write("stderr", case, self.tape.last.err)
@@ -90,8 +89,8 @@ class Recorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
 
-    def do(self, *argv: str, user: int | None = None) -> str:
-        """What a command prints; it must succeed, unless another user types it."""
+    def run_command(self, *argv: str, user: int | None = None) -> str:
+        """Run a command and return its output. The command must succeed unless another user runs it."""
         done = subprocess.run(
             argv,
             env=self.env,
@@ -112,39 +111,41 @@ class Recorder:
 
     def submit(self, name: str, *options: str, command: str = "sleep 600") -> str:
         argv = ("sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", "--time=10", "--mem=10", *options)
-        return self.do(*argv, f"--wrap={command}")
+        return self.run_command(*argv, f"--wrap={command}")
 
     def until(self, state: str, job: str, *, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while state not in self.do("squeue", "-hr", "--states=all", "-j", job, "-o%T").split():
+        while state not in self.run_command("squeue", "-hr", "--states=all", "-j", job, "-o%T").split():
             if time.monotonic() > deadline:
-                raise SystemExit(f"job {job} was not {state} in {seconds:g} s: {self.do('squeue', '--states=all')}")
+                raise SystemExit(
+                    f"job {job} was not {state} in {seconds:g} s: {self.run_command('squeue', '--states=all')}"
+                )
             time.sleep(0.1)
 
 
 def queue(tape: Recorder) -> None:
-    """Arrays, held, mixed and running; then what may be done to them and what may not."""
+    """Record held, mixed and running arrays, then commands that succeed or fail on them."""
     train = tape.submit("train", "--array=1-4%1", "--comment=opsctl:train:n1", "--nodelist=node001")
     odd = tape.submit("odd", "--array=1,3,5-90:3%2", "--hold")
     mixed = tape.submit("mixed", "--array=1-6%1", "--nodelist=node001")
     tape.until("RUNNING", train)
     tape.until("RUNNING", mixed)
-    tape.do("scontrol", "hold", f"{mixed}_3")
-    time.sleep(2)  # until the scheduler has said why the others wait
-    tape.keep("squeue", "arrays", tape.slurm.jobs)
-    tape.keep("squeue", "end", lambda: tape.slurm.end_time(train))
-    tape.refused("exclude-while-a-task-runs", lambda: tape.slurm.exclude(train, "node003"))
-    tape.refused("exclude-unknown-node", lambda: tape.slurm.exclude(train, "node999"))
-    tape.keep("squeue", "excluded", lambda: tape.slurm.excluded(train))
-    tape.refused("hold-not-owner", lambda: tape.do("scontrol", "hold", odd, user=NOBODY))
-    tape.refused("cancel-not-owner", lambda: tape.do("scancel", odd, user=NOBODY))
-    tape.refused("hold-unknown-id", lambda: tape.slurm.hold("999"))
-    tape.refused("cancel-unknown-id", lambda: tape.slurm.cancel("999", queued_only=True))
-    tape.refused("past-without-accounting", lambda: tape.slurm.past([train]))
-    tape.refused("accounts-without-accounting", lambda: tape.slurm.accounting("root", "sandbox"))
-    tape.refused("squeue-unknown-field", lambda: tape.tape.run(("squeue", "-h", "--Format=Nosuch"), timeout=10))
-    tape.refused("sbatch-bad-partition", lambda: bad_partition(tape))
-    tape.do("scancel", "--user=root")
+    tape.run_command("scontrol", "hold", f"{mixed}_3")
+    time.sleep(2)  # until the scheduler has set the reasons of the waiting tasks
+    tape.record_output("squeue", "arrays", tape.slurm.jobs)
+    tape.record_output("squeue", "end", lambda: tape.slurm.end_time(train))
+    tape.record_stderr("exclude-while-a-task-runs", lambda: tape.slurm.exclude(train, "node003"))
+    tape.record_stderr("exclude-unknown-node", lambda: tape.slurm.exclude(train, "node999"))
+    tape.record_output("squeue", "excluded", lambda: tape.slurm.excluded(train))
+    tape.record_stderr("hold-not-owner", lambda: tape.run_command("scontrol", "hold", odd, user=NOBODY))
+    tape.record_stderr("cancel-not-owner", lambda: tape.run_command("scancel", odd, user=NOBODY))
+    tape.record_stderr("hold-unknown-id", lambda: tape.slurm.hold("999"))
+    tape.record_stderr("cancel-unknown-id", lambda: tape.slurm.cancel("999", queued_only=True))
+    tape.record_stderr("past-without-accounting", lambda: tape.slurm.past([train]))
+    tape.record_stderr("accounts-without-accounting", lambda: tape.slurm.accounting("root", "sandbox"))
+    tape.record_stderr("squeue-unknown-field", lambda: tape.tape.run(("squeue", "-h", "--Format=Nosuch"), timeout=10))
+    tape.record_stderr("sbatch-bad-partition", lambda: bad_partition(tape))
+    tape.run_command("scancel", "--user=root")
 
 
 def bad_partition(tape: Recorder) -> None:
@@ -168,16 +169,16 @@ def endings(tape: Recorder) -> None:
     gone = tape.submit("gone", "--array=1-3", command="exit 7")
     tape.until("FAILED", fails)
     tape.until("RUNNING", killed)
-    tape.do("scancel", killed)
+    tape.run_command("scancel", killed)
     tape.until("CANCELLED", killed)
     tape.until("RUNNING", again)
-    tape.do("scontrol", "requeue", again)
+    tape.run_command("scontrol", "requeue", again)
     tape.until("PENDING", again)
     tape.until("RUNNING", again, seconds=180)
-    tape.keep("squeue", "ended", tape.slurm.jobs)
+    tape.record_output("squeue", "ended", tape.slurm.jobs)
     tape.until("FAILED", gone)
-    tape.refused("hold-finished", lambda: tape.slurm.hold(gone))
-    tape.do("scancel", "--user=root")
+    tape.record_stderr("hold-finished", lambda: tape.slurm.hold(gone))
+    tape.run_command("scancel", "--user=root")
 
 
 def hostile(tape: Recorder) -> None:
@@ -186,16 +187,18 @@ def hostile(tape: Recorder) -> None:
     tape.submit(LIKE_A_ROW, "--hold", "--comment=\x1fmar")
     tape.submit("\udcff\udcfebad", "--hold")
     tape.submit(" ", "--hold")
-    tape.keep("squeue", "hostile", tape.slurm.jobs)
-    tape.do("scancel", "--user=root")
+    tape.record_output("squeue", "hostile", tape.slurm.jobs)
+    tape.run_command("scancel", "--user=root")
 
 
 def nodes(tape: Recorder) -> None:
-    tape.do("scontrol", "create", "PartitionName=short", "Nodes=node[001-002]", "MaxNodes=1", "MaxTime=30", "State=UP")
-    tape.do("scontrol", "create", "PartitionName=off", "Nodes=node001", "State=DOWN")
-    tape.keep("scontrol", "partitions", tape.slurm.partitions)
-    tape.keep("scontrol", "config", tape.slurm.limits)
-    tape.do(
+    tape.run_command(
+        "scontrol", "create", "PartitionName=short", "Nodes=node[001-002]", "MaxNodes=1", "MaxTime=30", "State=UP"
+    )
+    tape.run_command("scontrol", "create", "PartitionName=off", "Nodes=node001", "State=DOWN")
+    tape.record_output("scontrol", "partitions", tape.slurm.partitions)
+    tape.record_output("scontrol", "config", tape.slurm.limits)
+    tape.run_command(
         "scontrol",
         "create",
         "ReservationName=maint",
@@ -205,71 +208,73 @@ def nodes(tape: Recorder) -> None:
         "Nodes=node[001-002]",
         "Flags=MAINT,IGNORE_JOBS",
     )
-    tape.do("scontrol", "create", "ReservationName=mine", "StartTime=now", "Duration=30", "Users=root", "Nodes=node001")
-    tape.keep("scontrol", "reservations", tape.slurm.reservations)
+    tape.run_command(
+        "scontrol", "create", "ReservationName=mine", "StartTime=now", "Duration=30", "Users=root", "Nodes=node001"
+    )
+    tape.record_output("scontrol", "reservations", tape.slurm.reservations)
     for name in ("maint", "mine"):
-        tape.do("scontrol", "delete", f"ReservationName={name}")
+        tape.run_command("scontrol", "delete", f"ReservationName={name}")
     tape.slurm.drain("node003", 'opsctl: gpu: "q" | new\nline é')
-    tape.do("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=Kill task failed")
+    tape.run_command("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=Kill task failed")
     time.sleep(1)
-    tape.keep("sinfo", "drained-and-down", tape.slurm.nodes)
-    tape.keep("sinfo", "reasons", tape.slurm.reasons)
+    tape.record_output("sinfo", "drained-and-down", tape.slurm.nodes)
+    tape.record_output("sinfo", "reasons", tape.slurm.reasons)
 
 
 def lost_node(tape: Recorder) -> None:
-    """A node loses power while a task runs on it: the states of its job until the job is over."""
+    """Record the states of a job whose node loses power."""
     job = tape.submit("lost", "--no-requeue", "--nodelist=node002")
     tape.until("RUNNING", job)
     tape.sandbox.fault("node002", FaultKind.CRASH)
-    tape.do("scontrol", "update", "NodeName=node002", "State=DOWN", "Reason=dead")
+    tape.run_command("scontrol", "update", "NodeName=node002", "State=DOWN", "Reason=dead")
     tape.until("NODE_FAIL", job)
-    tape.keep("squeue", "node-failed", tape.slurm.jobs)
-    tape.keep("sinfo", "node-failed", tape.slurm.nodes)
+    tape.record_output("squeue", "node-failed", tape.slurm.jobs)
+    tape.record_output("sinfo", "node-failed", tape.slurm.nodes)
 
 
 def controller_down(tape: Recorder) -> None:
     tape.sandbox.fault("controller", FaultKind.KILL)
-    tape.refused("squeue-controller-down", tape.slurm.jobs)
-    tape.refused("sinfo-controller-down", tape.slurm.nodes)
-    tape.refused("scancel-controller-down", lambda: tape.slurm.cancel("3"))
-    tape.refused("scontrol-hold-controller-down", lambda: tape.slurm.hold("3"))
-    tape.refused("scontrol-update-controller-down", lambda: tape.slurm.exclude("3", "node001"))
-    tape.refused("sbatch-controller-down", lambda: bad_partition(tape))
+    tape.record_stderr("squeue-controller-down", tape.slurm.jobs)
+    tape.record_stderr("sinfo-controller-down", tape.slurm.nodes)
+    tape.record_stderr("scancel-controller-down", lambda: tape.slurm.cancel("3"))
+    tape.record_stderr("scontrol-hold-controller-down", lambda: tape.slurm.hold("3"))
+    tape.record_stderr("scontrol-update-controller-down", lambda: tape.slurm.exclude("3", "node001"))
+    tape.record_stderr("sbatch-controller-down", lambda: bad_partition(tape))
 
 
 def munge_down(tape: Recorder) -> None:
     conf = Path(tape.sandbox.env()["SLURM_CONF"])
     text = conf.read_text()
     conf.write_text(text.replace("munge.socket", "munge.nosocket"))
-    tape.refused("squeue-munge-down", tape.slurm.jobs)
+    tape.record_stderr("squeue-munge-down", tape.slurm.jobs)
     conf.write_text(text)
 
 
 def accounting(tape: Recorder) -> None:
     for line in ACCOUNTS.splitlines():
-        tape.do("sacctmgr", "--immediate", *line.split())
+        tape.run_command("sacctmgr", "--immediate", *line.split())
     tape.slurm.accounting("root", "sandbox")
-    for name, argv in tape_questions():
-        tape.keep("sacctmgr", name, lambda argv=argv: tape.tape.run(argv, timeout=10))  # type: ignore[misc]  # bound now
+    for name, argv in list_accounting_queries():
+        tape.record_output("sacctmgr", name, lambda argv=argv: tape.tape.run(argv, timeout=10))  # type: ignore[misc]  # the default binds the loop variable
     again = tape.submit("again", "--requeue", "--comment=opsctl:t:n", "--account=train")
     tape.until("RUNNING", again)
-    tape.do("scontrol", "requeue", again)
+    tape.run_command("scontrol", "requeue", again)
     failed = tape.submit(HOSTILE, "--array=1-2", "--account=train", command="exit 7")
     waiting = tape.submit("waiting", "--array=1-9", "--hold", "--account=train")
     tape.until("RUNNING", again, seconds=180)
-    tape.do("scancel", again)
+    tape.run_command("scancel", again)
     tape.until("CANCELLED", again)
     tape.until("FAILED", failed)
-    time.sleep(3)  # until slurmdbd has been told
-    tape.keep("sacct", "attempts", lambda: tape.slurm.past([again, failed, waiting]))
+    time.sleep(3)  # until slurmdbd has the records
+    tape.record_output("sacct", "attempts", lambda: tape.slurm.past([again, failed, waiting]))
     slurmdbd = tape.sandbox.record.daemon("slurmdbd")
     assert slurmdbd is not None
     slurmdbd.process.send(9)
-    tape.refused("sacct-database-down", lambda: tape.slurm.past([again]))
-    tape.refused("accounts-database-down", lambda: tape.slurm.accounting("root", "sandbox"))
+    tape.record_stderr("sacct-database-down", lambda: tape.slurm.past([again]))
+    tape.record_stderr("accounts-database-down", lambda: tape.slurm.accounting("root", "sandbox"))
 
 
-def tape_questions() -> list[tuple[str, tuple[str, ...]]]:
+def list_accounting_queries() -> list[tuple[str, tuple[str, ...]]]:
     from opsctl.scheduler.accounting import build_queries  # noqa: PLC0415 - its module has this function's name
 
     return list(build_queries("root", "sandbox").items())
@@ -280,7 +285,7 @@ SCENES: dict[str, tuple[dict[str, int], tuple[Callable[[Recorder], None], ...]]]
     "queue": ({}, (queue, endings, nodes, lost_node, munge_down, controller_down)),
     "accounting": ({"accounting": True, "gpus_per_node": 2}, (accounting,)),
 }
-"""Each on a Slurm of its own, whose job numbers begin at 1."""
+"""Every scene runs on a new Slurm, whose job ids begin at 1."""
 
 
 def main(out: Path, scenes: Sequence[str]) -> None:
@@ -290,7 +295,7 @@ def main(out: Path, scenes: Sequence[str]) -> None:
         places = Places(state=Path(name) / "state", cache=Path(name) / "cache")
         for scene in scenes or SCENES:
             options, steps = SCENES[scene]
-            spec = SandboxSpec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # what a Spec takes
+            spec = SandboxSpec(name=scene, nodes=4, fast=True, **options)  # type: ignore[arg-type]  # fields of a SandboxSpec
             sandbox = Sandbox.up(spec, places=places, clock=clock, runner=runner)
             try:
                 recorder = Recorder(sandbox, out)

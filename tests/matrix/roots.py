@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from opsctl.host.processes import die_with_parent
@@ -49,7 +50,7 @@ VENV = "/opt/venv"
 WORK = "/opt/opsctl"
 BUILD_LIMIT_S = 1800
 PRIVATE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--ipc", "--uts")
-"""Namespaces whose processes and mounts end together with the one process that we started."""
+"""Namespaces whose processes and mounts end with the process that we started."""
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 ROLLING = ("sid", "forky", "testing", "unstable")
 
@@ -76,16 +77,29 @@ for path in $BINDS; do
     if [ -d "$path" ]; then mkdir -p "$root$path"; else mkdir -p "$root${path%/*}"; : >>"$root$path"; fi
     mount --bind -o ro "$path" "$root$path"
 done
-chroot "$root" /bin/sh -c 'cd "$1" && shift && "$@"' sh "$DIRECTORY" "$@"
+cd "$root"
+pivot_root . mnt  # not chroot: in a chroot ordinary users may make no namespaces
+umount -l /mnt
+cd "$DIRECTORY"
+exec "$@"
 """
 
 
 def requirements() -> list[str]:
-    """What pip installs in each root: the core of opsctl, its build backend and what its tests import. No torch."""
+    """Return what pip installs in every root: build backend, core, small extras, tests' packages. No torch."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    dev = project["project"]["optional-dependencies"]["dev"]
-    tests = [name for name in dev if not name.startswith(CHECKERS)]
-    return sorted([*project["build-system"]["requires"], "editables", *project["project"]["dependencies"], *tests])
+    extras = project["project"]["optional-dependencies"]
+    tests = [name for name in expand(["dev"], extras) if not name.startswith(CHECKERS)]
+    return sorted({*project["build-system"]["requires"], *project["project"]["dependencies"], *tests})
+
+
+def expand(names: Sequence[str], extras: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the packages of the extras `names`, also of those that they name as opsctl-slurm[...]."""
+    for requirement in chain.from_iterable(extras[name] for name in names):
+        if own := re.fullmatch(r"opsctl-slurm\[(.+)\]", requirement):
+            yield from expand(own[1].split(","), extras)
+        else:
+            yield requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +120,7 @@ class Root:
         binds: Sequence[Path] = (),
         env: dict[str, str] | None = None,
     ) -> int:
-        """The exit code of `argv` inside. Its processes and mounts end with it; 124 if it took too long."""
+        """Run `argv` in the root and return its exit code, 124 after a timeout. Its processes and mounts end too."""
         inside = {
             "PATH": PATH,
             "HOME": "/root",
@@ -123,7 +137,7 @@ class Root:
         }
         enter = [*PRIVATE, *(() if network else ("--net",)), "sh", "-c", ENTER, "sh"]
         command = [*enter, str(self.path), f"matrix-{self.suite}", *argv]
-        return bounded(command, env=inside, limit_s=limit_s, output=output)
+        return run_bounded(command, env=inside, limit_s=limit_s, output=output)
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         target = self.path / path.lstrip("/")
@@ -133,13 +147,13 @@ class Root:
         target.chmod(mode)
 
     def name_host(self) -> None:
-        """/etc/hosts as Debian's installer writes it for a machine with this name."""
+        """Write /etc/hosts as Debian's installer writes it for a machine with this name."""
         host = f"matrix-{self.suite}"
         self.write("/etc/hostname", f"{host}\n")
         self.write("/etc/hosts", f"127.0.0.1\tlocalhost {host}\n::1\tlocalhost ip6-localhost\n")
 
     def copy_tree(self) -> None:
-        """The working tree: tracked files and untracked ones that git does not ignore, as they are now."""
+        """Copy the working tree: tracked files, and untracked files that git does not ignore."""
         argv = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
         for name in filter(None, names):
@@ -149,10 +163,10 @@ class Root:
                 shutil.copy2(source, target, follow_symlinks=False)
 
     def slurm_version(self) -> str:
-        """Such as 24.11.5, as its packages say."""
+        """Return the version of the slurmctld package, such as 24.11.5."""
         argv = ["dpkg-query", f"--admindir={self.path}/var/lib/dpkg", "-W", "-f", "${Version}", "slurmctld"]
-        found = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
-        return re.split(r"[-+~]", found.rpartition(":")[2])[0]
+        version = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+        return re.split(r"[-+~]", version.rpartition(":")[2])[0]
 
 
 def cache() -> Path:
@@ -161,7 +175,7 @@ def cache() -> Path:
 
 
 def tarball(suite: str) -> Path:
-    """Named by the suite and by what is installed: other packages make another tarball."""
+    """Return the path of the packed root, named after the suite and a hash of the installed packages."""
     recipe = "\n".join([suite, platform.machine(), *PACKAGES, *requirements()])
     suffix = "tar.zst" if shutil.which("zstd") else "tar.gz"
     return cache() / f"{suite}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.{suffix}"
@@ -169,7 +183,7 @@ def tarball(suite: str) -> Path:
 
 @contextmanager
 def unpacked(suite: str, *, log: Path) -> Iterator[Root]:
-    """A fresh root of `suite`, built if the cache has none. Removed at the end."""
+    """Provide a fresh root of `suite`, built if the cache has none, and remove it at the end."""
     packed = tarball(suite)
     directory = Path(tempfile.mkdtemp(prefix=f"opsctl-matrix-{suite}-"))
     directory.chmod(0o755)
@@ -187,8 +201,8 @@ def unpacked(suite: str, *, log: Path) -> Iterator[Root]:
         remove(directory)
 
 
-def bounded(argv: Sequence[str], *, env: dict[str, str], limit_s: float | None, output: Path | None) -> int:
-    """The exit code; 124 if it took too long. It dies with this process too."""
+def run_bounded(argv: Sequence[str], *, env: dict[str, str], limit_s: float | None, output: Path | None) -> int:
+    """Run a command that dies with this process; return its exit code, 124 after a timeout."""
     stream = output.open("ab") if output else None
     dying = partial(die_with_parent, signal.SIGKILL)
     child = subprocess.Popen(argv, env=env, stdout=stream, stderr=stream, preexec_fn=dying)  # noqa: PLW1509 (no threads)
@@ -205,10 +219,11 @@ def bounded(argv: Sequence[str], *, env: dict[str, str], limit_s: float | None, 
 
 
 def remove(directory: Path) -> None:
-    """Remove a root. Raises CannotBuild if something is mounted in it: what is mounted is not ours to remove."""
+    """Remove a root. Raises CannotBuild if a file system is mounted in it, as its files are not ours to remove."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    if found := [mount for mount in mounts if Path(mount).is_relative_to(directory)]:
-        raise mirror.CannotBuild(f"{directory} is left in place: {', '.join(found)} is mounted in it")
+    inside = [mount for mount in mounts if Path(mount).is_relative_to(directory)]
+    if inside:
+        raise mirror.CannotBuild(f"{directory} is left in place: {', '.join(inside)} is mounted in it")
     shutil.rmtree(directory)
 
 
@@ -224,28 +239,28 @@ def pack(root: Root, packed: Path) -> None:
 
 
 def build(root: Root, *, log: Path) -> None:
-    """debootstrap, then packages, then a virtual environment. Raises CannotBuild with the end of the log."""
-    machine = mirror.machine_suite()
-    sources = mirror.sources()
-    uri = mirror.archive(sources, machine)
-    # debootstrap mounts /proc in the root: in namespaces of its own, or an interrupted one leaves it mounted here.
+    """Build a root: debootstrap, packages, a virtual environment. Raises CannotBuild with the end of the log."""
+    machine = mirror.read_machine_suite()
+    sources = mirror.read_sources()
+    uri = mirror.find_archive(sources, machine)
+    # debootstrap mounts /proc in the root. In its own namespaces the mount ends even with an interrupted debootstrap.
     argv = [*PRIVATE, "debootstrap", "--variant=minbase", root.suite, str(root.path), uri]
-    if not (SCRIPTS / root.suite).exists():  # a suite that is newer than this machine's debootstrap
+    if not (SCRIPTS / root.suite).exists():  # the suite is newer than this machine's debootstrap
         argv.append(str(SCRIPTS / "sid"))
-    code = bounded(argv, env=dict(os.environ), limit_s=BUILD_LIMIT_S, output=log)
-    refuse(code, f"debootstrap {root.suite}", log)
+    code = run_bounded(argv, env=dict(os.environ), limit_s=BUILD_LIMIT_S, output=log)
+    raise_on_failure(code, f"debootstrap {root.suite}", log)
     root.name_host()
     root.write("/etc/resolv.conf", Path("/etc/resolv.conf").read_text())
     root.write(
-        "/etc/apt/sources.list", mirror.sources_list(sources, machine=machine, suite=root.suite, rolling=ROLLING)
+        "/etc/apt/sources.list", mirror.render_sources_list(sources, machine=machine, suite=root.suite, rolling=ROLLING)
     )
-    root.write("/etc/apt/apt.conf.d/99archive", mirror.apt_conf())
+    root.write("/etc/apt/apt.conf.d/99archive", mirror.render_apt_conf())
     root.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)  # no service is started
     for key in {source.signed_by for source in sources if source.signed_by}:
         if not (root.path / key.lstrip("/")).exists():
             root.write(key, "")
             shutil.copy(key, root.path / key.lstrip("/"))
-    pip_conf, binds = mirror.pip_conf(sys.executable)
+    pip_conf, binds = mirror.render_pip_conf(sys.executable)
     steps = [
         ["apt-get", "update", "-q"],
         ["apt-get", "install", "-qy", "--no-install-recommends", *PACKAGES],
@@ -256,16 +271,16 @@ def build(root: Root, *, log: Path) -> None:
     ]
     root.write("/etc/pip.conf", pip_conf)
     for step in steps:
-        shared = binds if step[0].endswith("pip") else ()  # no package may find its own file to be a mount
+        shared = binds if step[0].endswith("pip") else ()  # apt must not find a mount in place of a package's file
         code = root.run(step, limit_s=BUILD_LIMIT_S, network=True, output=log, binds=shared, env=proxies())
-        refuse(code, f"{' '.join(step)[:60]} in {root.suite}", log)
+        raise_on_failure(code, f"{' '.join(step)[:60]} in {root.suite}", log)
 
 
 def proxies() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
 
 
-def refuse(code: int, step: str, log: Path) -> None:
+def raise_on_failure(code: int, step: str, log: Path) -> None:
     if code:
         end = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise mirror.CannotBuild(f"{step}: exit code {code}\n{end}\nthe whole log: {log}")

@@ -16,19 +16,19 @@ PIP = (sys.executable, "-P", "-m", "pip", "-q", "--disable-pip-version-check", "
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment that has opsctl from its wheel."""
+    """A virtual environment with opsctl installed from its wheel."""
 
     bin: Path
     wheel: Path
     home: Path
 
     def env(self, **more: str) -> dict[str, str]:
-        """An environment of nobody in particular: no settings, no Slurm."""
+        """Return environment variables without settings and without Slurm."""
         own = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.home), "OPSCTL_ROOT": str(self.home / "trains")}
         return {**own, **more}
 
     def run(self, *argv: str, cwd: Path, code: int | None = 0, **env: str) -> str:
-        """What a program of the environment prints, stderr as well. `code` None: whatever its exit code is."""
+        """Run a program of the environment and return its output, stderr included. `code` None allows any exit code."""
         done = subprocess.run(
             [str(self.bin / argv[0]), *argv[1:]],
             cwd=cwd,
@@ -43,7 +43,7 @@ class Installed:
         return done.stdout + done.stderr
 
 
-def call(argv: Sequence[str]) -> None:
+def run_checked(argv: Sequence[str]) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}"
 
@@ -51,7 +51,7 @@ def call(argv: Sequence[str]) -> None:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dist")
-    call([*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)])
+    run_checked([*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)])
     [path] = directory.glob("*.whl")
     return path
 
@@ -60,11 +60,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Installed]:
     def install() -> Installed:
         place = tmp_path_factory.mktemp("installed")
-        call([sys.executable, "-P", "-m", "venv", "--without-pip", str(place / "venv")])
+        run_checked([sys.executable, "-P", "-m", "venv", "--without-pip", str(place / "venv")])
         python = place / "venv" / "bin" / "python"
-        call([*PIP, "--python", str(python), "install", "--no-index", "--no-deps", str(wheel)])
+        run_checked([*PIP, "--python", str(python), "install", "--no-index", "--no-deps", str(wheel)])
         [packages] = (place / "venv" / "lib").glob("python*/site-packages")
-        # Directories of packages alone: a checkout that is on this environment's path would hide the wheel's opsctl.
+        # Only package directories: a checkout on this environment's path would hide the opsctl of the wheel.
         ours = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
         (packages / "dependencies.pth").write_text("".join(f"{path}\n" for path in ours))
         (place / "home").mkdir()

@@ -1,4 +1,4 @@
-"""Files of a user's, in the working directory or on PYTHONPATH, named like modules of opsctl or of Python."""
+"""Files of a user with the names of modules of opsctl or Python, in the working directory or on PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNPROTECTED = re.compile(r"""(?<!"-P", )"-m", "(?:opsctl|deepspeed|pip)\b""")
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A directory of which every module leaves a mark when it is imported, and breaks its importer."""
+    """A directory whose modules leave a mark when they are imported, and end the importing process."""
     place = tmp_path / "code"
     place.mkdir()
     text = f"open({str(tmp_path / 'hijacked')!r}, 'a').write(__name__ + chr(10))\nraise SystemExit('hijacked')\n"
@@ -81,15 +81,15 @@ def test_module_in_its_own_directory_is_not_hijacked(installed: Installed, hosti
 
 
 def test_script_directory_is_not_imported(installed: Installed, hostile, tmp_path):
-    """`pip install --user` puts the command beside whatever else lies in ~/.local/bin."""
+    """`pip install --user` puts the command into ~/.local/bin, which holds other files."""
     script = hostile / "opsctl"
     script.write_bytes((installed.bin / "opsctl").read_bytes())
     script.chmod(0o755)
     assert "hijacked" not in installed.run(str(script), "status", cwd=tmp_path, code=None)
 
 
-def test_module_found_only_through_pythonpath_is_still_imported(installed: Installed, tmp_path):
-    """Environment modules of clusters put the packages that they install on PYTHONPATH."""
+def test_module_only_on_pythonpath_is_imported(installed: Installed, tmp_path):
+    """Environment modules of clusters put their packages on PYTHONPATH."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "only_here.py").write_text("print('found')")
     code = "import opsctl.__main__, only_here, sys; print(sys.path[-1])"
@@ -98,20 +98,20 @@ def test_module_found_only_through_pythonpath_is_still_imported(installed: Insta
 
 
 def test_pythonpath_is_passed_on_to_jobs(installed: Installed, hostile, tmp_path):
-    given = os.pathsep.join((str(hostile), "", "relative"))
+    pythonpath = os.pathsep.join((str(hostile), "", "relative"))
     code = "import opsctl.__main__, os; print(os.environ['PYTHONPATH'])"
-    assert installed.run("python", "-P", "-c", code, cwd=tmp_path, PYTHONPATH=given).strip() == given
+    assert installed.run("python", "-P", "-c", code, cwd=tmp_path, PYTHONPATH=pythonpath).strip() == pythonpath
 
 
 def test_standard_library_on_pythonpath_stays_first(installed: Installed, tmp_path):
-    """A directory that PYTHONPATH names and Python has anyway keeps its place."""
+    """A directory that PYTHONPATH names and Python has anyway keeps its position."""
     library = str(Path(os.__file__).parent)
     code = "import sys; before = list(sys.path); import opsctl.__main__; print(sys.path == before)"
     assert installed.run("python", "-P", "-c", code, cwd=tmp_path, PYTHONPATH=library).strip() == "True"
 
 
 def test_guard_check_of_the_wrapper_is_not_hijacked(installed: Installed, hostile, tmp_path):
-    """The wrapper asks whether the guard can be imported; a no would leave the train without one."""
+    """The wrapper checks that the guard can be imported; after a failed check the train runs without a guard."""
     for name in ("wrapper", "cron"):
         text = (ROOT / "templates" / "slurm" / f"{name}.slurm.j2").read_text()
         [check] = [line for line in text.splitlines() if '"$python" -P -c' in line]
@@ -127,7 +127,7 @@ def test_every_python_started_is_protected(path):
 
 @pytest.mark.parametrize("words", [("-c", FREEZE), ("-c", LIST), ("-", "{}")], ids=["freeze", "list", "all-reduce"])
 def test_python_of_any_version_is_protected(hostile, words):
-    """These run on a Python that the user names, which may not know `-P`."""
+    """These scripts run with a Python that the user names, which may not know `-P`."""
     (hostile / "pip.py").write_bytes((hostile / "csv.py").read_bytes())
     script = (ROOT / "templates" / "nodes" / "all_reduce.py").read_text()
     done = subprocess.run(

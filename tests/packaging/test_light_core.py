@@ -1,4 +1,4 @@
-"""The core without the packages of any extra: what works, and what the rest says."""
+"""The core without the packages of any extra: working commands, and messages that name the missing extra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opsctl import __version__
 from opsctl.extras import DISTRIBUTION, EXTRAS
 from tests.packaging.conftest import ROOT, Installed
 
-MOST_DISTRIBUTIONS = 20
+MAX_DISTRIBUTIONS = 20
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE = (
     "opsctl.app",
@@ -31,27 +31,27 @@ CORE = (
 )
 
 
-def core_distributions() -> set[str]:
-    """opsctl without extras and all that it requires, as pip would install them here."""
-    wanted, found = list(PROJECT["dependencies"]), {DISTRIBUTION}
+def list_core_distributions() -> set[str]:
+    """Return opsctl without extras and all its requirements, as pip would install them here."""
+    wanted, names = list(PROJECT["dependencies"]), {DISTRIBUTION}
     while wanted:
         requirement = Requirement(wanted.pop())
         name = requirement.name.lower().replace("_", "-")
-        if (requirement.marker is None or requirement.marker.evaluate({"extra": ""})) and name not in found:
-            found.add(name)
+        if (requirement.marker is None or requirement.marker.evaluate({"extra": ""})) and name not in names:
+            names.add(name)
             wanted += distribution(name).requires or []
-    return found
+    return names
 
 
 @pytest.fixture(scope="module")
 def bare(install) -> Installed:
-    """opsctl beside the packages that the core requires and no others."""
+    """An installation with only the packages that the core requires."""
     made: Installed = install()
     [packages] = (made.bin.parent / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").unlink()
-    for name in core_distributions() - {DISTRIBUTION}:
+    for name in list_core_distributions() - {DISTRIBUTION}:
         for top in {file.parts[0] for file in distribution(name).files or () if file.parts[0] != ".."}:
-            if not (packages / top).exists():  # `__pycache__` is several distributions'
+            if not (packages / top).exists():  # `__pycache__` belongs to several distributions
                 (packages / top).symlink_to(Path(str(distribution(name).locate_file(top))))
     (made.home / "site.toml").write_text(
         f'engine = "sandbox"\nsandbox = "none"\nroot = "{made.home}/trains"\ntrust_parents = true\n'
@@ -116,19 +116,19 @@ def test_metrics_names_the_missing_extra(bare):
     assert "pip install 'opsctl-slurm[metrics]'" in out
 
 
-def test_table_of_extras_is_that_of_pyproject():
+def test_extras_match_pyproject():
     extras = {name: packages for name, packages in PROJECT["optional-dependencies"].items() if name in EXTRAS}
     for name, extra in EXTRAS.items():
         packages = {Requirement(line).name.replace("-", "_") for line in extras[name]}
         assert packages == set(extra.modules), name
 
 
-def test_core_is_few_distributions():
-    found = core_distributions()
-    assert len(found) <= MOST_DISTRIBUTIONS, sorted(found)
+def test_core_needs_few_distributions():
+    names = list_core_distributions()
+    assert len(names) <= MAX_DISTRIBUTIONS, sorted(names)
 
 
-def test_wheel_is_typed_and_holds_one_package(wheel: Path):
+def test_wheel_is_typed_and_has_one_package(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"opsctl", f"opsctl_slurm-{__version__}.dist-info"}

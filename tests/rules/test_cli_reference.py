@@ -43,8 +43,8 @@ def render_sections(command: click.Command, context: click.Context) -> Iterator[
 
 
 def test_page_is_current() -> None:
-    """After a change of help texts: `python -m tests.rules.test_cli_reference` writes the page anew."""
-    # In a process of its own: click keeps the help option of a command as the first context made it.
+    """Run `python -m tests.rules.test_cli_reference` after a change of help texts to write the page again."""
+    # A separate process: click keeps the help option of a command as the first context made it.
     argv = [sys.executable, "-P", "-c", "import sys; sys.path.insert(0, sys.argv[1]); " + PRINT, str(ROOT)]
     page = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert PAGE.read_text() == page

@@ -42,7 +42,7 @@ def help_of(*words: str) -> str:
 
 
 def summary_of(command: click.Command) -> str:
-    """The first paragraph of a command's help, as `--help` of the group above shows it."""
+    """Return the first paragraph of a command's help, as `--help` of the group above prints it."""
     return (command.help or "").partition("\n\n")[0]
 
 

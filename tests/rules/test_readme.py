@@ -23,9 +23,13 @@ MAX_README_LINES = 150
 
 
 def find_commands(texts: list[str]) -> list[str]:
-    """Return the lines that begin with opsctl, without the explanation beside them."""
-    lines = "\n".join(texts).replace("\\\n", " ").splitlines()
-    return sorted({match[1] for line in lines if (match := LINE.match(re.sub(r" +(?=--\w)", " ", line)))})
+    """Return the lines that begin with opsctl, without the explanation after them."""
+    commands = set()
+    for line in "\n".join(texts).replace("\\\n", " ").splitlines():
+        match = LINE.match(re.sub(r" +(?=--\w)", " ", line))
+        if match:
+            commands.add(match[1])
+    return sorted(commands)
 
 
 def split_words(line: str) -> list[str]:
@@ -55,7 +59,7 @@ def test_documented_command_is_understood(line: str) -> None:
         command, words = subcommand, words[1:]
     try:
         command.make_context(command.name, words, parent=context)
-    except click.BadParameter as error:  # the reader's own files need not exist
+    except click.BadParameter as error:  # files of the reader need not exist
         assert error.message.endswith("does not exist."), line
 
 

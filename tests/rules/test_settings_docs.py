@@ -18,7 +18,7 @@ def read_reference(file: str) -> str:
 
 @pytest.mark.parametrize("file", ["site", "train"])
 def test_page_holds_reference(file: str) -> None:
-    """After a change: `python -m tests.rules.test_settings_docs` writes the page anew."""
+    """Run `python -m tests.rules.test_settings_docs` after a change to write the page again."""
     assert read_reference(file) in TEXT
 
 

@@ -1,4 +1,4 @@
-"""What opsctl reads of the trainer, and any other trainer may copy, needs nothing but Python."""
+"""Modules of the trainer that opsctl and foreign trainers use need only the standard library."""
 
 import ast
 import sys
@@ -10,8 +10,8 @@ TRAINER = Path(__file__).parents[2] / "trainer"
 SHARED = ("contract", "atomic_files", "rank_layout", "schedule", "flops", "manifest")
 
 
-def imported(tree):
-    """What a module imports when it is run: not what only type checkers see."""
+def list_imports(tree):
+    """Yield the modules that a module imports at run time, without imports for type checkers."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -20,9 +20,9 @@ def imported(tree):
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_it_imports_the_standard_library_alone(name):
+def test_shared_module_imports_the_standard_library_only(name):
     tree = ast.parse((TRAINER / f"{name}.py").read_text())
-    others = {module for module in imported(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
+    others = {module for module in list_imports(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
     assert others <= {"opsctl.trainer.contract", "opsctl.trainer.atomic_files"}
     inside = [
         node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in tree.body
@@ -30,5 +30,7 @@ def test_it_imports_the_standard_library_alone(name):
     assert all(isinstance(node, ast.ImportFrom) and node.module == "opsctl.trainer.config" for node in inside)
 
 
-def test_the_contract_imports_nothing_of_the_trainer():
-    assert not [module for module in imported(ast.parse((TRAINER / "contract.py").read_text())) if "trainer" in module]
+def test_contract_imports_nothing_of_the_trainer():
+    assert not [
+        module for module in list_imports(ast.parse((TRAINER / "contract.py").read_text())) if "trainer" in module
+    ]

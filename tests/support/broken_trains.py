@@ -1,8 +1,8 @@
-"""Broken trains of tests/corpus/preflight: an example, what is changed of it and of the facts, and what must be found.
+"""Broken trains of tests/corpus/preflight: an example, changes to it and to the facts, and the expected problems.
 
-A file holds `[[case]]` tables: `name`, `of` (the example; gpt-176b if absent), `finds` (level, check, part of what is
-said), `after`, and the changes by dotted path: `[case.set]` of the train's TOML, `[case.flags]` of its command (""
-takes one out), `[case.facts]`, and `[case.nodes]`: nodes and their state.
+A file holds `[[case]]` tables: `name`, `of` (the example; default gpt-176b), `finds` (level, check, part of the
+message), `after`, and changes by dotted path: `[case.set]` to the train's TOML, `[case.flags]` to its command (""
+removes a flag), `[case.facts]`, and `[case.nodes]`: nodes and their state.
 """
 
 from __future__ import annotations
@@ -32,44 +32,52 @@ FACTS = TypeAdapter(Facts)
 @dataclass(frozen=True, kw_only=True)
 class Case:
     name: str
-    given: dict[str, Any]
+    table: dict[str, Any]
 
     @property
-    def finds(self) -> list[tuple[str, str, str]]:
-        return [tuple(finding) for finding in self.given["finds"]]
+    def expected(self) -> list[tuple[str, str, str]]:
+        return [tuple(finding) for finding in self.table["finds"]]
 
-    def order(self) -> LaunchRequest:
-        fields = tomllib.loads((ROOT / "examples" / f"{self.given.get('of', 'gpt-176b')}.toml").read_text())
-        for path, value in self.given.get("set", {}).items():
-            put(fields, path, value)
+    def make_request(self) -> LaunchRequest:
+        fields = tomllib.loads((ROOT / "examples" / f"{self.table.get('of', 'gpt-176b')}.toml").read_text())
+        for path, value in self.table.get("set", {}).items():
+            set_path(fields, path, value)
         if "command" in fields:
-            fields["command"] = changed(fields["command"], self.given.get("flags", {}))
+            fields["command"] = change_flags(fields["command"], self.table.get("flags", {}))
         train = parse(TrainSettings, fields, self.name, extra=find_trainer_problems(fields, layout=False))
-        spec = job_spec(train, SiteSettings(root="/trains"), after=self.given.get("after", ""))
+        spec = job_spec(train, SiteSettings(root="/trains"), after=self.table.get("after", ""))
         return LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
 
-    def findings(self) -> list[Problem]:
+    def find_problems(self) -> list[Problem]:
         fields = deepcopy(BASE)
-        for path, value in self.given.get("facts", {}).items():
-            put(fields, path, value)
-        return judge(CHECKS.items(), self.order(), facts(fields, self.given.get("nodes", {})))
+        for path, value in self.table.get("facts", {}).items():
+            set_path(fields, path, value)
+        return judge(CHECKS.items(), self.make_request(), make_facts(fields, self.table.get("nodes", {})))
 
 
-def facts(given: dict[str, Any], states: dict[str, str]) -> Facts:
-    """Nodes stand folded in the files."""
-    if cluster := given.get("cluster"):
-        cluster["members"] = [node for nodes in cluster["members"] for node in expand(nodes)]
-        cluster["nodes"] = [
-            {"name": node, "state": "IDLE", "address": node} for nodes in cluster["nodes"] for node in expand(nodes)
-        ]
+def make_facts(table: dict[str, Any], states: dict[str, str]) -> Facts:
+    """Return the facts of a table, whose nodes are folded lists, with the states of some nodes replaced."""
+    cluster = table.get("cluster")
+    if cluster:
+        cluster["members"] = expand_all(cluster["members"])
+        names = expand_all(cluster["nodes"])
+        cluster["nodes"] = [{"name": name, "state": "IDLE", "address": name} for name in names]
         for nodes, state in states.items():
             for node in cluster["nodes"]:
                 node["state"] = state if node["name"] in expand(nodes) else node["state"]
-    return FACTS.validate_python(given)
+    return FACTS.validate_python(table)
 
 
-def put(fields: dict[str, Any], path: str, value: Any) -> None:
-    """Set what lies at the dotted path; none there, where the value is "none"."""
+def expand_all(folded: list[str]) -> list[str]:
+    """Return the names of all nodes of several folded lists."""
+    names: list[str] = []
+    for nodes in folded:
+        names += expand(nodes)
+    return names
+
+
+def set_path(fields: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at the dotted path; the value "none" removes the key."""
     *tables, key = path.split(".")
     for table in tables:
         fields = fields.setdefault(table, {})
@@ -79,8 +87,8 @@ def put(fields: dict[str, Any], path: str, value: Any) -> None:
         fields[key] = value
 
 
-def changed(command: list[str], flags: dict[str, str]) -> list[str]:
-    """A flag's value is all that stands up to the next flag."""
+def change_flags(command: list[str], flags: dict[str, str]) -> list[str]:
+    """Return the command with these flags replaced. The value of a flag extends to the next flag."""
     words = list(command)
     for flag, value in flags.items():
         if flag in words:
@@ -91,9 +99,9 @@ def changed(command: list[str], flags: dict[str, str]) -> list[str]:
     return words
 
 
-def cases() -> list[Case]:
-    found = []
+def read_cases() -> list[Case]:
+    cases = []
     for path in sorted(CORPUS.glob("*.toml")):
         if path.name != "facts.toml":
-            found += [Case(name=load["name"], given=load) for load in tomllib.loads(path.read_text())["case"]]
-    return found
+            cases += [Case(name=table["name"], table=table) for table in tomllib.loads(path.read_text())["case"]]
+    return cases

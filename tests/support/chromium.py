@@ -1,4 +1,4 @@
-"""A real browser, driven over a pipe by its own protocol (DevTools): no library, no port, nothing left behind."""
+"""A real browser, driven over a pipe by its DevTools protocol, without a library or a port."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Browser:
         return json.loads(message)
 
     def show(self, page: Path, *, width: int, scheme: str) -> None:
-        """Open a page; returns when all of it is there."""
+        """Open a page and wait until it is loaded."""
         self.events = []
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -68,23 +68,23 @@ class Browser:
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.next())
 
-    def ask(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> Any:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
 
-    def complaints(self) -> list[dict[str, Any]]:
-        """All that its console would show."""
-        self.ask("0")
-        spoken = {"Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"}
-        return [event for event in self.events if event.get("method") in spoken]
+    def read_console(self) -> list[dict[str, Any]]:
+        """Return the events that the browser's console would show."""
+        self.evaluate("0")
+        methods = {"Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"}
+        return [event for event in self.events if event.get("method") in methods]
 
     def requests(self) -> list[str]:
         sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
-    def picture(self, path: Path) -> bytes:
-        """All of the page, as PNG."""
-        height = self.ask("document.documentElement.scrollHeight")
-        width = self.ask("innerWidth")
+    def take_screenshot(self, path: Path) -> bytes:
+        """Write the whole page to `path` as PNG and return the data."""
+        height = self.evaluate("document.documentElement.scrollHeight")
+        width = self.evaluate("innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         data = base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
         path.write_bytes(data)
@@ -93,9 +93,9 @@ class Browser:
 
 @contextmanager
 def browser(program: str, home: Path) -> Iterator[Browser]:
-    """Ends with all of its processes."""
+    """Run a browser; all its processes end with the block."""
     (read, to), (back, write) = os.pipe(), os.pipe()
-    # Its protocol wants descriptors 3 and 4.
+    # The protocol uses descriptors 3 and 4.
     script = f'exec "$@" 3<&{read} 4>&{write}'
     argv = ["bash", "-c", script, "bash", program, *FLAGS, f"--user-data-dir={home}"]
     env = {**os.environ, "HOME": str(home)}
@@ -106,10 +106,10 @@ def browser(program: str, home: Path) -> Iterator[Browser]:
     os.close(read)
     os.close(write)
     try:
-        found = Browser(to, back)
-        yield found
-        found.session = None
-        found.call("Browser.close")
+        driver = Browser(to, back)
+        yield driver
+        driver.session = None
+        driver.call("Browser.close")
     finally:
         os.close(to)
         os.close(back)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 @dataclass
 class FakeClock:
-    """Moves only when told; those who sleep move it."""
+    """A clock that moves only when the test sets it or the code under test sleeps."""
 
     time: datetime
 

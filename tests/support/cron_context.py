@@ -1,4 +1,4 @@
-"""A crontab of a test's own, real programs, and a clock that is set by hand."""
+"""A crontab for one test, real programs, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.run_history import EntryRun, RunHistory, read_ledger
 from opsctl.cron.tick import TickRunner
@@ -17,15 +17,14 @@ from opsctl.state.site_dir import SiteDir
 from tests.support.clocks import FakeClock
 
 NOON = datetime(2026, 3, 2, 12, 0, 3, tzinfo=UTC)
-"""A Monday, three seconds after a tick of ten minutes was due."""
+"""A Monday, three seconds after a ten-minute tick was due."""
 
 
 @dataclass
-class CronWorld:
+class CronSite:
     path: Path
     settings: dict[str, Any] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=lambda: FakeClock(NOON))
-    said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory = self.path / "cron"
@@ -38,9 +37,7 @@ class CronWorld:
             {"directory": str(self.directory), "time_zone": "UTC", "timeout_seconds": 100, **self.settings}
         )
         env = {**os.environ, "HERE": str(self.path), "HOME": str(self.path)}
-        return CronContext(
-            place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True, report=self.said.append
-        )
+        return CronContext(place=self.place, settings=settings, clock=self.clock, env=env, trust_parents=True)
 
     def crontab(self, text: str) -> None:
         (self.directory / "crontab").write_text(text)
@@ -53,7 +50,7 @@ class CronWorld:
         return path
 
     def tick(self, *, after: float = 0, slot: datetime | None = None) -> dict[str, EntryRun]:
-        """One tick, so many seconds after the last one."""
+        """Run one tick, `after` seconds after the previous one."""
         self.clock.time += timedelta(seconds=after)
         self.place.create()
         return TickRunner(cron=self.cron, slot=slot).run()
@@ -62,11 +59,11 @@ class CronWorld:
     def ledger(self) -> RunHistory:
         return read_ledger(self.place)
 
-    def printed(self, ran: EntryRun) -> str:
+    def read_output(self, ran: EntryRun) -> str:
         return (self.place.output / ran.output).read_text() if ran.output else ""
 
     @property
-    def wrote(self) -> list[str]:
-        """Lines that entries appended to $HERE/log."""
+    def log_lines(self) -> list[str]:
+        """The lines that entries appended to $HERE/log."""
         log = self.path / "log"
         return log.read_text().splitlines() if log.exists() else []

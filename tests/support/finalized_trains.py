@@ -1,5 +1,4 @@
-"""A train with attempts, a clock that is set by hand, and a queue that keeps the Scheduler's contract without a
-Slurm."""
+"""A train with attempts, a clock that the test sets, and a queue that keeps the Scheduler's contract without Slurm."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @dataclass
 class Queue:
-    """Rows that the verbs change as Slurm would. After `breaks_after` calls it answers no more."""
+    """Rows that the commands change as Slurm would. After `breaks_after` calls the queue stops answering."""
 
     rows: list[Job] = field(default_factory=list)
     history: list[Job] = field(default_factory=list)
@@ -41,7 +40,7 @@ class Queue:
     calls: list[str] = field(default_factory=list)
     breaks_after: int | None = None
     states: dict[str, str] = field(default_factory=dict)
-    """Of nodes that are not idle."""
+    """The states of the nodes that are not idle."""
 
     def call(self, name: str) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
@@ -85,6 +84,9 @@ class Queue:
         self.call("cancel")
         self.rows = [row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)]
 
+    def signal(self, job: str, name: str) -> None:
+        self.call(f"signal {name}")
+
     def exclude(self, job: str, nodes: str) -> None:
         self.call("exclude")
         self.excludes[job] = nodes
@@ -108,7 +110,7 @@ class Queue:
 
 
 @dataclass
-class World:
+class QueuedTrain:
     """Train `gpt`, submitted as array 12 of ten tasks under the nonce n1."""
 
     run: RunDir
@@ -117,8 +119,8 @@ class World:
     chain: TrainArrays
     rules: GuardSettings
 
-    def began(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
-        """An attempt that began now."""
+    def start_attempt(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
+        """Record the start of an attempt now and return the attempt."""
         start = Start(
             attempt=attempt,
             job="13",
@@ -133,29 +135,29 @@ class World:
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
         return self.run.attempt(attempt)
 
-    def exited(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
-        """The guard saw the body end, so many seconds later."""
+    def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
+        """Record that the guard saw the body end, `after` seconds later."""
         self.clock.sleep(after)
         attempt.body_exit.write_text(f"{code}\n")
         os.utime(attempt.body_exit, (self.clock.now().timestamp(),) * 2)
 
-    def left(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
-        """The trainer left and said why."""
+    def stop_trainer(self, attempt: Attempt, reason: TrainerStop, *, step: int = 40, after: float = 60) -> None:
+        """Record that the trainer stopped and wrote its stop reason, `after` seconds later."""
         self.clock.sleep(after)
         attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
 
-    def row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
+    def add_row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
         row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
-    def kinds(self) -> list[EventKind]:
+    def event_kinds(self) -> list[EventKind]:
         return [event.kind for event in self.chain.journal.events()]
 
     def end(self, attempt: Attempt) -> dict[str, str]:
-        return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # what was written
+        return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
 
-def a_world(path: Path) -> World:
+def make_train(path: Path) -> QueuedTrain:
     run, clock, queue = RunDir(path / "gpt"), FakeClock(BEGIN), Queue()
     run.path.mkdir()
     run.create()
@@ -163,21 +165,21 @@ def a_world(path: Path) -> World:
     journal = Journal(run, clock)
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-    made = World(
+    train = QueuedTrain(
         run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_attempts=3)
     )
-    made.row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
+    train.add_row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)
-    return made
+    return train
 
 
-def care_of(world: World) -> NodeCare:
-    """Nodes are looked after, but no way leads to any."""
-    site = SiteDir(world.run.path.parent / ".site")
+def make_node_care(train: QueuedTrain) -> NodeCare:
+    """Return the node care of a site whose nodes cannot be reached."""
+    site = SiteDir(train.run.path.parent / ".site")
     return NodeCare(
         site=HealthSettings(exclude_hours=72),
-        history=NodeHistory(site=site, clock=world.clock),
-        clock=world.clock,
-        exclusions=Exclusions(site=site, clock=world.clock),
+        history=NodeHistory(site=site, clock=train.clock),
+        clock=train.clock,
+        exclusions=Exclusions(site=site, clock=train.clock),
         reach=lambda jobs, idle: Fanout(shells=()),
     )

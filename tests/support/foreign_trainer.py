@@ -1,9 +1,9 @@
-"""A trainer of nobody's in particular, without torch: `python -P foreign.py PLACE LAST EVERY MOST STEP_S`.
+"""A foreign trainer without torch: `python -P foreign_trainer.py PLACE LAST EVERY MOST STEP_S`.
 
-It trains to step LAST, saves every EVERY steps, goes on from the newest checkpoint, and saves and leaves after MOST
-steps of a task. A rank whose node has a file `bad-<node>` in PLACE dies as on a GPU that fails; a file `bug` is one in
-the program, and with a file `mute` it leaves without a word. As long as there is a file `pause-<step>`, it does not
-begin that step.
+The trainer trains to step LAST, saves every EVERY steps, resumes from the newest checkpoint, and saves and exits after
+MOST steps of a task. Files in PLACE cause faults: `bad-<node>` makes the ranks of that node die as on a failing GPU,
+`bug` raises an error of the program, `mute` makes the trainer exit without output. While a file `pause-<step>` exists,
+the trainer does not begin that step.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
 
 @dataclass
 class GuardedTrain:
-    """One array train in a run directory of its own."""
+    """A train of one array in its own run directory."""
 
     path: Path
     sandbox: Sandbox
     guard: str = "poll_seconds = 0.2"
-    """The [guard] table of its TRAIN.toml."""
+    """The [guard] table of the TRAIN.toml."""
     arrays: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class GuardedTrain:
     def submit(
         self, body: str, *, tasks: int = 1, python: str = sys.executable, limit: str = "10", mode: int = 0o755
     ) -> str:
-        """Submit it as `opsctl launch` does; the array."""
+        """Submit the train as `opsctl launch` does and return the array."""
         self.run.write(self.run.body, f"set -u\n{body}\n", mode=mode)
         spec = JobSpec(
             name="gpt",
@@ -88,25 +88,25 @@ class GuardedTrain:
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it runs, and nothing that waits can start."""
+        """Whether no task runs and no waiting task can start."""
         return all(job.state.is_final or job.is_held for job in self.jobs)
 
     def wait(self, *, seconds: float = 100) -> None:
         until(lambda: self.is_over, seconds=seconds)
 
     def wait_for(self, file: str) -> None:
-        """Until the body has made a file in the run directory."""
+        """Wait until the body has created a file in the run directory."""
         until((self.run.path / file).exists)
 
     def task(self, number: int) -> Job:
-        """The row of a task that began."""
+        """Return the row of a task that has started."""
         return next(job for job in self.jobs if job.tasks == (number,))
 
     def attempt(self, task: int = 1) -> Attempt:
         return self.run.attempt(f"{self.arrays[-1]}_{task}.0")
 
     def end(self, task: int = 1) -> dict[str, str]:
-        """How an attempt was finalized."""
+        """Wait until the attempt of a task is finalized and return its end.json."""
         until(self.attempt(task).end.exists)
         return json.loads(self.attempt(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
@@ -117,7 +117,7 @@ class GuardedTrain:
     def log(self) -> str:
         return self.run.main_log.read_text()
 
-    def wrote(self, file: str) -> str:
+    def read_file(self, file: str) -> str:
         return (self.run.path / file).read_text()
 
     def slurm(self, *argv: str) -> None:

@@ -1,4 +1,4 @@
-"""opsctl, killed while it writes the N-th file of the copy of step 50: `python killed_amid_a_copy.py N WORDS...`"""
+"""opsctl, killed while it writes the N-th file of the copy of step 50: `python killed_copy.py N WORDS...`."""
 
 import resource
 import signal
@@ -9,14 +9,14 @@ from opsctl.cli import main
 left = int(sys.argv.pop(1))
 
 
-def cut(event: str, given: tuple[object, ...]) -> None:
+def limit_file_size(event: str, arguments: tuple[object, ...]) -> None:
     global left  # noqa: PLW0603 - an audit hook has no place of its own
-    if event == "open" and ".offloading-step-0000050" in str(given[0]) and given[1] == "w":
+    if event == "open" and ".offloading-step-0000050" in str(arguments[0]) and arguments[1] == "w":
         left -= 1
-        if not left:  # the kernel ends whoever writes more than so much into one file, unless that is ignored
+        if not left:  # the kernel kills a process that exceeds the limit, unless the process ignores SIGXFSZ
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 
-sys.addaudithook(cut)
+sys.addaudithook(limit_file_size)
 main()

@@ -1,4 +1,4 @@
-"""Starts ranks as a launcher does, tells their pids, and waits for them. Killed with -9 in tests, as launchers are."""
+"""Start ranks as a launcher does, write their process ids, and wait for the ranks. Tests kill this launcher with -9."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.support.ports import HeldPort
 
 
 def main(run_dir: Path, world: int) -> int:
-    port, ranks = HeldPort(), []  # held until all have ended: it takes them seconds to come so far as to meet
+    port, ranks = HeldPort(), []  # held until all ranks have ended: they need seconds until they connect
     for rank in range(world):
         env = os.environ | {
             "RANK": str(rank),

@@ -1,4 +1,4 @@
-"""A train with a journal and a log, written as its guard and its trainer would have."""
+"""A train with a journal and a log, as a guard and a trainer would have written them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @dataclass
-class Hand:
-    """A clock that is moved by hand."""
+class SecondsClock:
+    """A clock that the test sets, in seconds after BEGIN."""
 
     seconds: float = 0.0
 
@@ -34,13 +34,13 @@ class Hand:
 
 
 class Train:
-    """Its moments are seconds after BEGIN."""
+    """A train whose moments are seconds after BEGIN."""
 
     def __init__(self, place: Path, *, stamps: bool = True) -> None:
         self.run = RunDir(place / "gpt")
         self.run.create()
         self.run.config.write_text("")
-        self.clock = Hand()
+        self.clock = SecondsClock()
         self.journal = Journal(self.run, self.clock)
         self.stamps = stamps
         self.attempt = ""
@@ -73,7 +73,7 @@ class Train:
         }
         self.run.attempt(attempt).start.write_text(json.dumps(record))
 
-    def say(self, text: str) -> None:
+    def write_log(self, text: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write(f"{text}\n")
 
@@ -81,11 +81,11 @@ class Train:
         return f"{(BEGIN + timedelta(seconds=at)).astimezone():%Y-%m-%d %H:%M:%S}.{round(at % 1 * 1000):03}"
 
     def steps(self, at: float, first: int, last: int, *, seconds: float = 10.0, every: int = 1) -> float:
-        """Lines for these steps, the first of which begins at `at`; when the last is done."""
+        """Log these steps, the first of which begins at `at`, and return the end of the last."""
         for step in range(first + every - 1, last + 1, every):
             at += seconds * every
             stamp = f" [{self.stamp(at)}]" if self.stamps else ""
-            self.say(
+            self.write_log(
                 f"[node001:3]: {stamp} iteration {step:8d}/     150 | consumed samples: {step * 16:12d} | "
                 f"consumed tokens: {step * 2048:12d} | elapsed time per iteration (s): {seconds:.3f} | "
                 f"global batch size:    16 | lm loss: {3 + 5 / step:.6E} | TFLOPs: 140.00 |"
@@ -112,21 +112,23 @@ class Train:
         return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), since=moment)
 
 
-def rough(place: Path, *, stamps: bool = True) -> Train:
-    """Ten minutes in the queue; a node dies after step 100, and five minutes pass until that is noticed; the next
-    attempt
-    goes on from the checkpoint of step 50, has ten slow steps and finishes."""
+def make_rough_train(place: Path, *, stamps: bool = True) -> Train:
+    """Return a train with a lost node, a repeated part and slow steps.
+
+    The train waits ten minutes in the queue. A node dies after step 100, which is noticed five minutes later. The next
+    attempt resumes from the checkpoint of step 50, has ten slow steps and finishes.
+    """
     train = Train(place, stamps=stamps)
     train.submit(0)
     train.start(600, "7_1.0")
     at = train.steps(720, 1, 50)
-    train.say("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
+    train.write_log("saved checkpoint step-0000050 in 41.00 s; training stood still for 40.000 s")
     at = train.steps(at + 40, 51, 100)
     train.end(at + 300, Outcome.NODE_FAILED, "Slurm says NODE_FAIL")
     train.start(at + 360, "7_2.0")
     at = train.steps(at + 480, 51, 120)
     at = train.steps(at, 121, 130, seconds=15.0)
     at = train.steps(at, 131, 150)
-    train.say("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
+    train.write_log("saved checkpoint step-0000150 in 30.00 s; training stood still for 30.000 s")
     train.end(at + 30, Outcome.FINISHED)
     return train

@@ -1,4 +1,4 @@
-"""The same training as one plain torch loop: no DeepSpeed, no stages, no slices. What all else is held against."""
+"""The training as one plain torch loop, without DeepSpeed, stages or slices: the reference of the other tests."""
 
 import math
 
@@ -12,18 +12,16 @@ from opsctl.trainer.tensor_parallel import Slice
 
 
 def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
-    """Loss and norm of the gradient (before clipping) of each step, in fp32."""
+    """Return the loss and the gradient norm (before clipping) of each step, in fp32."""
     weights = _initial(config)
     matrices = [w for w in weights.values() if w.ndim > 1]
     vectors = [w for w in weights.values() if w.ndim == 1]
-    optimizer_config = config.optimizer
+    settings = config.optimizer
     groups = [
-        {"params": matrices, "weight_decay": optimizer_config.weight_decay},
+        {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=optimizer_config.lr, betas=(optimizer_config.beta1, optimizer_config.beta2), eps=optimizer_config.eps
-    )
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
     batches = open_data(config).training(config, data_rank=0, data_ranks=1)
     losses, norms = [], []
     for step in range(config.steps):
@@ -38,17 +36,19 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
             (loss / turns).backward()
             total += float(loss.detach()) / turns
         losses.append(total)
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), optimizer_config.clip)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(weights.values()), settings.clip)))
         optimizer.step()
         optimizer.zero_grad()
     return losses, norms
 
 
 def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
-    """The trainer's own initial weights by `<layer>.<name>`; the output is tied, and not among them."""
-    built = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())[:-1]]
-    named = {f"{n}.{name}": value for n, layer in enumerate(built) for name, value in layer.named_parameters()}
-    return {name: value.detach().clone().requires_grad_() for name, value in named.items()}
+    """Return the trainer's initial weights by `<layer>.<name>`, without the output layer, whose weights are tied."""
+    weights = {}
+    for number, spec in enumerate(layers(config.model, seed=config.seed, part=Slice())[:-1]):
+        for name, value in spec.build().named_parameters():
+            weights[f"{number}.{name}"] = value.detach().clone().requires_grad_()
+    return weights
 
 
 def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Te
 
 
 def _attention(config: TrainerConfig, w: dict[str, torch.Tensor], x: torch.Tensor, layer: str) -> torch.Tensor:
-    """Head by head, with a loop and a softmax."""
+    """Return the attention of all heads, computed head by head with a softmax."""
     heads, length = config.model.heads, x.shape[1]
     width = config.model.hidden // heads
     places = torch.arange(length)

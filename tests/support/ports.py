@@ -1,4 +1,4 @@
-"""Ports of loopback for the servers of tests."""
+"""Loopback ports for the servers of tests."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import socket
 
 
 class HeldPort:
-    """Nobody else is given it until it is let go. A server that sets SO_REUSEADDR, as all do, may listen on it; as long
-    as none does, whoever connects is refused."""
+    """A port that the kernel gives to no other process until `let_go`.
+
+    A server that sets SO_REUSEADDR, as all servers here do, can listen on the port. While no server listens,
+    connections are refused.
+    """
 
     def __init__(self) -> None:
         self._socket = socket.socket()

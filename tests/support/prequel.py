@@ -1,4 +1,4 @@
-"""The prequel's rows as what they measured."""
+"""The measured configurations of the prequel, from tests/corpus/plan/prequel-rows.csv."""
 
 import csv
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Row:
     note: str
     printed: str
     billions: int
-    """As the document has it."""
+    """Billions of parameters, as the document prints them."""
 
 
 @cache
@@ -39,8 +39,8 @@ def rows() -> tuple[Row, ...]:
 
 
 @cache
-def distinct() -> tuple[Row, ...]:
-    """The timed rows; what the document prints again in a later table counts once."""
+def list_distinct_rows() -> tuple[Row, ...]:
+    """Return the timed rows. A row that the document repeats in a later table counts once."""
     first_rows = {}
     for row in rows():
         if row.seconds:

@@ -22,21 +22,21 @@ def opsctl(*words: object, code: int = 0) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     out: str
     error: OpsctlError
 
 
-def refused(*words: object) -> Refused:
-    """What a verb printed that ended with exit code 1, and said why."""
+def expect_refusal(*words: object) -> Refusal:
+    """Run a command that must end with exit code 1, and return its output and its error."""
     done = CliRunner().invoke(cli, ["checkpoint", *map(str, words)], standalone_mode=False, prog_name="opsctl")
     assert isinstance(done.exception, OpsctlError)
     assert done.exception.exit_code == 1
-    return Refused(done.stdout, done.exception)
+    return Refusal(done.stdout, done.exception)
 
 
-def shut(checkpoint: Path, name: str) -> None:
-    """That file cannot be looked at, by root either: the name it leads to is longer than any file system takes."""
+def make_unreadable(checkpoint: Path, name: str) -> None:
+    """Replace a file by one that root cannot read either: a link to a name longer than any file system accepts."""
     (checkpoint / name).unlink()
     (checkpoint / name).symlink_to("x" * 300)
 
@@ -49,7 +49,7 @@ def save(directory: Path, step: int, *, size: int = 1000) -> Path:
         content = f"{step} {name} ".encode() * size
         (path / name).write_bytes(content)
         files[name] = FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-    held = Manifest(
+    content_list = Manifest(
         step=step,
         consumed_samples=16 * step,
         topology={"pipeline": 2, "data": 2},
@@ -57,7 +57,7 @@ def save(directory: Path, step: int, *, size: int = 1000) -> Path:
         precision="bf16",
         files=files,
     )
-    manifest.write_manifest(path, held)
+    manifest.write_manifest(path, content_list)
     return path
 
 

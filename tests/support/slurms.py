@@ -1,4 +1,4 @@
-"""What tests on real Slurms share."""
+"""Helpers of the tests on real Slurms."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ OPSCTL = (sys.executable, "-m", "opsctl", "sandbox")
 Up = Callable[..., Sandbox]
 
 
-def slurm_says(sandbox: Sandbox, *argv: str) -> str:
-    """What a Slurm command, which must succeed, prints on this sandbox."""
+def run_slurm(sandbox: Sandbox, *argv: str) -> str:
+    """Run a Slurm command on this sandbox and return its output. The command must succeed."""
     env = {**os.environ, **sandbox.env()}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=True).stdout
 
 
-def wait_until(true: Callable[[], object], seconds: float = 100) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 100) -> None:
     deadline = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {seconds:g} s"
         time.sleep(0.03)
 
 
-def forgetting(sandbox: Sandbox) -> Callable[[], None]:
-    """Has the controller killed, and come back with what it has on its disk now: as where it had no time to write down
-    what came later."""
+def save_controller_state(sandbox: Sandbox) -> Callable[[], None]:
+    """Copy the controller's state and return a function that kills the controller and restarts it from the copy.
+
+    The controller then has forgotten every later change, as when it dies before it has written its state.
+    """
     state = sandbox.record.site.home / "state"
     before = state.with_name("state-before")
-    sandbox.fault("controller", FaultKind.STOP)  # its files come and go
+    sandbox.fault("controller", FaultKind.STOP)  # a running controller creates and removes files
     shutil.copytree(state, before)
     sandbox.fault("controller", FaultKind.RESUME)
 

@@ -1,4 +1,4 @@
-"""A real sshd for tests: its own keys, high ports on loopback, one for each node; ended by id."""
+"""A real sshd for tests, with its own keys and one loopback port for each node; ended by PID."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ import pytest
 from tests.support.ports import HeldPort
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-MOST_PORTS = 16
-"""Of one sshd."""
 
 
 class Sshd:
-    """Where it listens, and what a client needs."""
+    """The ports of an sshd, and the files that a client needs."""
 
     def __init__(self, place: Path, nodes: Sequence[str]) -> None:
         self.place = place
@@ -34,7 +32,7 @@ class Sshd:
 
     @property
     def settings(self) -> dict[str, object]:
-        """For RemoteSite."""
+        """Return settings for RemoteSettings."""
         return {"ssh_config": str(self.config), "known_hosts": (str(self.known_hosts),), "connect_seconds": 60.0}
 
     @property
@@ -47,7 +45,7 @@ connect_seconds = 60.0
 """
 
     def write(self, path: str) -> Path:
-        """All files; `path` is what commands get as PATH. The configuration of each daemon."""
+        """Write all files and return the path of sshd_config. `path` is the PATH of commands."""
         for key in ("host", "user", "other"):
             argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / key))
             subprocess.run(argv, check=True, timeout=100)
@@ -57,9 +55,9 @@ connect_seconds = 60.0
         self.known_hosts.write_text("".join(lines))
         hosts = [f"Host {node}\n  HostName 127.0.0.1\n  Port {port}\n" for node, port in self.ports.items()]
         self.config.write_text("".join(hosts) + f"Host *\n  User {self.user}\n  IdentityFile {self.place}/user\n")
-        return self._daemon(path)
+        return self._write_config(path)
 
-    def _daemon(self, path: str) -> Path:
+    def _write_config(self, path: str) -> Path:
         settings = [
             f"HostKey {self.place}/host",
             f"AuthorizedKeysFile {self.place}/authorized",
@@ -73,17 +71,17 @@ connect_seconds = 60.0
             "LogLevel ERROR",
             *(f"Port {port}" for port in self.ports.values()),
         ]
-        if knows("PerSourcePenalties=no"):  # since 9.8: whoever is refused once is not answered for a while
+        if has_setting("PerSourcePenalties=no"):  # since 9.8 sshd ignores a client for a while after a refusal
             settings.append("PerSourcePenalties no")
         for node, port in self.ports.items():
             settings += [f"Match LocalPort {port}", f"SetEnv SLURMD_NODENAME={node} HOME={self.place} PATH={path}"]
-        made = self.place / "sshd_config"
-        made.write_text("\n".join(settings) + "\n")
-        return made
+        config = self.place / "sshd_config"
+        config.write_text("\n".join(settings) + "\n")
+        return config
 
 
-def knows(setting: str) -> bool:
-    """Whether this sshd has a setting; what else it lacks in order to start is told apart by its words."""
+def has_setting(setting: str) -> bool:
+    """Return whether this sshd has a setting. Other errors, such as missing host keys, have other messages."""
     done = subprocess.run(
         (str(SSHD), "-t", "-f", "/dev/null", "-o", setting), capture_output=True, text=True, check=False
     )
@@ -92,25 +90,25 @@ def knows(setting: str) -> bool:
 
 @contextmanager
 def sshd(place: Path, nodes: Sequence[str], path: str = "/usr/bin:/bin") -> Iterator[Sshd]:
-    """A daemon that answers for these nodes, at most sixteen."""
+    """Start an sshd that answers for these nodes, at most 16."""
     if SSHD is None:
         pytest.skip("no sshd here: apt-get install openssh-server")
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    made = Sshd(place, nodes)
-    config = made.write(path)
+    daemon = Sshd(place, nodes)
+    config = daemon.write(path)
     log = (place / "sshd.log").open("w")
     argv = (SSHD, "-D", "-e", "-f", str(config))
     process = subprocess.Popen(argv, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        for port in made.ports.values():
+        for port in daemon.ports.values():
             _wait_listening(port, process)
-        yield made
+        yield daemon
     finally:
         process.terminate()
         process.wait(100)
         log.close()
-        for held in made.held.values():
+        for held in daemon.held.values():
             held.let_go()
 
 

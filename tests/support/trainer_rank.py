@@ -1,6 +1,6 @@
-"""One rank that takes steps without the loop around it, and writes down what no log line has digits for.
+"""One rank that takes steps without the trainer's loop, and writes losses and norms with all their digits.
 
-`plan.json` beside the config: whether to resume, how many steps to take, whether to save, and which fault to plant.
+`plan.json` beside the config says whether to resume, how many steps to take, whether to save, and which fault to plant.
 """
 
 import hashlib
@@ -35,27 +35,27 @@ def main(run_dir: Path) -> None:
     fields = {"losses": [], "norms": [], "fault": ""}
     if plan.get("resume"):
         checkpoints.resume(state)
-    fields["first"] = digests(engine)
+    fields["first"] = read_digests(engine)
     for _ in range(plan["steps"]):
         if plan.get("plant", {}).get("step") == state.step + 1:
             plant(engine.deepspeed.module, **plan["plant"])
         before, consumed, batch = (
-            digests(engine),
+            read_digests(engine),
             state.consumed_samples,
             settings.batch.ramp().at(state.consumed_samples),
         )
         rate = settings.rate().at(consumed + batch)
         loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
         if math.isnan(norm):
-            after_step, again = digests(engine), batches.step(consumed, batch)
+            after_step, again = read_digests(engine), batches.step(consumed, batch)
             fields["fault"] = nan_search.find_origin(engine, again, consumed=consumed, control=control)
-            fields["untouched"] = before == after_step == digests(engine)
+            fields["untouched"] = before == after_step == read_digests(engine)
             fields["step"] = state.step + 1
             break
         state.advance(samples=batch, loss=loss, grad_norm=norm, step_s=0.1)
         fields["losses"].append(loss)
         fields["norms"].append(norm)
-    fields["last"] = digests(engine)
+    fields["last"] = read_digests(engine)
     if plan.get("save"):
         checkpoints.save(state, background=True)
         assert checkpoints.collect_save(state, wait=True), state.notes
@@ -64,12 +64,12 @@ def main(run_dir: Path) -> None:
     leave(control, 0)
 
 
-def digests(engine) -> dict[str, str]:
-    """Of each weight, and of the optimizer's state as a whole."""
+def read_digests(engine) -> dict[str, str]:
+    """Return the digest of each weight, and one of the whole optimizer state."""
     from opsctl.trainer.checkpoint.host_copy import tensors_in  # noqa: PLC0415 - not before the accelerator is chosen
 
-    found = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
-    return found | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}
+    weights = {name: digest([value]) for name, value in engine.deepspeed.module.state_dict().items()}
+    return weights | {"optimizer": digest(tensors_in(engine.deepspeed.optimizer.state_dict()))}
 
 
 def digest(tensors) -> str:
@@ -81,26 +81,26 @@ def digest(tensors) -> str:
     return total.hexdigest()
 
 
-def plant(module, *, step: int, layer: int, what: str) -> None:
-    """Make something go wrong in a layer, if it is on this stage."""
+def plant(module, *, step: int, layer: int, fault: str) -> None:
+    """Plant a fault in a layer, if this stage has the layer."""
     import torch  # noqa: PLC0415 - not before the accelerator is chosen
 
     if not module._local_start <= layer < module._local_stop:
         return
-    found = module.forward_funcs[layer - module._local_start]
-    if what == "weight":
-        found.up.weight.data[0, 0] = torch.inf
-    elif what == "forward":
-        found.up.register_forward_hook(lambda *given: given[2] * 1e38 * 1e38)
-    elif what == "once":  # as a GPU that errs
+    block = module.forward_funcs[layer - module._local_start]
+    if fault == "weight":
+        block.up.weight.data[0, 0] = torch.inf
+    elif fault == "forward":
+        block.up.register_forward_hook(lambda _, inputs, output: output * 1e38 * 1e38)
+    elif fault == "once":  # as a GPU that computes wrongly once
 
-        def err(_, given, gave):
+        def spoil(_, inputs, output):
             hook.remove()
-            return gave * torch.nan
+            return output * torch.nan
 
-        hook = found.up.register_forward_hook(err)
-    elif what == "backward":
-        found.register_full_backward_hook(lambda *given: (given[1][0] * torch.inf,))
+        hook = block.up.register_forward_hook(spoil)
+    elif fault == "backward":
+        block.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ranks of `rank.py`, started together, and what they wrote down."""
+"""Start ranks of `trainer_rank.py` together and read their results."""
 
 import json
 import os
@@ -13,7 +13,7 @@ RANK = Path(__file__).with_name("trainer_rank.py")
 
 
 def run_ranks(run_dir: Path, world: int, config: dict, **plan) -> list[dict]:
-    """What each of `world` ranks saw. `run_dir` may hold checkpoints of an earlier call."""
+    """Run `world` ranks and return the results of each. `run_dir` may hold checkpoints of an earlier call."""
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "trainer.json").write_text(json.dumps(config))
     (run_dir / "plan.json").write_text(json.dumps({"steps": config["steps"]} | plan))

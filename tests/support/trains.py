@@ -1,4 +1,4 @@
-"""A site on the shared sandbox, and verbs typed at it."""
+"""A site on the shared sandbox, and commands run on it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from opsctl.state.run_dir import RunDir
 from tests.support.other_users import skip_unless_others_may_run
 
 HELD = ("--hold",)
-"""For trains that only have to be in the queue."""
+"""Options of trains that only have to be in the queue."""
 
 
 class Trains:
-    """Trains of a test, below a root of its own."""
+    """The trains of one test, below their own root."""
 
     def __init__(self, place: Path, group: str = "") -> None:
         self.place = place
@@ -40,7 +40,7 @@ class Trains:
         return build(self.site)
 
     def toml(self, name: str = "t", command: tuple[str, ...] = ("true",), more: str = "", **slurm: Any) -> Path:
-        """A TRAIN.toml: one node, held in the queue unless `extra` says otherwise."""
+        """Write a TRAIN.toml of one node, held in the queue unless `extra` is replaced."""
         table = {"nodes": 1, "time_limit": "5", "tasks": 3, "extra": HELD, "memory_per_node": "10", **slurm}
         lines = [f"name = {_toml(name)}", f"command = {_toml(command)}", "[slurm]"]
         lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
@@ -49,7 +49,7 @@ class Trains:
         return path
 
     def opsctl(self, *words: object, app: App | None = None) -> str:
-        """What a verb prints, its stderr too. Raises what it raises."""
+        """Run a command and return its output, stderr included. Raises the error of the command."""
         arguments = ["--site", str(self.site), *map(str, words)]
         done = CliRunner().invoke(cli, arguments, obj=app, standalone_mode=False)
         if done.exception:
@@ -68,7 +68,7 @@ class Trains:
         return [event.kind for event in Journal(self.run(name), self.app.clock).events()]
 
     def rows(self, name: str = "t") -> list[Job]:
-        """What is queued or runs under this name."""
+        """Return the queued and running jobs of this name."""
         return [job for job in self.app.scheduler.jobs() if job.name == name and not job.state.is_final]
 
     def arrays(self, name: str = "t") -> set[str]:
@@ -83,7 +83,7 @@ def _toml(value: Any) -> str:
 
 @contextmanager
 def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
-    """Trains on `sandbox`, in a place that other users may reach. Nothing of theirs is left in the queue."""
+    """Provide trains on `sandbox` in a directory that other users can reach; cancel their jobs at the end."""
     with tempfile.TemporaryDirectory(prefix="opsctl-trains-") as name, pytest.MonkeyPatch.context() as patch:
         Path(name).chmod(0o755)
         for key, value in sandbox.env().items():
@@ -98,19 +98,20 @@ def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
 
 
 def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
-    """What `holds` says as soon as it says something."""
+    """Wait until `holds` returns a true value, and return this value."""
     deadline = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (value := holds()):
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.05)
-    return found
+    return value
 
 
 def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:
-    """What `do` returns, or the message and hint that it raises, as another user of this machine."""
+    """Call `do` as another user of this machine and return its text, or the message and hint of its error."""
     skip_unless_others_may_run()
     reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
+    child = os.fork()
+    if child == 0:
         code = 1
         try:
             os.setgroups([gid])

@@ -1,4 +1,4 @@
-"""A train in a run directory, its rows of the queue as given, and a clock that stands where it is put."""
+"""A train in a run directory, queue rows that the test sets, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LINE = "[default7]: iteration {step:8d}/   1000 | elapsed time per iteration (s)
 
 
 @dataclass
-class Stage:
-    """What a watchdog is shown."""
+class Bench:
+    """The context of one watchdog: a site, a train, its jobs and nodes."""
 
-    place: Path
+    root: Path
     clock: FakeClock = field(default_factory=lambda: FakeClock(T0))
     site: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Stage:
     acts: bool = True
 
     def __post_init__(self) -> None:
-        self.run = RunDir(self.place / "gpt")
+        self.run = RunDir(self.root / "gpt")
         self.run.create()
         self.run.config.touch()
         self.journal = Journal(self.run, self.clock)
@@ -45,7 +45,7 @@ class Stage:
     def attempt(self) -> Attempt:
         return self.run.attempt("7_1.0")
 
-    def runs(self, *, since: datetime = T0, **changed: Any) -> None:
+    def start_task(self, *, since: datetime = T0, **changed: Any) -> None:
         self.jobs = (job(start=since, **changed),)
 
     def train(self) -> WatchedTrain:
@@ -59,41 +59,41 @@ class Stage:
             events=tuple(self.journal.events()),
         )
 
-    def scene(self) -> WatchContext:
-        site = parse(SiteSettings, {"root": str(self.place), **self.site}, "s")
+    def make_context(self) -> WatchContext:
+        site = parse(SiteSettings, {"root": str(self.root), **self.site}, "s")
         return WatchContext(
             site=site,
             now=self.clock.now(),
             clock=self.clock,
             runner=SystemRunner(),
             acts=self.acts,
-            memory=WatchdogMemory(self.place / ".site/watch"),
-            site_dir=self.place / ".site",
+            memory=WatchdogMemory(self.root / ".site/watch"),
+            site_dir=self.root / ".site",
             trains=(self.train(),),
             nodes=self.nodes,
         )
 
-    def look(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
-        """What a watchdog finds first, some time later."""
-        return self.all(name, thing, after=after)[0]
+    def judge(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> Finding:
+        """Return the first finding of a watchdog, `after` a time."""
+        return self.judge_all(name, thing, after=after)[0]
 
-    def all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
+    def judge_all(self, name: str, thing: Any = None, *, after: timedelta = timedelta()) -> list[Finding]:
         self.clock.time += after
-        watchdog, context = WATCHDOGS[name], self.scene()
+        watchdog, context = WATCHDOGS[name], self.make_context()
         observation = watchdog.probe(context, thing if watchdog.of != "train" else context.trains[0])
         return watchdog.judge(observation, context.now)
 
-    def say(self, *lines: str) -> None:
+    def write_log(self, *lines: str) -> None:
         with self.run.main_log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
     def steps(self, first: int, last: int, *, step_s: float = 1.0, loss: float = 2.0) -> None:
-        self.say(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
+        self.write_log(*(LINE.format(step=step, step_s=step_s, loss=loss) for step in range(first, last)))
 
 
 def job(**changed: Any) -> Job:
-    """A row of the train's array: its first task, running."""
-    known = {
+    """Return a job of the train's array: its first task, running."""
+    fields = {
         "id": "7",
         "array": "7",
         "tasks": (1,),
@@ -105,7 +105,7 @@ def job(**changed: Any) -> Job:
         "partition": "gpu",
         "comment": "opsctl:gpt:n",
     }
-    return Job(**{**known, **changed})
+    return Job(**{**fields, **changed})
 
 
 def waiting(reason: str, **changed: Any) -> Job:

@@ -1,4 +1,4 @@
-"""A site with trains on a real Slurm, that can be watched with a clock that is set forward."""
+"""A site with trains on a real Slurm, watched with a clock that the test sets forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opsctl.settings.loader import SiteSettings, load_site
 
 @dataclass
 class ForwardClock:
-    """The real clock, some time ahead."""
+    """The real clock plus `ahead`."""
 
     ahead: timedelta = timedelta()
     real: SystemClock = field(default_factory=SystemClock)
@@ -33,7 +33,7 @@ class ForwardClock:
 
 @dataclass
 class CountingRunner:
-    """Runs programs, and counts them."""
+    """A runner that records the names of the programs it runs."""
 
     env: dict[str, str]
     programs: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class CountingRunner:
 
 
 class CountedApp(App):
-    """The real App, whose Slurm commands are counted."""
+    """The real App with a runner that counts Slurm commands."""
 
     counting: CountingRunner
 
@@ -63,12 +63,12 @@ def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", mo
     return app
 
 
-def told(report: CycleReport) -> list[tuple[str, Level]]:
-    """What people are told by a cycle."""
+def list_transitions(report: CycleReport) -> list[tuple[str, Level]]:
+    """Return the key and the new level of each transition of a cycle."""
     return [(transition.finding.key, transition.finding.level) for transition in report.transitions]
 
 
-def found(report: CycleReport, key: str) -> Finding:
+def find_finding(report: CycleReport, key: str) -> Finding:
     return next(finding for finding in report.findings if finding.key == key)
 
 

@@ -1,4 +1,4 @@
-"""Node lists, whoever wrote them: a team-mate's request may hold any text."""
+"""Node lists from any source: a request of a team member may hold any text."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from opsctl.nodesets import expand, fold, nodeset, union
 
 
 @pytest.mark.parametrize("text", ["@g;touch${IFS}$M", "@*"])
-def test_a_groups_name_is_never_given_to_a_shell(tmp_path, text):
-    """ClusterShell's own settings say how groups are looked up: by commands, with the group's name in them."""
+def test_group_name_never_reaches_a_shell(tmp_path, text):
+    """ClusterShell looks up groups with configured commands, in which it substitutes the group's name."""
     (tmp_path / "groups.conf").write_text(
         "[Main]\ndefault: slurm\n[slurm]\nmap: echo node1 $GROUP; touch $M\nall: echo node1; touch $M\nlist: echo g\n"
     )
@@ -24,7 +24,7 @@ def test_a_groups_name_is_never_given_to_a_shell(tmp_path, text):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_list_of_more_nodes_than_any_cluster_has_is_refused_before_it_is_written_out():
+def test_huge_node_list_is_refused_unexpanded():
     for text in ("node[1-999999999]", "a[1-9999]b[1-9999]", "x,y[1-60000],z[1-60000]"):
         with pytest.raises(InputError, match="names more than 100000 nodes"):
             nodeset(text)

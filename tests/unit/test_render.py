@@ -12,7 +12,7 @@ from opsctl.render import RUNTIME, command_line, directives, render, templates_d
 SMALL = {"name": "gpt", "nodes": 2, "processes_per_node": 4, "cpus_per_process": 3, "time_limit": "2:00:00", "tasks": 5}
 
 
-def test_a_job_is_an_array_of_one_task_at_a_time_that_slurm_never_requeues() -> None:
+def test_job_is_a_serial_array_without_requeue() -> None:
     assert directives(JobSpec(**SMALL)) == [
         "--job-name=gpt",
         "--array=1-5%1",
@@ -24,12 +24,23 @@ def test_a_job_is_an_array_of_one_task_at_a_time_that_slurm_never_requeues() -> 
     ]
 
 
-def test_whatever_is_asked_for_has_its_directive() -> None:
+def test_every_setting_has_its_directive() -> None:
     spec = JobSpec(
-        **SMALL, gpus_per_node=8, partition="gpu,big", account="llm", qos="long", reservation="march", nice=-5,
-        constraint="a100&ib", memory_per_node="0", exclusive=True, exclude="node[003-005]", after="1234",
-        signal_seconds=60, extra=("--switches=1", "--comment-is-not-this"),
-    )  # fmt: skip
+        **SMALL,
+        gpus_per_node=8,
+        partition="gpu,big",
+        account="llm",
+        qos="long",
+        reservation="march",
+        nice=-5,
+        constraint="a100&ib",
+        memory_per_node="0",
+        exclusive=True,
+        exclude="node[003-005]",
+        after="1234",
+        signal_seconds=60,
+        extra=("--switches=1", "--comment-is-not-this"),
+    )
     assert directives(spec)[6:] == [
         "--gres=gpu:8",
         "--mem=0",
@@ -49,17 +60,17 @@ def test_whatever_is_asked_for_has_its_directive() -> None:
     ]
 
 
-def test_niceness_zero_is_said() -> None:
+def test_niceness_zero_is_written() -> None:
     assert "--nice=0" in directives(JobSpec(**SMALL, nice=0))
 
 
 @pytest.mark.parametrize("field", ["name", "partition", "constraint", "exclude", "after", "time_limit"])
-def test_a_newline_never_becomes_a_directive_of_its_own(field: str) -> None:
+def test_newline_never_becomes_a_directive(field: str) -> None:
     with pytest.raises(InputError, match="contains white space, which would start another #SBATCH option"):
         JobSpec(**{**SMALL, field: "x\n#SBATCH --uid=0"})
 
 
-def test_words_arrive_as_they_are() -> None:
+def test_words_arrive_unchanged() -> None:
     words = [
         "a b",
         "$(id)",
@@ -80,19 +91,19 @@ def test_words_arrive_as_they_are() -> None:
     assert shlex.split(command_line(words)) == words
 
 
-def test_a_placeholder_becomes_a_variable_of_the_attempt() -> None:
+def test_placeholder_becomes_a_variable_of_the_attempt() -> None:
     assert command_line(["--stop={{ stop_request }}", "{{nodes}}"]) == '--stop="${TRAIN_STOP_REQUEST:-}" "${NNODES:-}"'
 
 
-def test_text_around_a_placeholder_is_quoted_on_its_own() -> None:
+def test_text_around_a_placeholder_is_quoted() -> None:
     assert command_line(["$x {{ attempt }} `y`"]) == "'$x '\"${TRAIN_ATTEMPT:-}\"' `y`'"
 
 
-def test_a_value_that_is_known_already_is_put_in_and_not_looked_into_again() -> None:
+def test_known_value_is_inserted_literally() -> None:
     assert command_line(["{{ a }}/{{ attempt }}"], {"a": "{{ nodes }}"}) == "'{{ nodes }}/'\"${TRAIN_ATTEMPT:-}\""
 
 
-def test_every_unknown_placeholder_is_named_with_those_that_are_known() -> None:
+def test_unknown_placeholder_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         command_line(["{{ nodez }}", "x{{ Attempt }}"], {"python": "p"})
     known = ", ".join(sorted([*RUNTIME, "python"]))
@@ -102,10 +113,10 @@ def test_every_unknown_placeholder_is_named_with_those_that_are_known() -> None:
     )
 
 
-def test_a_template_with_a_name_that_has_no_value_is_an_error() -> None:
+def test_template_with_an_undefined_name_fails() -> None:
     with pytest.raises(UndefinedError):
         render("slurm/body.sh.j2", name="gpt")
 
 
-def test_the_templates_are_found() -> None:
+def test_templates_exist() -> None:
     assert (templates_dir() / "slurm" / "body.sh.j2").is_file()

@@ -80,6 +80,10 @@ def test_unknown_share_is_no_zero() -> None:
 
 def test_sizes_and_counts_have_three_digits() -> None:
     assert [format_size(size) for size in (0, 1023, 1536, 2.5 * 1024**4)] == ["0 B", "1023 B", "1.5 KiB", "2.5 TiB"]
+
+
+def test_size_just_below_the_next_unit_has_no_exponent() -> None:
+    assert format_size(1008 * 1024**3) == "1008 GiB"
     assert [format_count(number) for number in (999, 36900, 1.234e9, 3.66e11)] == ["999", "36.9k", "1.23B", "366B"]
 
 

@@ -58,7 +58,7 @@ class Email:
         connection = None
         try:
             connection = self._connect()
-            refused = self._address(connection)
+            refused = self._send_envelope(connection)
         except smtplib.SMTPResponseException as error:
             raise _refusal(where, error.smtp_code, error.smtp_error) from error
         except (smtplib.SMTPNotSupportedError, ssl.SSLCertVerificationError) as error:
@@ -89,7 +89,7 @@ class Email:
             raise
         return connection
 
-    def _address(self, connection: smtplib.SMTP) -> str:
+    def _send_envelope(self, connection: smtplib.SMTP) -> str:
         """Send the envelope; return the addresses that were refused permanently while others were accepted."""
         connection.ehlo_or_helo_if_needed()
         code, reply = connection.mail(self._table.sender)

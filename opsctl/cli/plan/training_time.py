@@ -217,7 +217,9 @@ def _format(name: str, value: Any) -> str:
 @click.option("--batch", type=int, required=True, help="Global batch size, in samples per step.")
 @click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens per sample.")
 @click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
-@click.option("--bytes", "bytes_each", type=float, default=2.0, show_default=True, help="Bytes sent per parameter.")
+@click.option(
+    "--bytes", "bytes_per_parameter", type=float, default=2.0, show_default=True, help="Bytes sent per parameter."
+)
 @click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
 @click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of peak).")
 @recompute_option
@@ -231,7 +233,7 @@ def network(
     batch: int,
     sequence: int,
     gb_s: float,
-    bytes_each: float,
+    bytes_per_parameter: float,
     accumulation: int,
     tflops: float | None,
     recompute: bool,
@@ -246,7 +248,13 @@ def network(
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
     required = drop_none(
-        gpus=gpus, batch=batch, sequence=sequence, gb_s=gb_s, bytes=bytes_each, accumulation=accumulation, tflops=tflops
+        gpus=gpus,
+        batch=batch,
+        sequence=sequence,
+        gb_s=gb_s,
+        bytes=bytes_per_parameter,
+        accumulation=accumulation,
+        tflops=tflops,
     )
     refuse("network", [*unknown(gpu), *not_positive(**required)])
     alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
@@ -259,7 +267,7 @@ def network(
             batch=batch,
             gpus=gpus,
             tflops=alone,
-            bytes_each=bytes_each,
+            bytes_per_parameter=bytes_per_parameter,
             accumulation=accumulation,
             recompute=recompute,
         )

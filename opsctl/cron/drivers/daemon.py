@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.errors import InputError, OpsctlError
@@ -20,6 +21,7 @@ from opsctl.ports import Runner, TimedOut
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 
+log = logging.getLogger(__name__)
 NAME = "daemon"
 GRID = datetime(2000, 1, 1, tzinfo=UTC)
 """Ticks come at whole multiples of the interval after this time."""
@@ -50,11 +52,11 @@ class CronDaemon:
             misfire_grace_time=None,
             next_run_time=self.cron.clock.now(),
         )
-        self.cron.report(f"ticking every {every} s until Ctrl-C")
+        log.info("ticking every %d s until Ctrl-C", every)
         try:
             scheduler.start()
         except (KeyboardInterrupt, SystemExit):
-            self.cron.report("leaving after the current tick")
+            log.info("leaving after the current tick")
             scheduler.shutdown(wait=True)
         finally:
             if self._is_ours():
@@ -62,15 +64,15 @@ class CronDaemon:
 
     def _tick(self, scheduler: BlockingScheduler) -> None:
         if not self._is_ours():
-            self.cron.report("another driver was started: stopping")
+            log.info("another driver was started: stopping")
             scheduler.shutdown(wait=False)
             return
         try:
             done = self.runner.run(self.tick, timeout=self.cron.settings.limit_seconds)
-            for line in (done.out + done.err).splitlines():
-                self.cron.report(line)
         except (TimedOut, OpsctlError) as error:
-            self.cron.report(f"tick: {error}")
+            log.warning("tick: %s", error)
+        else:
+            sys.stderr.write(done.err)  # the log of the tick, and the error of a tick that did not start
 
     def _claim(self) -> None:
         place, me = self.cron.place, own_process()
@@ -130,4 +132,4 @@ def stop(cron: CronContext, wanted: SelectedDriver) -> str:
     if not process.is_alive:
         return "the daemon was gone already"
     process.send(15)
-    return f"told the daemon with pid {wanted.pid} to leave"
+    return f"asked the daemon with pid {wanted.pid} to leave"

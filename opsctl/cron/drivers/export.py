@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.host.system import hostname
 from opsctl.render import render

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.cron.context import CronContext
+from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.sbatch import sbatch
 from opsctl.errors import OpsctlError, RunDirError, SchedulerError, Unreachable
@@ -24,6 +25,7 @@ from opsctl.settings.loader import SlurmDefaults
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 
+log = logging.getLogger(__name__)
 NAME = "slurm"
 PERSISTED_AFTER_S = 8.0
 """A killed slurmctld forgets the submissions of its last five seconds."""
@@ -122,7 +124,7 @@ class SlurmDriver:
                 job = self.ensure(after=slot, own=own)
             except OpsctlError as error:
                 current = ""
-                self.cron.report(f"the next tick: {error.message}")
+                log.warning("the next tick: %s", error.message)
             else:
                 if job is None:
                     return True
@@ -163,7 +165,9 @@ class SlurmDriver:
 
     def _submit(self, slot: datetime) -> str:
         begin = f"--begin=uts{slot.timestamp():.0f}"  # since the epoch, which knows no summer time
-        return sbatch(self.runner, self.cron.env, self.script(slot), options=(begin,))
+        job = sbatch(self.runner, self.cron.env, self.script(slot), options=(begin,))
+        log.info("submitted the tick of %s as job %s", f"{slot:%Y-%m-%dT%H:%M:%SZ}", job)
+        return job
 
     def script(self, slot: datetime) -> str:
         """Return the batch script of the tick at `slot`."""
@@ -204,5 +208,5 @@ class SlurmDriver:
             try:
                 stack.enter_context(lease(self.cron.place.driver, self.cron.clock, wait=20))
             except RunDirError as error:
-                self.cron.report(f"without a lease: {error.message}")
+                log.warning("without a lease: %s", error.message)
             yield

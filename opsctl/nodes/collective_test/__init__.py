@@ -1,1 +1,1 @@
-"""A distributed test over nodes, and the search for the one that makes it fail."""
+"""Test nodes with collectives, and search for the nodes that make a test fail."""

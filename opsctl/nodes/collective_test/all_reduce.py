@@ -13,6 +13,7 @@ from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import fold
 from opsctl.ports import Answer, Clock
 from opsctl.render import templates_dir
+from opsctl.units import format_duration
 
 RENDEZVOUS_PORTS = range(10_000, 20_000)
 MIN_SHARE_OF_MEDIAN = 0.5
@@ -152,7 +153,9 @@ class CollectiveTest:
         if not fields.get("begun"):
             remedy = "--python PATH names an interpreter with torch on the node" if answer.code is not None else ""
             return self.verdict(node, Health.UNKNOWN, _error(answer), by=answer.by, remedy=remedy)
-        error = fields.get("error") or f"a device did not answer within {self.options.program_timeout_s:.0f} s"
+        error = fields.get("error") or (
+            f"a device did not answer within {format_duration(self.options.program_timeout_s)}"
+        )
         return self.verdict(
             node, Health.FAULTY, f"alone: {error}", by=answer.by, remedy="opsctl health shows the node's GPUs"
         )

@@ -1,8 +1,10 @@
-# What a node can say of itself, asked once. POSIX sh; a few lines with settings are put before it:
-#   MARK     begins every line of ours, so that no output can look like one
-#   LIMIT    seconds for each question;  MOUNTS  paths, each on a line;  DCGM  a level, or 0;  DCGM_LIMIT  its seconds
-#   FIO      a directory to write a file of FIO_MIB to, read it and remove it, or empty;  FIO_LIMIT  seconds for that
-# Every question runs beside the others and is left behind when it is late: what hangs in the kernel cannot be killed.
+# Gather the data of a health check on one node. POSIX sh. opsctl puts lines with these settings before the script:
+#   MARK        starts every line that separates sections, so that no program's output looks like a separator
+#   LIMIT       time limit of a section in seconds
+#   MOUNTS      paths of file systems, one a line
+#   DCGM        level of DCGM's diagnostic, or 0;  DCGM_LIMIT  its time limit in seconds
+#   FIO         directory to measure, or empty;    FIO_MIB     size of the file there;  FIO_LIMIT  time limit in seconds
+# All sections run at the same time. A late section is abandoned: nothing can kill a program that hangs in the kernel.
 PATH="${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LC_ALL=C
 export PATH LC_ALL
@@ -15,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT PIPE TERM
 names=
 
-ask() { # ask NAME SECONDS SCRIPT [ARGUMENT...]
+gather() { # gather NAME SECONDS SCRIPT [ARGUMENT...]
     names="$names $1"
     (
         timeout -k 1 "$2" sh -c "$3" "$1" "${4:-}" "${5:-}" >"$work/$1.out" 2>"$work/$1.err" </dev/null
@@ -24,7 +26,7 @@ ask() { # ask NAME SECONDS SCRIPT [ARGUMENT...]
     ) >/dev/null 2>&1 </dev/null &
 }
 
-ask host "$LIMIT" '
+gather host "$LIMIT" '
     echo "name=$(uname -n)"
     echo "kernel=$(uname -r)"
     echo "boot=$(cat /proc/sys/kernel/random/boot_id)"
@@ -34,68 +36,68 @@ ask host "$LIMIT" '
     echo "job=$SLURM_JOB_ID"
     echo "memory=$(sed -n "s/^MemTotal: *\([0-9]*\) kB/\1/p" /proc/meminfo)"
     echo "driver=$(cat /sys/module/nvidia/version 2>/dev/null)"'
-ask smi "$LIMIT" 'exec nvidia-smi -q -x'
-ask nvlink "$LIMIT" 'exec nvidia-smi nvlink --status'
-ask nvlink_errors "$LIMIT" 'exec nvidia-smi nvlink -e'
-ask amd "$LIMIT" '
+gather smi "$LIMIT" 'exec nvidia-smi -q -x'
+gather nvlink "$LIMIT" 'exec nvidia-smi nvlink --status'
+gather nvlink_errors "$LIMIT" 'exec nvidia-smi nvlink -e'
+gather amd "$LIMIT" '
     command -v amd-smi >/dev/null || exit 127
-    for what in list static metric; do
-        echo "@$what"
-        amd-smi $what --json || exit
+    for command in list static metric; do
+        echo "@$command"
+        amd-smi $command --json || exit
     done'
-ask pci "$LIMIT" '
-    for each in /sys/bus/pci/devices/*; do
-        read -r vendor <"$each/vendor" && read -r class <"$each/class" || continue
+gather pci "$LIMIT" '
+    for device in /sys/bus/pci/devices/*; do
+        read -r vendor <"$device/vendor" && read -r class <"$device/class" || continue
         case $vendor:$class in
-            0x10de:0x0302* | 0x10de:0x0300* | 0x1002:0x1200* | 0x1002:0x0380*) echo "${each##*/}" ;;
+            0x10de:0x0302* | 0x10de:0x0300* | 0x1002:0x1200* | 0x1002:0x0380*) echo "${device##*/}" ;;
         esac
     done 2>/dev/null
     exit 0'
-ask kernel "$LIMIT" '
-    words="NVRM|fallen off the bus|nvidia-nvswitch|SXid|mlx5_core.*(health|unrecoverable|command leak)|I/O error|EXT4-fs error"
-    for how in "dmesg" "journalctl -k -b --no-pager -q -o short-monotonic"; do
-        if $how >"$1/kernel.log"; then
-            echo "source=${how%% *}"
-            grep -E "$words" "$1/kernel.log" | tail -n 2000
+gather kernel "$LIMIT" '
+    pattern="NVRM|fallen off the bus|nvidia-nvswitch|SXid|mlx5_core.*(health|unrecoverable|command leak)|I/O error|EXT4-fs error"
+    for command in "dmesg" "journalctl -k -b --no-pager -q -o short-monotonic"; do
+        if $command >"$1/kernel.log"; then
+            echo "source=${command%% *}"
+            grep -E "$pattern" "$1/kernel.log" | tail -n 2000
             exit 0
         fi
     done
     exit 1' "$work"
-ask libraries "$LIMIT" '
+gather libraries "$LIMIT" '
     ldconfig -p | grep -E "^[[:space:]]lib(c|cuda|cudart|nccl|rccl|ibverbs|mlx5|fabric|mpi)\.so\.[0-9.]* .*=> " |
         sed "s/.*=> //" | sort -u | while read -r path; do readlink -f "$path"; done | sed "s:.*/::" | sort -u'
-ask shm "$LIMIT" 'exec df -kP /dev/shm'
-ask processes "$LIMIT" '
+gather shm "$LIMIT" 'exec df -kP /dev/shm'
+gather processes "$LIMIT" '
     cd /proc || exit 1
     stat -c "%n %u" [0-9]* 2>/dev/null
     echo --
     cat [0-9]*/stat 2>/dev/null
     echo --
     getconf CLK_TCK'
-ask infiniband "$LIMIT" '
+gather infiniband "$LIMIT" '
     cd /sys/class/infiniband 2>/dev/null || exit 0
     grep -s "" */ports/*/state */ports/*/phys_state */ports/*/link_layer */ports/*/rate \
         */ports/*/counters/* */ports/*/hw_counters/*
     exit 0'
-ask clock "$LIMIT" 'chronyc -n tracking 2>/dev/null || timedatectl show -p NTPSynchronized'
+gather clock "$LIMIT" 'chronyc -n tracking 2>/dev/null || timedatectl show -p NTPSynchronized'
 number=0
 set -f
 IFS='
 '
 for mount in $MOUNTS; do
     number=$((number + 1))
-    ask "mount_$number" "$LIMIT" '
+    gather "mount_$number" "$LIMIT" '
         echo "path=$1"
-        while read -r what where kind options rest; do
-            [ "$where" = "$1" ] && echo "mounted=$kind $options"
+        while read -r device mount_point kind options rest; do
+            [ "$mount_point" = "$1" ] && echo "mounted=$kind $options"
         done </proc/mounts
         df -kP "$1" && df -iP "$1"' "$mount"
 done
 unset IFS
 set +f
-[ "${DCGM:-0}" -eq 0 ] || ask dcgm "$DCGM_LIMIT" "exec dcgmi diag -r $DCGM -j"
+[ "${DCGM:-0}" -eq 0 ] || gather dcgm "$DCGM_LIMIT" "exec dcgmi diag -r $DCGM -j"
 export FIO_MIB
-[ -z "${FIO:-}" ] || ask fio "$FIO_LIMIT" '
+[ -z "${FIO:-}" ] || gather fio "$FIO_LIMIT" '
     command -v fio >/dev/null || exit 127
     [ -d "$1" ] || { echo "no such directory" >&2; exit 2; }
     free=$(df -kP "$1" | tail -n 1 | tr -s " " | cut -d " " -f 4)
@@ -103,7 +105,7 @@ export FIO_MIB
     file="$1/.opsctl-fio-${SLURMD_NODENAME:-$(uname -n)}-$$"
     trap "rm -f \"\$file\"" EXIT
     trap "exit 1" HUP INT TERM
-    for direct in 1 0; do # not every file system can do without the page cache
+    for direct in 1 0; do # some file systems allow no direct access
         fio --output-format=json --filename="$file" --size="${FIO_MIB}M" --direct="$direct" --ioengine=psync --runtime=10 \
             --name=write --rw=write --bs=1M --end_fsync=1 --name=read --stonewall --rw=read --bs=1M \
             --name=random --stonewall --rw=randread --bs=4k --runtime=3 >"$2" && break

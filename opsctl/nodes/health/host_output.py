@@ -1,4 +1,4 @@
-"""From the words of a node's system to figures. Pure; whatever it is fed, nothing is raised."""
+"""Parse the output of the system's own programs on a node. Pure. Raises nothing for any input."""
 
 from __future__ import annotations
 
@@ -12,63 +12,73 @@ from opsctl.nodes.health.node_state import KernelLine, Mount, NodeProcess, Port,
 STAMP = re.compile(r"^\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\S+ kernel:\s)?(.*)$", re.ASCII)
 STAT = re.compile(r"^(\d{1,10}) \((.*)\) (\S) (.*)$", re.ASCII)
 LIBRARY = re.compile(r"(lib[a-z0-9]{1,20})\.so\.([0-9.]{1,30})", re.ASCII)
-MOST_PROCESSES = 5000
+MAX_PROCESSES = 5000
+MAX_DCGM_DEPTH = 20
+MAX_MESSAGE_CHARS = 200
+DEFAULT_TICKS_PER_S = 100
+START_FIELD = 18
+"""Index of the start time among the fields of /proc/PID/stat that follow the state."""
 
 
-def settings(text: str) -> dict[str, str]:
-    """Lines of `name=value`."""
+def parse_settings(text: str) -> dict[str, str]:
+    """Parse lines of the form `name=value`."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def digits(text: str) -> int | None:
+def parse_int(text: str) -> int | None:
+    """Parse at most 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-def decimal(text: str) -> float | None:
+def parse_float(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,12})?", text, re.ASCII) else None
 
 
-def parse_kernel(text: str, uptime: float | None) -> tuple[KernelLine, ...]:
-    """The kernel's log, in order. A line's age is known where both it and the uptime are."""
-    found = []
+def parse_kernel(text: str, uptime_s: float | None) -> tuple[KernelLine, ...]:
+    """Parse the kernel log. A line has an age if both the line's time and the uptime are known."""
+    lines = []
     for line in text.splitlines():
         if not line.strip() or line.startswith("source="):
             continue
         stamp = STAMP.match(line)
-        age = max(0.0, uptime - float(stamp[1])) if stamp and uptime is not None else None
-        found.append(KernelLine(age=age, text=stamp[2] if stamp else line))
-    return tuple(found)
+        age_s = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s is not None else None
+        lines.append(KernelLine(age_s=age_s, text=stamp[2] if stamp else line))
+    return tuple(lines)
 
 
-def parse_processes(text: str, uptime: float | None) -> tuple[NodeProcess, ...] | None:
-    """Users and `stat` files of /proc; the system's own processes that do nothing odd are left out."""
+def parse_processes(text: str, uptime_s: float | None) -> tuple[NodeProcess, ...] | None:
+    """Parse the owners and the `stat` files of /proc. Processes of root count only in state D or Z."""
     parts = re.split(r"^--\n", text, flags=re.MULTILINE)
     if len(parts) != 3:
         return None
-    owners = {pid: uid for line in parts[0].splitlines() for pid, _, uid in [line.partition(" ")]}
-    ticks = digits(parts[2].strip()) or 100
-    node_processes = [_process(line, owners, ticks, uptime) for line in parts[1].splitlines()]
-    odd = [
-        node_process
-        for node_process in node_processes
-        if node_process and (node_process.uid > 0 or node_process.state in "DZ")
-    ]
-    return tuple(odd[:MOST_PROCESSES])
+    owners: dict[str, str] = {}
+    for line in parts[0].splitlines():
+        pid, _, uid = line.partition(" ")
+        owners[pid] = uid
+    ticks_per_s = parse_int(parts[2].strip()) or DEFAULT_TICKS_PER_S
+    processes = []
+    for line in parts[1].splitlines():
+        process = _parse_process(line, owners, ticks_per_s, uptime_s)
+        if process and (process.uid > 0 or process.state in "DZ"):
+            processes.append(process)
+    return tuple(processes[:MAX_PROCESSES])
 
 
-def _process(line: str, owners: dict[str, str], ticks: int, uptime: float | None) -> NodeProcess | None:
+def _parse_process(line: str, owners: dict[str, str], ticks_per_s: int, uptime_s: float | None) -> NodeProcess | None:
     match = STAT.match(line)
-    rest = match[4].split() if match else []
-    uid = digits(owners.get(match[1], "")) if match else None
-    started = digits(rest[18]) if len(rest) > 18 else None
-    if match is None or uid is None or started is None:
+    if match is None:
         return None
-    age = max(0.0, uptime - started / ticks) if uptime is not None else 0.0
-    return NodeProcess(pid=int(match[1]), uid=uid, state=match[3], age=age, started=started, name=match[2])
+    fields = match[4].split()
+    uid = parse_int(owners.get(match[1], ""))
+    start_ticks = parse_int(fields[START_FIELD]) if len(fields) > START_FIELD else None
+    if uid is None or start_ticks is None:
+        return None
+    age_s = max(0.0, uptime_s - start_ticks / ticks_per_s) if uptime_s is not None else 0.0
+    return NodeProcess(pid=int(match[1]), uid=uid, state=match[3], age_s=age_s, start_ticks=start_ticks, name=match[2])
 
 
 def parse_df(text: str) -> Iterator[tuple[int, int]]:
-    """Size and percent of each row of figures in what `df -P` prints, one after the other."""
+    """Yield the size and the used percentage of every row that `df -P` printed."""
     for line in text.splitlines():
         match = re.search(r"\s(\d{1,18})\s+(\d{1,18}|-)\s+(\d{1,18}|-)\s+(\d{1,3})%\s", line, re.ASCII)
         if match:
@@ -76,20 +86,22 @@ def parse_df(text: str) -> Iterator[tuple[int, int]]:
 
 
 def parse_mount(section: Section) -> Mount:
-    """Mounted how, and how full in bytes and inodes."""
+    """Parse the mount options of a path, and the used percentage of bytes and inodes."""
     lines = section.out.splitlines()
     path = next((line[5:] for line in lines if line.startswith("path=")), "")
     mounted = [line[8:] for line in lines if line.startswith("mounted=")]
-    full = [percent for _, percent in parse_df(section.out)]
-    bare = Section(code=section.code, err=section.err)
+    percents = [percent for _, percent in parse_df(section.out)]
     return Mount(
-        path=path, section=bare, options=mounted[-1].partition(" ")[2] if mounted else None,
-        percent=full[0] if full else None, inode_percent=full[1] if len(full) > 1 else None,
-    )  # fmt: skip
+        path=path,
+        section=Section(code=section.code, err=section.err),
+        options=mounted[-1].partition(" ")[2] if mounted else None,
+        percent=percents[0] if percents else None,
+        inode_percent=percents[1] if len(percents) > 1 else None,
+    )
 
 
 def parse_ports(text: str) -> dict[str, Port]:
-    """`device/ports/number/file:value` lines of /sys/class/infiniband."""
+    """Parse lines of the form `device/ports/number/file:value` from /sys/class/infiniband."""
     states: dict[str, str] = {}
     counters: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
@@ -100,13 +112,15 @@ def parse_ports(text: str) -> dict[str, Port]:
         port = f"{parts[0]}/{parts[2]}"
         if parts[3] == "state":
             states[port] = value.rpartition(":")[2].strip()
-        elif len(parts) == 5 and (count := digits(value.strip())) is not None:
+            continue
+        count = parse_int(value.strip())
+        if len(parts) == 5 and count is not None:
             counters.setdefault(port, {})[parts[4]] = count
     return {port: Port(state=state, counters=counters.get(port, {})) for port, state in states.items()}
 
 
 def parse_offset(text: str) -> float | None:
-    """`chronyc tracking`: seconds that the system's clock is ahead; None where it says nothing."""
+    """Parse `chronyc tracking`. Return the seconds that the system's clock is ahead."""
     match = re.search(r"^System time\s*:\s*(\d{1,9}\.\d{1,12}) seconds (fast|slow)", text, re.MULTILINE | re.ASCII)
     if match is None:
         return None
@@ -114,41 +128,46 @@ def parse_offset(text: str) -> float | None:
 
 
 def parse_libraries(text: str) -> dict[str, str]:
-    """By name the versions of shared libraries, from the names of their files."""
-    found: dict[str, list[str]] = {}
+    """Parse file names of shared libraries. Return the versions by library."""
+    versions_by_name: dict[str, list[str]] = {}
     for line in text.splitlines():
         if match := LIBRARY.fullmatch(line):
-            found.setdefault(match[1], []).append(match[2])
-    return {name: ", ".join(versions) for name, versions in found.items()}
+            versions_by_name.setdefault(match[1], []).append(match[2])
+    return {name: ", ".join(versions) for name, versions in versions_by_name.items()}
 
 
 def parse_dcgm(text: str) -> tuple[tuple[str, str, str], ...] | None:
-    """`dcgmi diag -j`, whose form changes with every version: whatever has a name and results below it."""
+    """Parse `dcgmi diag -j`. Return tests, results and messages.
+
+    The form changes with every version, so any object with a name and any result below that object count.
+    """
     start = text.find("{")
     try:
         value = json.loads(text[start:]) if start >= 0 else None
     except (ValueError, RecursionError):
         return None
-    found = tuple(_tests(value, "", 0))
-    return found or None
+    return tuple(_walk_tests(value, "", 0)) or None
 
 
-def _tests(value: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
-    if depth > 20:
+def _walk_tests(value: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:
+    if depth > MAX_DCGM_DEPTH:
         return
     if isinstance(value, list):
         for item in value:
-            yield from _tests(item, name, depth + 1)
+            yield from _walk_tests(item, name, depth + 1)
     elif isinstance(value, dict):
-        own = value.get("name")
-        name = own if isinstance(own, str) else name
+        own_name = value.get("name")
+        name = own_name if isinstance(own_name, str) else name
         result = value.get("status", value.get("result"))
         if isinstance(result, str):
-            yield name, result.lower(), _words(value)
+            yield name, result.lower(), _render_message(value)
         for item in value.values():
-            yield from _tests(item, name, depth + 1)
+            yield from _walk_tests(item, name, depth + 1)
 
 
-def _words(fields: dict[str, Any]) -> str:
+def _render_message(fields: dict[str, Any]) -> str:
     message = fields.get("warnings", fields.get("warning", fields.get("info", "")))
-    return " ".join(json.dumps(message, ensure_ascii=False).strip('[]{}"').split())[:200] if message else ""
+    if not message:
+        return ""
+    text = json.dumps(message, ensure_ascii=False).strip('[]{}"')
+    return " ".join(text.split())[:MAX_MESSAGE_CHARS]

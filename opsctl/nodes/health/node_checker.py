@@ -1,4 +1,4 @@
-"""A look at nodes: ask each once, judge each purely, remember."""
+"""Check nodes: gather the data of every node once, judge the data, store the results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.errors import OpsctlError
-from opsctl.nodes import history as remembered
 from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Verdict
-from opsctl.nodes.health.snapshot import FioScan, longest, parse, script
-from opsctl.nodes.health.verdict import judge, with_common
-from opsctl.nodes.history import NodeHistory, NodeRecord
+from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
+from opsctl.nodes.health.verdict import add_usual_versions, judge
+from opsctl.nodes.history import NodeHistory, NodeRecord, find_flaky_gpus
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.ports import Answer, Clock
 from opsctl.settings.health import HealthSettings
@@ -19,7 +18,7 @@ from opsctl.settings.health import HealthSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedNodes:
-    """What a look came to."""
+    """The results of one health check of several nodes. Mappings are by node name."""
 
     verdicts: tuple[Verdict, ...]
     snapshots: Mapping[str, NodeSnapshot]
@@ -34,49 +33,53 @@ class NodeChecker:
     site: HealthSettings
     clock: Clock
     busy: Mapping[str, bool]
-    """Whether Slurm has a job there, for the nodes of which it says."""
+    """Whether Slurm has a job on the node; nodes of unknown state are missing."""
 
     def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> CheckedNodes:
-        """Look at these nodes and remember what was seen; `gpus` on each, where somebody knows; `fio` is a directory to
-        measure there. Raises nothing."""
+        """Check these nodes and store the results. Raises nothing.
+
+        `dcgm` is the level of DCGM's diagnostic, 0 for none; `fio` is a directory to measure; `gpus` is the expected
+        number of GPUs of a node, which applies where the site sets none.
+        """
         snapshots = self.gather(nodes, dcgm=dcgm, fio=fio)
-        site = (
-            self.site if self.site.gpus_per_node or not gpus else self.site.model_copy(update={"gpus_per_node": gpus})
+        site = self.site
+        if gpus and not site.gpus_per_node:
+            site = site.model_copy(update={"gpus_per_node": gpus})
+        flaky_gpus = find_flaky_gpus(
+            self.history.cards(), self.clock.now(), days=site.lemon_days, limit=site.lemon_score
         )
-        cards = self.history.cards()
-        lemons = remembered.find_lemons(
-            cards, self.clock.now(), days=site.lemon_days, limit=site.lemon_score
-        )  # fmt: skip
         priors = {node: self.history.read(node).prior for node in snapshots}
-        verdicts = judge_all(snapshots, priors, site, self.busy, lemons)
+        verdicts = judge_all(snapshots, priors, site, self.busy, flaky_gpus)
         problems: tuple[str, ...] = ()
         try:
-            records = self.history.save(
-                [(snapshots[verdict.node], verdict) for verdict in verdicts], baseline_hours=site.xid_hours
-            )  # fmt: skip
+            checks = [(snapshots[verdict.node], verdict) for verdict in verdicts]
+            records = self.history.save(checks, baseline_hours=site.xid_hours)
         except (OpsctlError, OSError) as error:
             problems = (f"the history could not be written: {error}",)
             records = [self.history.read(node) for node in snapshots]
         return CheckedNodes(
-            verdicts=tuple(verdicts), snapshots=snapshots, records={record.node: record for record in records},
+            verdicts=tuple(verdicts),
+            snapshots=snapshots,
+            records={record.node: record for record in records},
             problems=problems,
-        )  # fmt: skip
+        )
 
     def gather(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "") -> dict[str, NodeSnapshot]:
-        """Ask each node once."""
+        """Run the gathering script once on every node. Return the parsed answers by node. Raises nothing."""
         mark, site = f"@@{secrets.token_hex(8)}", self.site
-        scan = FioScan(directory=fio, mib=site.fio_mib, seconds=site.fio_seconds) if fio else None
-        text = script(mark, seconds=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
-        timeout = longest(site.section_seconds, dcgm, scan)
+        scan = FioScan(directory=fio, mib=site.fio_mib, timeout_s=site.fio_seconds) if fio else None
+        script = render_script(mark, section_timeout_s=site.section_seconds, mounts=site.mounts, dcgm=dcgm, fio=scan)
+        timeout = compute_timeout_s(site.section_seconds, dcgm, scan)
         snapshots: dict[str, NodeSnapshot] = {}
 
-        def ask(node: str) -> Answer:
-            moment = self.clock.now()
-            answer = self.fanout.run_on(node, ("sh", "-s"), timeout=timeout, stdin=text)
-            snapshots[node] = parse(replace(answer, node=node), mark, moment=moment, answered=self.clock.now())
+        def gather_from(node: str) -> Answer:
+            sent_at = self.clock.now()
+            answer = self.fanout.run_on(node, ("sh", "-s"), timeout=timeout, stdin=script)
+            answered_at = self.clock.now()
+            snapshots[node] = parse(replace(answer, node=node), mark, sent_at=sent_at, answered_at=answered_at)
             return answer
 
-        self.fanout.map_nodes(nodes, ask)
+        self.fanout.map_nodes(nodes, gather_from)
         return {node: snapshots[node] for node in dict.fromkeys(nodes)}
 
 
@@ -85,11 +88,12 @@ def judge_all(
     priors: Mapping[str, NodeBaseline],
     site: HealthSettings,
     busy: Mapping[str, bool],
-    lemons: Mapping[str, str],
+    flaky_gpus: Mapping[str, str],
 ) -> list[Verdict]:
-    """A verdict on each. Pure."""
-    check_input = with_common(CheckInput(site=site, lemons=dict(lemons)), snapshots.values())
-    return [
-        judge(snapshot, replace(check_input, prior=priors.get(node, NodeBaseline()), busy=busy.get(node)))
-        for node, snapshot in snapshots.items()
-    ]  # fmt: skip
+    """Return the verdict on every node. Pure."""
+    common = add_usual_versions(CheckInput(site=site, flaky_gpus=dict(flaky_gpus)), snapshots.values())
+    verdicts = []
+    for node, snapshot in snapshots.items():
+        check_input = replace(common, prior=priors.get(node, NodeBaseline()), busy=busy.get(node))
+        verdicts.append(judge(snapshot, check_input))
+    return verdicts

@@ -76,10 +76,13 @@ class Section:
             return "did not answer in time"
         if self.code == 127:
             return "is not installed"
+        if self.code == 0:
+            return ""
         text = " ".join((self.err.strip() or self.out.strip()).split())
-        return "" if self.code == 0 else f"exit code {self.code}" + (f": {text[:160]}" if text else "")
+        return f"exit code {self.code}" + (f": {text[:MAX_ERROR_CHARS]}" if text else "")
 
 
+MAX_ERROR_CHARS = 160
 NONE = "none"
 """The version of a library that a node lacks."""
 NOT_GATHERED = Section(code=1, err="was not gathered")
@@ -106,7 +109,7 @@ class Gpu:
     persistence: bool | None = None
     mig: bool | None = None
     ecc: dict[str, int] = field(default_factory=dict)
-    """Such as `volatile.sram_uncorrectable`; only what is a number."""
+    """Error counts by name, such as `volatile.sram_uncorrectable`."""
     sram_threshold: bool | None = None
     rows_pending: bool | None = None
     rows_failed: bool | None = None
@@ -116,18 +119,19 @@ class Gpu:
     recovery: str | None = None
     clocks: frozenset[str] | None = None
     """Active clock event reasons, such as `hw_thermal_slowdown`."""
-    temperature: int | None = None
-    slow_at: int | None = None
-    margin: int | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    """Temperature from which on the GPU slows down."""
+    margin_c: int | None = None
     """Degrees below the limit; newer drivers report the margin instead of the limit."""
-    slow_margin: int | None = None
-    power_limit: float | None = None
-    default_power_limit: float | None = None
-    width: int | None = None
-    max_width: int | None = None
+    slowdown_margin_c: int | None = None
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    pcie_lanes: int | None = None
+    max_pcie_lanes: int | None = None
     replays: int | None = None
-    use: int | None = None
-    """Percent."""
+    """PCIe replays since driver load."""
+    use_percent: int | None = None
     processes: tuple[GpuProcess, ...] = ()
 
 
@@ -137,13 +141,13 @@ class Smi:
     attached: int | None
     gpus: tuple[Gpu, ...]
     messages: str = ""
-    """What nvidia-smi printed before and after the XML."""
+    """Text that nvidia-smi printed before and after the XML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
-    age: float | None
-    """Seconds; None for a line without a time."""
+    age_s: float | None
+    """None for a line without a time."""
     text: str
 
 
@@ -152,8 +156,8 @@ class NodeProcess:
     pid: int
     uid: int
     state: str
-    age: float
-    started: int
+    age_s: float
+    start_ticks: int
     """Start time in kernel ticks since boot. A later process with the same PID has another start time."""
     name: str
 
@@ -205,11 +209,11 @@ class NodeSnapshot:
     """User ID under which the script ran."""
     in_job: bool = False
     """True inside a job, which may see only its own GPUs."""
-    skew: float | None = None
-    """Seconds that the node's clock is ahead of this machine's clock, within `skew_error`."""
-    skew_error: float = 0.0
-    clock_offset: float | None = None
-    """Clock offset in seconds, as the node's time service reports."""
+    skew_s: float | None = None
+    """Time by which the node's clock is ahead of this machine's clock, within `skew_error_s`."""
+    skew_error_s: float = 0.0
+    clock_offset_s: float | None = None
+    """Clock offset, as the node's time service reports."""
     kernel_version: str = ""
     libraries: dict[str, str] = field(default_factory=dict)
     """Versions of the libraries that the node's linker finds."""
@@ -273,5 +277,5 @@ class CheckInput:
     kernel_version: str = ""
     libraries: dict[str, str] = field(default_factory=dict)
     """The most frequent versions, as above."""
-    lemons: dict[str, str] = field(default_factory=dict)
+    flaky_gpus: dict[str, str] = field(default_factory=dict)
     """Summaries of flaky GPUs, by UUID and by serial number."""

@@ -12,91 +12,95 @@ from xml.etree import ElementTree as ET
 
 from opsctl.nodes.health.node_state import Gpu, GpuProcess, Smi
 
+END_TAG = "</nvidia_smi_log>"
 YES = frozenset({"yes", "1", "enabled", "active"})
 NO = frozenset({"no", "0", "disabled", "not active"})
 NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,6})?", re.ASCII)
 BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.\d)?", re.ASCII)
 UNCORRECTABLE = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
-LINK = re.compile(r"^\s*Link (\d{1,3}): (.*)$", re.ASCII)
-CARD = re.compile(r"^\s*GPU \d+:.*\(UUID: ([^)\s]{1,100})\)")
+LINK_LINE = re.compile(r"^\s*Link (\d{1,3}): (.*)$", re.ASCII)
+GPU_LINE = re.compile(r"^\s*GPU \d+:.*\(UUID: ([^)\s]{1,100})\)")
 
 
 def parse_smi(text: str) -> Smi | None:
     """Parse the output of `nvidia-smi -q -x`. Return None for incomplete output."""
-    start, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
+    start, end = text.find("<nvidia_smi_log"), text.rfind(END_TAG)
     if start < 0 or end < 0 or "<!ENTITY" in text:
         return None
-    end += len("</nvidia_smi_log>")
+    end += len(END_TAG)
     try:
-        root = ET.fromstring(text[start:end])  # noqa: S314 (as above)
+        root = ET.fromstring(text[start:end])  # noqa: S314 (the text declares no entities)
     except (ET.ParseError, ValueError, RecursionError):
         return None
-    around = re.sub(r"<[?!][^>]*>", "", text[:start] + text[end:])
-    attached = whole(read_text(root, "attached_gpus"))
-    if attached is None:  # every version prints the number; output without it is incomplete
+    messages = re.sub(r"<[?!][^>]*>", "", text[:start] + text[end:])
+    attached = parse_int(read_text(root, "attached_gpus"))
+    if attached is None:  # every version prints the number of GPUs: output without the number is incomplete
         return None
-    gpus = tuple(_gpu(element) for element in root.findall("gpu"))
     return Smi(
-        driver=read_text(root, "driver_version") or "", attached=attached, gpus=gpus, messages=" ".join(around.split())
-    )  # fmt: skip
+        driver=read_text(root, "driver_version") or "",
+        attached=attached,
+        gpus=tuple(_parse_gpu(element) for element in root.findall("gpu")),
+        messages=" ".join(messages.split()),
+    )
 
 
-def _gpu(card: ET.Element) -> Gpu:
+def _parse_gpu(card: ET.Element) -> Gpu:
     return Gpu(
         uuid=read_text(card, "uuid") or "",
         serial=read_text(card, "serial") or "",
-        bus=bus_of(read_text(card, "pci/pci_bus_id") or card.get("id") or ""),
+        bus=normalize_bus(read_text(card, "pci/pci_bus_id") or card.get("id") or ""),
         name=read_text(card, "product_name") or "",
-        persistence=truth(read_text(card, "persistence_mode")),
-        mig=truth(read_text(card, "mig_mode/current_mig")),
-        ecc=dict(_ecc(card)),
-        sram_threshold=truth(read_text(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
-        rows_pending=truth(read_text(card, "remapped_rows/remapped_row_pending")),
-        rows_failed=truth(read_text(card, "remapped_rows/remapped_row_failure")),
-        rows_used_up=whole(read_text(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
-        reset_required=truth(read_text(card, "gpu_reset_status/reset_required")),
+        persistence=parse_bool(read_text(card, "persistence_mode")),
+        mig=parse_bool(read_text(card, "mig_mode/current_mig")),
+        ecc=dict(_read_ecc(card)),
+        sram_threshold=parse_bool(read_text(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
+        rows_pending=parse_bool(read_text(card, "remapped_rows/remapped_row_pending")),
+        rows_failed=parse_bool(read_text(card, "remapped_rows/remapped_row_failure")),
+        rows_used_up=parse_int(read_text(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
+        reset_required=parse_bool(read_text(card, "gpu_reset_status/reset_required")),
         recovery=read_text(card, "gpu_recovery_action"),
-        clocks=_clocks(card),
-        temperature=whole(read_text(card, "temperature/gpu_temp")),
-        slow_at=whole(read_text(card, "temperature/gpu_temp_slow_threshold")),
-        margin=whole(read_text(card, "temperature/gpu_temp_tlimit")),
-        slow_margin=whole(read_text(card, "temperature/gpu_temp_slow_tlimit_threshold")),
-        power_limit=_power(card, "current_power_limit", "power_limit"),
-        default_power_limit=_power(card, "default_power_limit", "default_power_limit"),
-        width=whole(read_text(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
-        max_width=whole(read_text(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
-        replays=whole(read_text(card, "pci/replay_counter")),
-        use=whole(read_text(card, "utilization/gpu_util")),
-        processes=tuple(_processes(card)),
+        clocks=_read_clocks(card),
+        temperature_c=parse_int(read_text(card, "temperature/gpu_temp")),
+        slowdown_c=parse_int(read_text(card, "temperature/gpu_temp_slow_threshold")),
+        margin_c=parse_int(read_text(card, "temperature/gpu_temp_tlimit")),
+        slowdown_margin_c=parse_int(read_text(card, "temperature/gpu_temp_slow_tlimit_threshold")),
+        power_limit_w=_read_power_w(card, "current_power_limit", "power_limit"),
+        default_power_limit_w=_read_power_w(card, "default_power_limit", "default_power_limit"),
+        pcie_lanes=parse_int(read_text(card, "pci/pci_gpu_link_info/link_widths/current_link_width")),
+        max_pcie_lanes=parse_int(read_text(card, "pci/pci_gpu_link_info/link_widths/max_link_width")),
+        replays=parse_int(read_text(card, "pci/replay_counter")),
+        use_percent=parse_int(read_text(card, "utilization/gpu_util")),
+        processes=tuple(_read_processes(card)),
     )
 
 
 def read_text(card: ET.Element, path: str) -> str | None:
     """Return the text at a path, None for missing text and for text such as `N/A`."""
     text = (card.findtext(path) or "").strip()
-    lacks = text.strip("[]").lower() in {"", "n/a", "not supported", "unknown error", "unknown"}
-    return None if lacks or "deprecated" in text or "not supported" in text.lower() else text
+    is_missing = text.strip("[]").lower() in {"", "n/a", "not supported", "unknown error", "unknown"}
+    return None if is_missing or "deprecated" in text or "not supported" in text.lower() else text
 
 
-def truth(text: str | None) -> bool | None:
+def parse_bool(text: str | None) -> bool | None:
+    """Parse the words of YES and NO. Return None for other text."""
     word = (text or "").lower()
     if word in YES:
         return True
     return False if word in NO else None
 
 
-def number(text: str | None) -> float | None:
-    """Return the number at the start: `500.00 W`, `16x`, `-2 C`."""
+def parse_number(text: str | None) -> float | None:
+    """Parse the number at the start of text such as `500.00 W`, `16x` or `-2 C`."""
     match = NUMBER.match(text or "")
     return float(match[0]) if match else None
 
 
-def whole(text: str | None) -> int | None:
-    value = number(text)
+def parse_int(text: str | None) -> int | None:
+    value = parse_number(text)
     return None if value is None else int(value)
 
 
-def bus_of(text: str) -> str:
+def normalize_bus(text: str) -> str:
     """Return `0000:10:1c` for `00000000:10:1C.0` or `PCI:0000:10:1c`; an empty string for other text."""
     match = BUS.fullmatch(text.strip().lower().removeprefix("pci:"))
     if match is None:
@@ -105,35 +109,36 @@ def bus_of(text: str) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}"
 
 
-def _ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
+def _read_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
     for span in ("volatile", "aggregate"):
         for name in ("sram_correctable", "dram_correctable", "dram_uncorrectable"):
-            if (count := whole(read_text(card, f"ecc_errors/{span}/{name}"))) is not None:
+            count = parse_int(read_text(card, f"ecc_errors/{span}/{name}"))
+            if count is not None:
                 yield f"{span}.{name}", count
-        parts = [whole(read_text(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
+        parts = [parse_int(read_text(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
         known = [part for part in parts if part is not None]
         if known:
             yield f"{span}.sram_uncorrectable", sum(known)
 
 
-def _clocks(card: ET.Element) -> frozenset[str] | None:
+def _read_clocks(card: ET.Element) -> frozenset[str] | None:
     """Return the active clock event reasons. Drivers before 535 call them throttle reasons."""
     for word in ("event", "throttle"):
         table = card.find(f"clocks_{word}_reasons")
         if table is not None:
             start = f"clocks_{word}_reason_"
-            return frozenset(element.tag.removeprefix(start) for element in table if truth(element.text) is True)
+            return frozenset(element.tag.removeprefix(start) for element in table if parse_bool(element.text) is True)
     return None
 
 
-def _power(card: ET.Element, new: str, old: str) -> float | None:
-    value = number(read_text(card, f"gpu_power_readings/{new}"))
-    return value if value is not None else number(read_text(card, f"power_readings/{old}"))
+def _read_power_w(card: ET.Element, new: str, old: str) -> float | None:
+    value = parse_number(read_text(card, f"gpu_power_readings/{new}"))
+    return value if value is not None else parse_number(read_text(card, f"power_readings/{old}"))
 
 
-def _processes(card: ET.Element) -> Iterator[GpuProcess]:
+def _read_processes(card: ET.Element) -> Iterator[GpuProcess]:
     for element in card.findall("processes/process_info"):
-        pid = whole(read_text(element, "pid"))
+        pid = parse_int(read_text(element, "pid"))
         if pid is not None and pid > 0:
             yield GpuProcess(
                 pid=pid, kind=read_text(element, "type") or "", name=read_text(element, "process_name") or ""
@@ -144,26 +149,26 @@ def parse_links(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[
     """Parse `nvidia-smi nvlink --status`. Return the links that are up, and those that are down, by UUID."""
     up: dict[str, tuple[int, ...]] = {}
     down: dict[str, tuple[int, ...]] = {}
-    card = ""
+    uuid = ""
     for line in text.splitlines():
-        if match := CARD.match(line):
-            card = match[1]
-            up[card], down[card] = (), ()
-        elif card and (link := LINK.match(line)):
+        if match := GPU_LINE.match(line):
+            uuid = match[1]
+            up[uuid], down[uuid] = (), ()
+        elif uuid and (link := LINK_LINE.match(line)):
             if "GB/s" in link[2]:
-                up[card] = (*up[card], int(link[1]))
+                up[uuid] = (*up[uuid], int(link[1]))
             elif "inactive" in link[2].lower():
-                down[card] = (*down[card], int(link[1]))
+                down[uuid] = (*down[uuid], int(link[1]))
     return up, down
 
 
 def parse_link_errors(text: str) -> dict[str, int]:
     """Parse `nvidia-smi nvlink -e`. Return the sum of the error counters since driver load, by UUID."""
     sums: dict[str, int] = {}
-    card = ""
+    uuid = ""
     for line in text.splitlines():
-        if match := CARD.match(line):
-            card = match[1]
-        elif card and (count := re.search(r"Errors?: (\d{1,15})\s*$", line, re.ASCII)):
-            sums[card] = sums.get(card, 0) + int(count[1])
+        if match := GPU_LINE.match(line):
+            uuid = match[1]
+        elif uuid and (count := re.search(r"Errors?: (\d{1,15})\s*$", line, re.ASCII)):
+            sums[uuid] = sums.get(uuid, 0) + int(count[1])
     return sums

@@ -3,130 +3,172 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.fio_output import parse_fio
-from opsctl.nodes.health.node_state import NodeSnapshot, Section
+from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
 from opsctl.ports import Answer
 
 SCRIPT = Path(__file__).with_name("gather.sh")
-DCGM_SECONDS = {0: 0, 1: 120, 2: 600, 3: 2400, 4: 10800}
-"""What `dcgmi diag` may take at each level."""
-TOTAL_EXTRA = 15
-"""Seconds that the script may take beyond its slowest question."""
+DCGM_TIMEOUT_S = {0: 0, 1: 120, 2: 600, 3: 2400, 4: 10800}
+"""Time limit of `dcgmi diag`, by level."""
+EXTRA_TIMEOUT_S = 15
+"""Time that the script may take beyond its slowest section."""
+MAX_ERROR_CHARS = 160
+MAX_HINT_CHARS = 400
+ERRORS_ON_STDOUT = frozenset({"smi", "amd", "dcgm", "nvlink"})
+"""Sections whose programs print errors to stdout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FioScan:
-    """A file system to be measured on each node: a file is written there, read, and removed."""
+    """A file system that every node measures: fio writes a file there, reads the file and removes the file."""
 
     directory: str
     mib: int
-    seconds: float
-    """For all of it."""
+    timeout_s: float
+    """Time limit of the whole measurement."""
 
 
-def script(
-    mark: str, *, seconds: float, mounts: Sequence[str] = (), dcgm: int = 0, fio: FioScan | None = None
-) -> str:  # fmt: skip
-    """What runs on a node: nothing there is changed by it, but for the file of `fio`, which it removes."""
-    values = {"MARK": mark, "LIMIT": str(max(1, round(seconds))), "MOUNTS": "\n".join(mounts), "DCGM": str(dcgm),
-              "DCGM_LIMIT": str(DCGM_SECONDS[dcgm])}  # fmt: skip
+def render_script(
+    mark: str, *, section_timeout_s: float, mounts: Sequence[str] = (), dcgm: int = 0, fio: FioScan | None = None
+) -> str:
+    """Return the script that runs on a node. The script changes nothing there, except for fio's temporary file."""
+    values = {
+        "MARK": mark,
+        "LIMIT": str(max(1, round(section_timeout_s))),
+        "MOUNTS": "\n".join(mounts),
+        "DCGM": str(dcgm),
+        "DCGM_LIMIT": str(DCGM_TIMEOUT_S[dcgm]),
+    }
     if fio:
-        values |= {"FIO": fio.directory, "FIO_MIB": str(fio.mib), "FIO_LIMIT": str(max(1, round(fio.seconds)))}
+        values |= {"FIO": fio.directory, "FIO_MIB": str(fio.mib), "FIO_LIMIT": str(max(1, round(fio.timeout_s)))}
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items()) + SCRIPT.read_text()
 
 
-def longest(seconds: float, dcgm: int, fio: FioScan | None = None) -> float:
-    """How long the script may take."""
-    return max(seconds, DCGM_SECONDS[dcgm], fio.seconds if fio else 0) + TOTAL_EXTRA
+def compute_timeout_s(section_timeout_s: float, dcgm: int, fio: FioScan | None = None) -> float:
+    """Return the time limit of the whole script."""
+    return max(section_timeout_s, DCGM_TIMEOUT_S[dcgm], fio.timeout_s if fio else 0) + EXTRA_TIMEOUT_S
 
 
-def split(text: str, mark: str) -> tuple[dict[str, Section], bool]:
-    """The answers by question, and whether there are all of them. Half an answer is none."""
-    sections: dict[str, Section] = {}
-    name, code, out, into = "", None, [""], [""]
+@dataclass(slots=True)
+class _SectionReader:
+    """Collects the sections of the script's output. An incomplete section is dropped."""
+
+    sections: dict[str, Section] = field(default_factory=dict)
+    name: str = ""
+    code: int | None = None
+    out: list[str] = field(default_factory=list)
+    err: list[str] = field(default_factory=list)
+    is_err: bool = False
+
+    def add(self, line: str) -> None:
+        (self.err if self.is_err else self.out).append(line)
+
+    def begin(self, name: str, code: str) -> None:
+        self.name, self.code = name, host_output.parse_int(code)
+        self.out, self.err, self.is_err = [], [], False
+
+    def end(self) -> None:
+        """Store the current section, if one has begun."""
+        if self.name:
+            out = "".join(self.out).rstrip("\n")
+            err = "".join(self.err).rstrip("\n") if self.is_err else out
+            self.sections[self.name] = Section(code=self.code, out=out, err=err)
+        self.name = ""
+
+
+def split_sections(text: str, mark: str) -> tuple[dict[str, Section], bool]:
+    """Return the sections by name, and whether the output is complete. An incomplete section is dropped."""
+    reader = _SectionReader()
     for line in text.splitlines(keepends=True):
         words = line.split()
         if words[:1] != [mark]:
-            into.append(line)
+            reader.add(line)
             continue
-        if name and words[1:2] != ["err"]:
-            sections[name] = Section(code=code, out="".join(out).rstrip("\n"), err="".join(into).rstrip("\n"))
-            name = ""
-        if words[1:2] == ["begin"] and len(words) == 4:
-            name, code = words[2], host_output.digits(words[3])
-            out = into = []
-        elif words[1:2] == ["err"]:
-            into = []
-        elif words[1:2] == ["done"]:
-            return sections, True
-    return sections, False
+        kind = words[1] if len(words) > 1 else ""
+        if kind == "err":
+            reader.err, reader.is_err = [], True
+            continue
+        reader.end()
+        if kind == "begin" and len(words) == 4:
+            reader.begin(words[2], words[3])
+        elif kind == "done":
+            return reader.sections, True
+    return reader.sections, False
 
 
-def parse(answer: Answer, mark: str, *, moment: datetime, answered: datetime) -> NodeSnapshot:
-    """Parse a node's answer. `moment` and `answered` are this machine's times of the request and of the answer."""
+def parse(answer: Answer, mark: str, *, sent_at: datetime, answered_at: datetime) -> NodeSnapshot:
+    """Parse a node's answer. `sent_at` and `answered_at` are this machine's times of the request and of the answer."""
     if answer.code is None and mark not in answer.out:
-        return NodeSnapshot(node=answer.node, at=answered, by=answer.by, problem=answer.problem or "no answer")
-    sections, is_whole = split(answer.out, mark)
-    problem = "" if is_whole and sections else answer.problem or "the node's answer is incomplete"
-    if not sections and answer.code is not None:
-        text = " ".join((answer.err or answer.out).split())[:160]
-        problem = f"the node printed unexpected output (exit code {answer.code}): {text}"
-    about = host_output.settings(_out(sections, "host"))
-    uptime = host_output.decimal(about.get("uptime", ""))
-    now = host_output.decimal(about.get("now", ""))
-    middle = (moment.timestamp() + answered.timestamp()) / 2
-    up, down = nvidia_smi.parse_links(_out(sections, "nvlink"))
-    shm = next(host_output.parse_df(_out(sections, "shm")), (None, None))
+        return NodeSnapshot(node=answer.node, at=answered_at, by=answer.by, problem=answer.problem or "no answer")
+    sections, is_complete = split_sections(answer.out, mark)
+    outputs = {name: section.out for name, section in sections.items() if section.code == 0}
+    host = host_output.parse_settings(outputs.get("host", ""))
+    uptime_s = host_output.parse_float(host.get("uptime", ""))
+    now = host_output.parse_float(host.get("now", ""))
+    middle = (sent_at.timestamp() + answered_at.timestamp()) / 2
+    up, down = nvidia_smi.parse_links(outputs.get("nvlink", ""))
+    shm_kb, shm_percent = next(host_output.parse_df(outputs.get("shm", "")), (None, None))
+    kernel = outputs.get("kernel")
     return NodeSnapshot(
         node=answer.node,
-        at=answered,
+        at=answered_at,
         by=answer.by,
-        problem=problem,
-        sections={name: Section(code=section.code, err=_hint(name, section)) for name, section in sections.items()},
-        boot=about.get("boot", ""),
-        uid=host_output.digits(about.get("uid", "")),
-        in_job=bool(about.get("job")) or answer.by in {"srun", "job"},
-        skew=None if now is None else now - middle,
-        skew_error=(answered - moment).total_seconds() / 2,
-        clock_offset=host_output.parse_offset(_out(sections, "clock")),
-        kernel_version=about.get("kernel", ""),
-        libraries=host_output.parse_libraries(_out(sections, "libraries")),
-        memory_kb=host_output.digits(about.get("memory", "")),
-        smi=(nvidia_smi.parse_smi(sections["smi"].out) if "smi" in sections else None)
-        or parse_amd(_out(sections, "amd")),
-        on_bus=len(_out(sections, "pci").split()) if _ended(sections, "pci") else None,
+        problem=_describe_problem(answer, sections, is_complete=is_complete),
+        sections={
+            name: Section(code=section.code, err=_find_error(name, section)) for name, section in sections.items()
+        },
+        boot=host.get("boot", ""),
+        uid=host_output.parse_int(host.get("uid", "")),
+        in_job=bool(host.get("job")) or answer.by in {"srun", "job"},
+        skew_s=None if now is None else now - middle,
+        skew_error_s=(answered_at - sent_at).total_seconds() / 2,
+        clock_offset_s=host_output.parse_offset(outputs.get("clock", "")),
+        kernel_version=host.get("kernel", ""),
+        libraries=host_output.parse_libraries(outputs.get("libraries", "")),
+        memory_kb=host_output.parse_int(host.get("memory", "")),
+        smi=_parse_gpus(sections, outputs),
+        on_bus=len(outputs["pci"].split()) if "pci" in outputs else None,
         links=up,
         links_down=down,
-        link_errors=nvidia_smi.parse_link_errors(_out(sections, "nvlink_errors")),
-        kernel=host_output.parse_kernel(_out(sections, "kernel"), uptime) if _ended(sections, "kernel") else None,
-        shm_kb=shm[0],
-        shm_percent=shm[1],
-        processes=host_output.parse_processes(_out(sections, "processes"), uptime),
-        ports=host_output.parse_ports(_out(sections, "infiniband")),
+        link_errors=nvidia_smi.parse_link_errors(outputs.get("nvlink_errors", "")),
+        kernel=None if kernel is None else host_output.parse_kernel(kernel, uptime_s),
+        shm_kb=shm_kb,
+        shm_percent=shm_percent,
+        processes=host_output.parse_processes(outputs.get("processes", ""), uptime_s),
+        ports=host_output.parse_ports(outputs.get("infiniband", "")),
         mounts=tuple(
             host_output.parse_mount(section) for name, section in sections.items() if name.startswith("mount_")
         ),
         dcgm=host_output.parse_dcgm(sections["dcgm"].out) if "dcgm" in sections else None,
-        fio=parse_fio(_out(sections, "fio")),
+        fio=parse_fio(outputs.get("fio", "")),
     )
 
 
-def _ended(sections: dict[str, Section], name: str) -> bool:
-    return name in sections and sections[name].code == 0
+def _describe_problem(answer: Answer, sections: Mapping[str, Section], *, is_complete: bool) -> str:
+    """Return why data is missing; an empty string for complete data."""
+    if not sections and answer.code is not None:
+        text = " ".join((answer.err or answer.out).split())[:MAX_ERROR_CHARS]
+        return f"the node printed unexpected output (exit code {answer.code}): {text}"
+    if is_complete and sections:
+        return ""
+    return answer.problem or "the node's answer is incomplete"
 
 
-def _out(sections: dict[str, Section], name: str) -> str:
-    """What it printed, if it ended well."""
-    return sections[name].out if _ended(sections, name) else ""
+def _parse_gpus(sections: Mapping[str, Section], outputs: Mapping[str, str]) -> Smi | None:
+    """Return the data of nvidia-smi, whose output counts for any exit code, or else the data of amd-smi."""
+    smi = nvidia_smi.parse_smi(sections["smi"].out) if "smi" in sections else None
+    return smi or parse_amd(outputs.get("amd", ""))
 
 
-def _hint(name: str, section: Section) -> str:
-    """What is kept to say why: a failing nvidia-smi prints its error to stdout."""
-    return section.err or (section.out[-400:] if section.code and name in {"smi", "amd", "dcgm", "nvlink"} else "")
+def _find_error(name: str, section: Section) -> str:
+    """Return the error output of a section. A failing nvidia-smi prints its error to stdout."""
+    if section.err or not section.code or name not in ERRORS_ON_STDOUT:
+        return section.err
+    return section.out[-MAX_HINT_CHARS:]

@@ -13,17 +13,17 @@ from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, Health
 
 def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
     """Judge a node: faulty or degraded by evidence only; healthy only if no required check is unknown."""
-    results = tuple(_results(snapshot, check_input))
+    results = tuple(_run_checks(snapshot, check_input))
     return Verdict(
         node=snapshot.node,
-        health=_health(results, snapshot, check_input),
+        health=_decide_health(results, snapshot, check_input),
         results=results,
         at=snapshot.at,
         by=snapshot.by,
     )
 
 
-def _results(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
+def _run_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
     if snapshot.problem:
         yield CheckResult(
             check="reach", severity=Severity.UNKNOWN, evidence=snapshot.problem, remedy="opsctl exec -w NODE uptime"
@@ -33,7 +33,7 @@ def _results(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckR
             yield from check(snapshot, check_input)
 
 
-def _health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input: CheckInput) -> Health:
+def _decide_health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input: CheckInput) -> Health:
     severities = {result.severity for result in results}
     if Severity.FAULTY in severities:
         return Health.FAULTY
@@ -47,22 +47,27 @@ def _health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input:
     return Health.UNKNOWN if blind or snapshot.problem else Health.HEALTHY
 
 
-def with_common(check_input: CheckInput, snapshots: Iterable[NodeSnapshot]) -> CheckInput:
-    """With the driver, the kernel and the libraries of most of these nodes; nothing where two are as frequent, for then
-    none is odd."""
+def add_usual_versions(check_input: CheckInput, snapshots: Iterable[NodeSnapshot]) -> CheckInput:
+    """Return `check_input` with the most frequent driver, kernel and libraries of these nodes.
+
+    A version is empty if two versions are the most frequent: then no node differs from most nodes.
+    """
     node_snapshots = list(snapshots)
     library_sets = [snapshot.libraries for snapshot in node_snapshots if snapshot.libraries]
     names = sorted({*chain(*library_sets)})
     return replace(
         check_input,
-        driver=_most(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
-        kernel_version=_most(snapshot.kernel_version for snapshot in node_snapshots),
-        libraries={name: _most(libraries.get(name, NONE) for libraries in library_sets) for name in names},
+        driver=_find_most_frequent(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
+        kernel_version=_find_most_frequent(snapshot.kernel_version for snapshot in node_snapshots),
+        libraries={
+            name: _find_most_frequent(libraries.get(name, NONE) for libraries in library_sets) for name in names
+        },
     )
 
 
-def _most(words: Iterable[str]) -> str:
-    counts = Counter(word for word in words if word).most_common(2)
+def _find_most_frequent(versions: Iterable[str]) -> str:
+    """Return the most frequent version that is not empty; an empty string for a tie."""
+    counts = Counter(version for version in versions if version).most_common(2)
     if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]):
         return ""
     return counts[0][0]

@@ -1,4 +1,4 @@
-"""One command on many nodes: so many at once, each by the first way that works there."""
+"""Run one command on many nodes at the same time, on every node by the first route that works."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ from opsctl.ports import Answer, Shell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fanout:
-    """The ways to nodes, in the order in which they are tried."""
+    """Runs commands on nodes. `shells` are the routes, in the order in which they are tried."""
 
     shells: Sequence[Shell]
     parallel: int = 32
+    """Maximum number of nodes at the same time."""
 
     def run(self, nodes: Iterable[str], argv: Sequence[str], *, timeout: float, stdin: str = "") -> dict[str, Answer]:
-        """Run `argv` on each of `nodes`; an answer for every one. Raises nothing."""
+        """Run `argv` on every node, for at most `timeout` seconds. Return the answers by node. Raises nothing."""
         return self.map_nodes(nodes, lambda node: self.run_on(node, argv, timeout=timeout, stdin=stdin))
 
-    def map_nodes(self, nodes: Iterable[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
-        """What `ask` says of each node, so many at once."""
-        wanted = list(dict.fromkeys(nodes))
-        if not wanted:
+    def map_nodes(self, nodes: Iterable[str], run_on: Callable[[str], Answer]) -> dict[str, Answer]:
+        """Call `run_on` for every node, `parallel` nodes at the same time. Return the answers by node."""
+        unique_nodes = list(dict.fromkeys(nodes))
+        if not unique_nodes:
             return {}
-        with ThreadPoolExecutor(min(self.parallel, len(wanted)), thread_name_prefix="node") as pool:
-            return dict(zip(wanted, pool.map(ask, wanted), strict=True))
+        with ThreadPoolExecutor(min(self.parallel, len(unique_nodes)), thread_name_prefix="node") as pool:
+            return dict(zip(unique_nodes, pool.map(run_on, unique_nodes), strict=True))
 
     def run_on(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        """By the first way by which the command may have begun: it must not run twice."""
-        tried: list[str] = []
+        """Run `argv` on one node. The next route is tried only if the command certainly did not start."""
+        problems: list[str] = []
         for shell in self.shells:
             if not shell.reaches(node):
                 continue
             answer = shell.run(node, argv, timeout=timeout, stdin=stdin)
             if answer.code is not None or answer.may_have_run:
                 return answer
-            tried.append(answer.problem)
-        return Answer(node=node, by="", problem="; ".join(tried) or "no way leads there", may_have_run=False)
+            problems.append(answer.problem)
+        problem = "; ".join(problems) or "no route leads to the node"
+        return Answer(node=node, by="", problem=problem, may_have_run=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGroup:
-    """Nodes that answered the same."""
+    """Nodes with the same answer."""
 
     nodes: tuple[str, ...]
     answer: Answer
@@ -54,11 +56,12 @@ class AnswerGroup:
         return fold(self.nodes)
 
 
-def grouped(answers: Iterable[Answer]) -> list[AnswerGroup]:
-    """Nodes by identical result, the largest group last: what is odd comes first."""
-    same: dict[Answer, list[str]] = {}
+def group_answers(answers: Iterable[Answer]) -> list[AnswerGroup]:
+    """Group nodes by answer: failures before successes, then the smallest group first."""
+    nodes_by_answer: dict[Answer, list[str]] = {}
     for answer in answers:
-        plain = answer.problem.replace(answer.node, "NODE") if answer.node else answer.problem
-        same.setdefault(replace(answer, node="", by="", problem=plain), []).append(answer.node)
-    groups = [AnswerGroup(nodes=tuple(sorted(nodes)), answer=answer) for answer, nodes in same.items()]
+        problem = answer.problem.replace(answer.node, "NODE") if answer.node else answer.problem
+        shared = replace(answer, node="", by="", problem=problem)
+        nodes_by_answer.setdefault(shared, []).append(answer.node)
+    groups = [AnswerGroup(nodes=tuple(sorted(nodes)), answer=answer) for answer, nodes in nodes_by_answer.items()]
     return sorted(groups, key=lambda group: (group.answer.code == 0, len(group.nodes), group.nodes))

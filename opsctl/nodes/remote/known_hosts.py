@@ -1,4 +1,4 @@
-"""Whose host keys are believed: OpenSSH's known_hosts, with its patterns, hashes and revocations."""
+"""Check host keys against OpenSSH's known_hosts files, with patterns, hashed names and revoked keys."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from paramiko.hostkeys import HostKeyEntry, HostKeys, InvalidHostKey
 
 
 class HostKeyChanged(Exception):
-    """The host shows another key than the one that is known, or one that was revoked."""
+    """The host's key differs from the known key, or is revoked."""
 
 
 class HostUnknown(Exception):
-    """Nobody has ever said which key this host has."""
+    """No known_hosts file has a key of this host."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHostLine:
-    names: tuple[str, ...]
+    patterns: tuple[str, ...]
     key: PKey
-    revoked: bool
+    is_revoked: bool
 
 
 @dataclass(slots=True)
 class KnownHosts:
-    """The lines of all files together; new ones go to the first. Safe to use from many threads."""
+    """The lines of all files. New lines are written to the first file. Safe to use from many threads."""
 
     files: Sequence[Path]
     accept_new: bool = False
+    """Whether to trust, and add, the key of a host that no file names."""
     _lines: list[KnownHostLine] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,69 +44,72 @@ class KnownHosts:
             with suppress(OSError):
                 self._lines += parse(file.read_text(errors="replace"))
 
-    def kinds(self, name: str) -> list[str]:
-        """The kinds of keys that are known of this host, so that it can be asked for one of them."""
+    def list_key_types(self, host: str) -> list[str]:
+        """Return the types of a host's known keys, so that the host can be asked for a key of these types."""
         with self._lock:
-            return list(dict.fromkeys(line.key.get_name() for line in self._of(name) if not line.revoked))
+            return list(dict.fromkeys(line.key.get_name() for line in self._find(host) if not line.is_revoked))
 
-    def check(self, name: str, key: PKey) -> None:
-        """Raises HostKeyChanged or HostUnknown unless this is the host's key, or a new host may be believed."""
+    def check(self, host: str, key: PKey) -> None:
+        """Check a host's key; add the key of a new host if `accept_new`. Raises HostKeyChanged, HostUnknown."""
         with self._lock:
-            lines = self._of(name)
+            lines = self._find(host)
             same = [line for line in lines if line.key == key]
-            if any(line.revoked for line in same):
-                raise HostKeyChanged("known_hosts says that its host key was revoked")
+            if any(line.is_revoked for line in same):
+                raise HostKeyChanged("the host key is revoked in known_hosts")
             if same:
                 return
             if lines:
-                raise HostKeyChanged(f"its host key is another than known_hosts has: {key.fingerprint}")
+                raise HostKeyChanged(f"the host key differs from known_hosts: {key.fingerprint}")
             if not self.accept_new:
-                raise HostUnknown("its host key is in no known_hosts")
-            self._add(name, key)
+                raise HostUnknown("the host key is in no known_hosts file")
+            self._add(host, key)
 
-    def _of(self, name: str) -> list[KnownHostLine]:
-        return [line for line in self._lines if _matches(line.names, name)]
+    def _find(self, host: str) -> list[KnownHostLine]:
+        return [line for line in self._lines if _matches(line.patterns, host)]
 
-    def _add(self, name: str, key: PKey) -> None:
-        self._lines.append(KnownHostLine((name,), key, revoked=False))
-        file = self.files[0]
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "rb+") as end:
-            size = end.seek(0, os.SEEK_END)
-            # A last line without an end would become one with ours, and both be lost.
-            is_whole = size == 0 or os.pread(handle, 1, size - 1) == b"\n"
-            end.write(f"{'' if is_whole else chr(10)}{name} {key.get_name()} {key.get_base64()}\n".encode())
+    def _add(self, host: str, key: PKey) -> None:
+        self._lines.append(KnownHostLine(patterns=(host,), key=key, is_revoked=False))
+        path = self.files[0]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            # Appending to a last line without a newline would destroy both lines.
+            is_terminated = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+            newline = "" if is_terminated else "\n"
+            file.write(f"{newline}{host} {key.get_name()} {key.get_base64()}\n".encode())
 
 
 def parse(text: str) -> list[KnownHostLine]:
-    """The lines that make sense. Certificate authorities are not among them: paramiko cannot check certificates."""
-    found = []
-    for number, given in enumerate(text.splitlines(), 1):
-        marker, _, rest = given.strip().partition(" ")
-        revoked = marker == "@revoked"
+    """Return the valid lines. Certificate authorities are left out: paramiko cannot check certificates."""
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        marker, _, rest = line.strip().partition(" ")
+        is_revoked = marker == "@revoked"
         if marker == "@cert-authority":
             continue
         with suppress(InvalidHostKey, SSHException, ValueError, TypeError, IndexError):
-            entry = HostKeyEntry.from_line(rest if revoked else given, number)
+            entry = HostKeyEntry.from_line(rest if is_revoked else line, number)
             if entry is not None and entry.key is not None:
-                found.append(KnownHostLine(tuple(entry.hostnames), entry.key, revoked))
-    return found
+                patterns = tuple(entry.hostnames)
+                lines.append(KnownHostLine(patterns=patterns, key=entry.key, is_revoked=is_revoked))
+    return lines
 
 
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    matched = False
+def _matches(patterns: Sequence[str], host: str) -> bool:
+    """Return whether any pattern matches the host and no negated pattern does."""
+    is_match = False
     for pattern in patterns:
         if pattern.startswith("|1|"):
-            matched = matched or HostKeys.hash_host(name, pattern) == pattern
+            is_match = is_match or HostKeys.hash_host(host, pattern) == pattern
         elif pattern.startswith("!"):
-            if fnmatchcase(name, _glob(pattern[1:])):
+            if fnmatchcase(host, _escape_brackets(pattern[1:])):
                 return False
         else:
-            matched = matched or pattern == name or fnmatchcase(name, _glob(pattern))
-    return matched
+            is_match = is_match or pattern == host or fnmatchcase(host, _escape_brackets(pattern))
+    return is_match
 
 
-def _glob(pattern: str) -> str:
-    """OpenSSH knows `*` and `?`; a bracket is only a bracket there, as in `[host]:port`."""
+def _escape_brackets(pattern: str) -> str:
+    """Return a glob for fnmatch. In OpenSSH only `*` and `?` are special; `[host]:port` is literal."""
     return pattern.replace("[", "[[]")

@@ -1,4 +1,4 @@
-"""On this machine, where it is the node itself."""
+"""Run commands on this machine, if this machine is the node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from opsctl.ports import Answer, Runner, TimedOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """Runs the command here, for the nodes that this machine is."""
+    """Runs commands here for the nodes that this machine is."""
 
     runner: Runner
     names: Collection[str]
+    """Node names of this machine."""
     name: ClassVar[str] = "local"
 
     def reaches(self, node: str) -> bool:
@@ -26,10 +27,16 @@ class Local:
 
 
 def run_here(
-    runner: Runner, node: str, argv: Sequence[str], *, by: str, timeout: float, stdin: str,
+    runner: Runner,
+    node: str,
+    argv: Sequence[str],
+    *,
+    by: str,
+    timeout: float,
+    stdin: str,
     env: Mapping[str, str | None] | None = None,
-) -> Answer:  # fmt: skip
-    """Run a program of this machine; its ending as an Answer."""
+) -> Answer:
+    """Run a program on this machine for at most `timeout` seconds. Return its end as an Answer. Raises nothing."""
     try:
         done = runner.run(argv, timeout=timeout, stdin=stdin, env=env)
     except MissingProgram as error:

@@ -1,4 +1,4 @@
-"""By ssh: host keys checked, keys and agent, one jump host, a limit to everything."""
+"""Run commands by ssh: with checked host keys, keys and agent, an optional jump host, and limits on time and output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import select
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,31 +23,34 @@ from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHo
 from opsctl.ports import Answer, Clock
 from opsctl.settings.health import RemoteSettings
 
-CHUNK = 1 << 16
+SSH_PORT = 22
+CHUNK_BYTES = 1 << 16
+MAX_OUTPUT_BYTES = 16 << 20
+"""Bytes of stdout, and of stderr, that are stored. Further output is read and dropped."""
+POLL_S = 0.05
 JUMP = re.compile(r"(?:(?P<user>[^@,\s]+)@)?(?P<host>[^@:,/\s]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it prints tracebacks of what we answer in words
-MOST_OUTPUT = 16 << 20
-"""Bytes of one answer that are buffer: a command that prints for ever must not eat our memory."""
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # paramiko prints errors that the answer contains
 
 
 class NotReached(Exception):
-    """No command was started."""
+    """The command was not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshTarget:
-    """Where a node is, by the site's settings and ssh's own."""
+    """The address and the login of a node, from the site's settings and ssh's configuration."""
 
     host: str
     port: int
     user: str
     keys: tuple[str, ...] = ()
+    """Paths of private keys; empty for ssh's default keys."""
     jump: str = ""
 
     @property
     def known_as(self) -> str:
-        """As known_hosts writes it."""
-        return self.host if self.port == 22 else f"[{self.host}]:{self.port}"
+        """Return the host's name in known_hosts."""
+        return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
 
 
 @dataclass(slots=True)
@@ -61,161 +64,173 @@ class Ssh:
     name: ClassVar[str] = "ssh"
 
     @classmethod
-    def of(cls, settings: RemoteSettings, clock: Clock) -> Ssh:
-        """With the files that `settings` names; one that is missing or broken is as if it were empty."""
+    def from_settings(cls, settings: RemoteSettings, clock: Clock) -> Ssh:
+        """Read the files that `settings` names. A missing or broken file counts as empty."""
         config = SSHConfig()
         with suppress(OSError, ConfigParseError, UnicodeDecodeError):
             config = SSHConfig.from_path(str(Path(settings.ssh_config).expanduser()))
         files = [Path(file).expanduser() for file in settings.known_hosts]
         return cls(settings, KnownHosts(files, settings.accept_new), config, clock)
 
-    def reaches(self, node: str) -> bool:  # noqa: ARG002 (whether a node answers ssh shows when it is asked)
+    def reaches(self, node: str) -> bool:  # noqa: ARG002 (only a connection shows whether a node is reachable)
         return True
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        until = self.clock.monotonic() + timeout
+        deadline = self.clock.monotonic() + timeout
         try:
-            with self._connected(self.place(node)) as client, _session(client, timeout) as channel:
-                return self._talk(node, channel, argv, stdin, until)
+            with self._connect(self.find_target(node)) as client, _open_session(client, timeout) as channel:
+                return self._run_command(node, channel, argv, stdin, deadline)
         except NotReached as error:
             return Answer(node=node, by=self.name, problem=str(error), may_have_run=False)
         except (SSHException, OSError, EOFError) as error:
-            return Answer(node=node, by=self.name, problem=f"ssh: {_words(error)}")
+            return Answer(node=node, by=self.name, problem=f"ssh: {_describe(error)}")
 
-    def place(self, node: str, *, jumps: bool = True) -> SshTarget:
-        """Where `node` is."""
-        sshconfig_dict = self.config.lookup(node)
-        port = sshconfig_dict.get("port", "22")
-        jump = sshconfig_dict.get("proxyjump", self.settings.jump) if jumps else ""
+    def find_target(self, node: str, *, with_jump: bool = True) -> SshTarget:
+        """Return the target of a node, or of a jump host without a jump of its own."""
+        options = self.config.lookup(node)
+        port = options.get("port", str(SSH_PORT))
+        jump = options.get("proxyjump", self.settings.jump) if with_jump else ""
         return SshTarget(
-            host=sshconfig_dict.get("hostname", node),
-            port=int(port) if port.isascii() and port.isdigit() else 22,
-            user=self.settings.user or sshconfig_dict.get("user") or getpass.getuser(),
-            keys=tuple(sshconfig_dict.get("identityfile", ())),
+            host=options.get("hostname", node),
+            port=int(port) if port.isascii() and port.isdigit() else SSH_PORT,
+            user=self.settings.user or options.get("user") or getpass.getuser(),
+            keys=tuple(options.get("identityfile", ())),
             jump="" if jump.lower() == "none" else jump,
         )
 
     @contextmanager
-    def _connected(self, place: SshTarget) -> Iterator[SSHClient]:
-        """A client that is logged in. Raises NotReached."""
-        if not place.jump:
-            with self._open(place, sock=None) as client:
+    def _connect(self, target: SshTarget) -> Iterator[SSHClient]:
+        """Yield a client that is logged in, through the jump host if the target has one. Raises NotReached."""
+        if not target.jump:
+            with self._log_in(target, sock=None) as client:
                 yield client
             return
-        with self._open(self._first(place.jump), sock=None) as jump:
+        with self._log_in(self._parse_jump(target.jump), sock=None) as jump:
             transport = jump.get_transport()
             try:
-                assert transport is not None, "it is connected"
-                through = transport.open_channel(
-                    "direct-tcpip", (place.host, place.port), ("127.0.0.1", 0), timeout=self.settings.connect_seconds
+                assert transport is not None, "a client that is logged in has a transport"
+                tunnel = transport.open_channel(
+                    "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=self.settings.connect_seconds
                 )
             except (SSHException, OSError, EOFError) as error:
-                raise NotReached(f"ssh: {place.jump} does not lead to {place.host}: {_words(error)}") from error
-            with self._open(place, sock=through) as client:
+                raise NotReached(f"ssh: {target.jump} cannot reach {target.host}: {_describe(error)}") from error
+            with self._log_in(target, sock=tunnel) as client:
                 yield client
 
-    def _first(self, jump: str) -> SshTarget:
-        """The host to go through, `[user@]host[:port]`. Raises NotReached for what names none, or several."""
+    def _parse_jump(self, jump: str) -> SshTarget:
+        """Parse one jump host `[user@]host[:port]`. Raises NotReached for other text, such as several hosts."""
         match = JUMP.fullmatch(jump)
         if match is None:
-            raise NotReached(f"ssh: {jump!r:.80} is not a [user@]host[:port] to go through")
-        ssh_target = self.place(match["host"], jumps=False)
+            raise NotReached(f"ssh: jump host {jump!r:.80} is not of the form [user@]host[:port]")
+        target = self.find_target(match["host"], with_jump=False)
         return SshTarget(
-            host=ssh_target.host,
-            port=int(match["port"] or ssh_target.port),
-            user=match["user"] or ssh_target.user,
-            keys=ssh_target.keys,
+            host=target.host,
+            port=int(match["port"] or target.port),
+            user=match["user"] or target.user,
+            keys=target.keys,
         )
 
     @contextmanager
-    def _open(self, place: SshTarget, *, sock: Channel | None) -> Iterator[SSHClient]:
+    def _log_in(self, target: SshTarget, *, sock: Channel | None) -> Iterator[SSHClient]:
+        """Yield a client that is logged in, over `sock` or a new connection. Raises NotReached."""
         try:
-            client = self._connect(place, sock)
+            client = self._create_client(target, sock)
         except (AuthenticationException, HostKeyChanged, HostUnknown, OSError) as error:
-            raise NotReached(f"ssh as {place.user}: {_words(error)}") from error
-        except (SSHException, EOFError, ValueError) as first:
-            # A daemon that has too many others at its door hangs up on some.
+            raise NotReached(f"ssh as {target.user}: {_describe(error)}") from error
+        except (SSHException, EOFError, ValueError) as first_error:
+            # An sshd with too many unauthenticated connections (MaxStartups) drops some of them: try again once.
             if sock is not None:
-                raise NotReached(f"ssh as {place.user}: {_words(first)}") from first
+                raise NotReached(f"ssh as {target.user}: {_describe(first_error)}") from first_error
             try:
-                client = self._connect(place, None)
+                client = self._create_client(target, None)
             except (SSHException, OSError, EOFError, HostKeyChanged, HostUnknown, ValueError) as error:
-                raise NotReached(f"ssh as {place.user}: {_words(error)}") from error
+                raise NotReached(f"ssh as {target.user}: {_describe(error)}") from error
         try:
             yield client
         finally:
             client.close()
 
-    def _connect(self, place: SshTarget, sock: Channel | None) -> SSHClient:
+    def _create_client(self, target: SshTarget, sock: Channel | None) -> SSHClient:
         client = SSHClient()
-        client.set_missing_host_key_policy(_HostKeyPolicy(self.known, place))
-        seconds, kinds = self.settings.connect_seconds, self.known.kinds(place.known_as)
-        keys: Any = list(place.keys) or None
+        client.set_missing_host_key_policy(_HostKeyPolicy(self.known, target))
+        timeout = self.settings.connect_seconds
+        key_types = self.known.list_key_types(target.known_as)
+        key_filename: Any = list(target.keys) or None
         try:
             client.connect(
-                place.host, port=place.port, username=place.user, key_filename=keys, timeout=seconds,
-                banner_timeout=seconds, auth_timeout=seconds, channel_timeout=seconds, sock=sock,
-                transport_factory=lambda *args, **more: _prefer(kinds, *args, **more),
-            )  # fmt: skip
+                target.host,
+                port=target.port,
+                username=target.user,
+                key_filename=key_filename,
+                timeout=timeout,
+                banner_timeout=timeout,
+                auth_timeout=timeout,
+                channel_timeout=timeout,
+                sock=sock,
+                transport_factory=lambda *args, **options: _create_transport(key_types, *args, **options),
+            )
         except BaseException:
             client.close()
             raise
         return client
 
-    def _talk(self, node: str, channel: Channel, argv: Sequence[str], stdin: str, until: float) -> Answer:
+    def _run_command(self, node: str, channel: Channel, argv: Sequence[str], stdin: str, deadline: float) -> Answer:
+        """Run the command, write stdin and read the output until the command ends, or until `deadline`."""
         channel.exec_command(os.fsencode(shlex.join(argv)))
-        out, err, written = bytearray(), bytearray(), memoryview(stdin.encode(errors="surrogateescape"))
+        out, err = bytearray(), bytearray()
+        unwritten = memoryview(stdin.encode(errors="surrogateescape"))
+        problem = ""
         while True:
-            if self.clock.monotonic() > until:
-                return Answer(node=node, by=self.name, problem="ssh: did not end in time", out=_text(out),
-                              err=_text(err))  # fmt: skip
-            select.select([channel], [], [], 0.05)
-            written = _write(channel, written)
-            # A connection that breaks closes the channel without an end of file.
-            if (
-                not _read(channel, out, err)
-                and (channel.eof_received or channel.closed)
-                and channel.exit_status_ready()
-            ):
+            if self.clock.monotonic() > deadline:
+                problem = "ssh: the command did not end in time"
                 break
-        code = channel.recv_exit_status()
-        if code < 0:
-            return Answer(node=node, by=self.name, problem="ssh: the connection ended first", out=_text(out),
-                          err=_text(err))  # fmt: skip
-        return Answer(node=node, by=self.name, code=code, out=_text(out), err=_text(err))
+            select.select([channel], [], [], POLL_S)
+            unwritten = _write(channel, unwritten)
+            has_read = _read(channel, out, err)
+            # A broken connection closes the channel without an end of file.
+            is_ended = channel.eof_received or channel.closed
+            if not has_read and is_ended and channel.exit_status_ready():
+                break
+        code = None if problem else channel.recv_exit_status()
+        if code is not None and code < 0:
+            code, problem = None, "ssh: the connection broke before the command ended"
+        return Answer(node=node, by=self.name, code=code, problem=problem, out=_decode(out), err=_decode(err))
 
 
 class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
-    """paramiko knows no host by itself, so every key comes here."""
+    """Checks every host key: paramiko itself loads no known hosts."""
 
-    def __init__(self, known: KnownHosts, place: SshTarget) -> None:
-        self.known, self.place = known, place
+    def __init__(self, known: KnownHosts, target: SshTarget) -> None:
+        self.known, self.target = known, target
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002 (paramiko's signature)
-        self.known.check(self.place.known_as, key)
+        self.known.check(self.target.known_as, key)
 
 
-def _prefer(kinds: Sequence[str], *args: Any, **more: Any) -> Transport:
-    """A transport that asks the host for a key of a kind that we know of it: it may have several."""
-    transport = Transport(*args, **more)
-    options = transport.get_security_options()
-    wanted = [signature for kind in kinds for signature in _signatures(kind) if signature in options.key_types]
-    options.key_types = [*dict.fromkeys(wanted), *(kind for kind in options.key_types if kind not in wanted)]
+def _create_transport(key_types: Sequence[str], *args: Any, **options: Any) -> Transport:
+    """Return a transport that prefers the known types of host keys: a host may have keys of several types."""
+    transport = Transport(*args, **options)
+    security = transport.get_security_options()
+    preferred: list[str] = []
+    for key_type in key_types:
+        preferred += [name for name in _list_signatures(key_type) if name in security.key_types]
+    others = [name for name in security.key_types if name not in preferred]
+    security.key_types = [*dict.fromkeys(preferred), *others]
     return transport
 
 
-def _signatures(kind: str) -> tuple[str, ...]:
-    return ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa") if kind == "ssh-rsa" else (kind,)
+def _list_signatures(key_type: str) -> tuple[str, ...]:
+    return ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa") if key_type == "ssh-rsa" else (key_type,)
 
 
 @contextmanager
-def _session(client: SSHClient, seconds: float) -> Iterator[Channel]:
+def _open_session(client: SSHClient, timeout: float) -> Iterator[Channel]:
     transport = client.get_transport()
-    assert transport is not None, "it is connected"
+    assert transport is not None, "a client that is logged in has a transport"
     try:
-        channel = transport.open_session(timeout=seconds)
+        channel = transport.open_session(timeout=timeout)
     except (SSHException, EOFError) as error:
-        raise NotReached(f"ssh: no session: {_words(error)}") from error
+        raise NotReached(f"ssh: no session: {_describe(error)}") from error
     channel.setblocking(0)
     try:
         yield channel
@@ -223,34 +238,38 @@ def _session(client: SSHClient, seconds: float) -> Iterator[Channel]:
         channel.close()
 
 
-def _write(channel: Channel, rest: memoryview) -> memoryview:
-    """What is left to write; the end of stdin is told when nothing is."""
+def _write(channel: Channel, data: memoryview) -> memoryview:
+    """Write some of `data` and return the rest. Close the command's stdin once nothing is left."""
     if channel.closed or getattr(channel, "eof_sent", False):
-        return rest
-    if not rest:
+        return data
+    if not data:
         channel.shutdown_write()
-        return rest
+        return data
     with suppress(OSError):
-        return rest[channel.send(bytes(rest[:CHUNK])) :]
-    return rest
+        return data[channel.send(bytes(data[:CHUNK_BYTES])) :]
+    return data
 
 
 def _read(channel: Channel, out: bytearray, err: bytearray) -> bool:
-    read = False
-    for ready, take, buffer in ((channel.recv_ready, channel.recv, out),
-                              (channel.recv_stderr_ready, channel.recv_stderr, err)):  # fmt: skip
-        if ready():
-            chunk = take(CHUNK)
-            buffer.extend(chunk[: max(0, MOST_OUTPUT - len(buffer))])
-            read = read or bool(chunk)
-    return read
+    """Read a chunk of stdout and of stderr. Return whether either had data."""
+    has_out = _read_stream(channel.recv_ready, channel.recv, out)
+    has_err = _read_stream(channel.recv_stderr_ready, channel.recv_stderr, err)
+    return has_out or has_err
 
 
-def _text(data: bytearray) -> str:
+def _read_stream(is_ready: Callable[[], bool], receive: Callable[[int], bytes], buffer: bytearray) -> bool:
+    if not is_ready():
+        return False
+    chunk = receive(CHUNK_BYTES)
+    buffer.extend(chunk[: max(0, MAX_OUTPUT_BYTES - len(buffer))])
+    return bool(chunk)
+
+
+def _decode(data: bytearray) -> str:
     return data.decode(errors="replace")
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, AuthenticationException):
         return f"login refused: {error}"
     if isinstance(error, NoValidConnectionsError):

@@ -73,4 +73,4 @@ CHECKS: dict[str, Check] = {
     "versions": Check(check=nodes.versions, source="opsctl/preflight/versions.toml"),
     "unknown": Check(check=nodes.unknown, source="unknown is neither good nor bad"),
 }
-"""In the order in which they are told, among those of the same level."""
+"""The checks, in the order in which problems of the same level are reported."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from itertools import chain
 
 from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, find_partitions
@@ -85,12 +86,13 @@ def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         return
     known = {partition.name: partition for partition in cluster.partitions}
     names = [name for name in find_partitions(request.spec, cluster.partitions) if name in known]
-    judged = [list(_beyond(request.spec, find_limits(request.spec, cluster.accounting, known[name]))) for name in names]
-    if judged and all(judged):
-        yield from dict.fromkeys(problem for problems in judged for problem in problems)
+    spec, accounting = request.spec, cluster.accounting
+    by_partition = [list(_list_exceeded(spec, find_limits(spec, accounting, known[name]))) for name in names]
+    if by_partition and all(by_partition):
+        yield from dict.fromkeys(chain.from_iterable(by_partition))
 
 
-def _beyond(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
+def _list_exceeded(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
     for key, (most, whose) in bounds.items():
         limit, _, resource = key.partition(" ")
         excess = _of_resource(spec, limit, resource, most) if resource else _of_jobs(spec, limit, most)

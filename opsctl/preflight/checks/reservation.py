@@ -87,8 +87,10 @@ def _is_ours(reservation: Reservation, request: LaunchRequest, facts: Facts) -> 
     """Return whether the user may use the reservation; True if it names neither users nor accounts."""
     if facts.user in reservation.users or not (reservation.users or reservation.accounts):
         return True
-    accounts = {request.spec.account} if request.spec.account else set(facts.cluster.accounts if facts.cluster else ())
-    return bool(accounts & set(reservation.accounts))
+    accounts = facts.cluster.accounts if facts.cluster else []
+    if request.spec.account:
+        accounts = [request.spec.account]
+    return bool(set(accounts) & set(reservation.accounts))
 
 
 def _owners(reservation: Reservation) -> str:

@@ -8,9 +8,9 @@ from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, SavedCheckpoint
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
-from opsctl.preflight.step_estimate import estimate_step, show_seconds
+from opsctl.preflight.step_estimate import estimate_step
 from opsctl.trainer import footprint, manifest
-from opsctl.units import format_size, parse_slurm_minutes
+from opsctl.units import format_duration, format_size, format_step_time, parse_slurm_minutes
 
 FAILURES = 6.5
 """Failures per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
@@ -29,7 +29,7 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all work of a task, up to {show_seconds(limit_s)}",
+            f"{name} is 0: a failure costs all work of a task, up to {format_duration(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
     speed = estimate_step(request, facts)
@@ -38,8 +38,8 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     every_s = recipe.save_every * speed.step_s
     if every_s > limit_s:
         yield warning(
-            f"{name} is {recipe.save_every}: at {show_seconds(speed.step_s)} a step a save is due every"
-            f" {show_seconds(every_s)}, and a task ends after {show_seconds(limit_s)}",
+            f"{name} is {recipe.save_every}: at {format_step_time(speed.step_s)} a step a save is due every"
+            f" {format_duration(every_s)}, and a task ends after {format_duration(limit_s)}",
             "set a shorter interval",
         )
         return
@@ -50,9 +50,9 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     best = calc.cost(interval_s=best_s, save_s=_stall_s(request, speed.save_s, best_s), mtbf_s=mtbf_s)
     if cost.total > max(MAX_SAVING_SHARE, 2 * best.total):
         yield warning(
-            f"{name} is {recipe.save_every}: stopping {show_seconds(stall_s)} for a save every {show_seconds(every_s)}"
-            f" costs {cost.total:.1%} of the time ({cost.saving:.1%} saving, {cost.failing:.1%} repeated work); every"
-            f" {show_seconds(best_s)} costs {best.total:.1%}",
+            f"{name} is {recipe.save_every}: stopping {format_duration(stall_s)} for a save every"
+            f" {format_duration(every_s)} costs {cost.total:.1%} of the time ({cost.saving:.1%} saving,"
+            f" {cost.failing:.1%} repeated work); every {format_duration(best_s)} costs {best.total:.1%}",
             f"save every {calc.in_steps(best_s, speed.step_s)} steps",
         )
 

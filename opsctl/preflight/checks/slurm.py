@@ -62,9 +62,8 @@ def _one_partition(
             f"[slurm] partition: {name!r} is down and starts no job",
             "use another partition, or ask when this one is up",
         )
-    lifted = (
-        {flag for list_qos in list_qos(spec, accounting, partition) for flag in list_qos.flags} if accounting else set()
-    )
+    qos_in_force = list_qos(spec, accounting, partition) if accounting else []
+    lifted = set(chain.from_iterable(qos.flags for qos in qos_in_force))
     most = partition.nodes
     if partition.max_nodes is not None and "PartitionMaxNodes" not in lifted:
         most = min(most, partition.max_nodes)

@@ -67,8 +67,13 @@ def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def _names_any(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
     texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
-    named = any("{{" in text and placeholder in text for text in texts for placeholder in placeholders)
-    return named or any(literal in text for text in texts for literal in VARIABLES)
+    return any(_names(text, placeholders) for text in texts)
+
+
+def _names(text: str, placeholders: tuple[str, ...]) -> bool:
+    """Return whether the text holds one of the placeholders, or a variable that names the stop request."""
+    has_placeholder = "{{" in text and any(placeholder in text for placeholder in placeholders)
+    return has_placeholder or any(variable in text for variable in VARIABLES)
 
 
 def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

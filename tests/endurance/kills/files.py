@@ -143,7 +143,7 @@ api_url = "{self.slack.url}"
     def forget(self, _: Place) -> None:
         for inbox in (self.mail, self.slack):
             inbox.taken.clear()
-            inbox.told.clear()
+            inbox.alerts.clear()
 
     def arrived(self, place: Place) -> State:
         """What is new to people, what still waits, what the journal of alerts says of it, and what came twice without a
@@ -160,7 +160,7 @@ api_url = "{self.slack.url}"
         return {
             "waiting": [item.channel for item in list_undelivered(build(place.site).alerting)],
             "transitions": sorted({row["key"] for row in journal if row["kind"] == "transition"}),
-            "told": {name: sorted(map(str, set(inbox.told))) for name, inbox in inboxes.items()},
+            "told": {name: sorted(map(str, set(inbox.alerts))) for name, inbox in inboxes.items()},
             "delivered and not said": [
                 key for inbox in inboxes.values() for key in set(inbox.taken) if journalled["delivered"].count(key) < 1
             ],

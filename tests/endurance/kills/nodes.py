@@ -52,12 +52,12 @@ class Node(Train):
     def make_train(self) -> None:
         self.site.write_text(self.site.read_text() + self.cards.remote + HEALTH)
         self.env["PATH"] = f"{self.cards.nodes.bin}:{PATH}"
-        self.cards.nodes.breaks(BAD, failure="Yes")
+        self.cards.nodes.change_gpu(BAD, failure="Yes")
         super().make_train()
         if self.is_drained:
             self.type("drain-bad-nodes", BAD)
             self.keep_away()
-            self.cards.nodes.breaks(BAD)
+            self.cards.nodes.change_gpu(BAD)
             for _ in range(2):
                 self.type("health", BAD, "--record")
         self.all_quiet()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from opsctl.sandbox.members import members
+from opsctl.sandbox.members import find_members
 from opsctl.sandbox.record import Places, read_record
 from tests.endurance.kills.files import Place
 from tests.endurance.kills.kill_proof import Runs
@@ -42,7 +42,7 @@ class Private(Place):
         """What `status` says of it, the names of its processes, and whether a directory is left."""
         home, run = self.places.home("cut"), self.places.run_directory("cut")
         record = read_record(home)
-        found = sorted(name for name in members(run, record).values())
+        found = sorted(name for name in find_members(run, record).values())
         code, _, text = self.runs.run(self, ["sandbox", "status", "--json"])
         output = json.loads(text) if code == 0 else text
         nodes = [row["nodes"] for row in output] if isinstance(output, list) else output

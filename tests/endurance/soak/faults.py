@@ -1,4 +1,4 @@
-"""What really goes wrong with trains, and what people should be told: each once, and once that it is over."""
+"""Troubles of trains, with the alerts that must be sent once at their begin and once at their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.endurance.soak.soak_cluster import LONG, WAITING, Field, until
 
 RESTS = 10
-"""Cycles before the same may happen to the same train again: sooner, it would be a flap, which is told later."""
+"""Cycles before the same trouble may happen to the same train again: a flap would be alerted later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,31 +21,31 @@ class Trouble:
     begin: Callable[[], None]
     end: Callable[[], None]
     needs_slurm: bool = True
-    """Nobody can see it while Slurm does not answer."""
-    looks: int = 1
-    """So many cycles in which it can be seen it takes until it is told,"""
+    """Whether the trouble is invisible while Slurm does not answer."""
+    visible_before_alert: int = 1
+    """The number of cycles with the trouble visible until the alert is sent."""
     after: int = 0
-    """and so many cycles must have passed since it was first seen."""
+    """Cycles after the first visible cycle that do not count."""
     train: str = ""
 
 
 @dataclass
 class Open:
-    """A trouble that is there."""
+    """A trouble that has begun and not ended."""
 
     trouble: Trouble
     visible_cycles: int = 0
     first: int | None = None
-    """The cycle in which it was first seen."""
+    """The cycle in which the trouble was visible first."""
 
-    def look(self, cycle: int, *, slurm_answers: bool) -> None:
+    def update(self, cycle: int, *, slurm_answers: bool) -> None:
         if slurm_answers or not self.trouble.needs_slurm:
             self.first = cycle if self.first is None else self.first
             self.visible_cycles += cycle >= self.first + self.trouble.after
 
     @property
-    def was_seen(self) -> bool:
-        return self.visible_cycles >= self.trouble.looks
+    def is_alerted(self) -> bool:
+        return self.visible_cycles >= self.trouble.visible_before_alert
 
 
 def gone(field: Field, name: str) -> Trouble:
@@ -65,7 +65,7 @@ def silent(field: Field, name: str) -> Trouble:
         key=f"hang/{name}",
         word="CRITICAL",
         train=name,
-        looks=4,
+        visible_before_alert=4,
         begin=lambda: field.silent.add(name),
         end=lambda: field.silent.discard(name),
     )
@@ -100,7 +100,7 @@ def drained(field: Field, name: str) -> Trouble:
         key=f"node_health/{name}/{node}",
         word="WARNING",
         train=name,
-        looks=2,
+        visible_before_alert=2,
         begin=lambda: _update(field, node, "state=drain", "reason=soak"),
         end=resuming(field, node),
     )
@@ -136,7 +136,7 @@ def held(field: Field, name: str) -> Trouble:
         word="WARNING",
         train=name,
         after=18,
-        looks=3,
+        visible_before_alert=3,
         begin=lambda: control("uhold", is_held=True),
         end=lambda: control("release", is_held=False),
     )
@@ -149,7 +149,7 @@ def unreadable(field: Field, name: str) -> Trouble:
         word="WARNING",
         train=name,
         needs_slurm=False,
-        looks=2,
+        visible_before_alert=2,
         begin=lambda: config.write_text("name = ") and None,
         end=lambda: config.write_text(original) and None,
     )

@@ -1,4 +1,4 @@
-"""A mail server and a Slack that have moods, and what they took: the ends of the line, where alerts are counted."""
+"""A mail server and a Slack server with faults (moods), which count the alerts that they receive."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ IDENT = re.compile(r"message (\S+)\s*$")
 
 
 def rows(subject: str, body: str) -> list[tuple[str, str]]:
-    """The words and keys that a message tells of: one, or those of a storm."""
+    """Return word and key of every alert in a message."""
     lines = body.splitlines() if "alerts at once" in subject else [subject]
     return [(match[1], match[2]) for line in lines if (match := ROW.match(line.strip()))]
 
 
 @dataclass
 class Inbox:
-    """What one end of the line has taken."""
+    """The messages that a server has received."""
 
     mood: str = "well"
     taken: Counter[str] = field(default_factory=Counter)
     """How often, by the id of the message."""
     cut_off: Counter[str] = field(default_factory=Counter)
-    """How often it was taken, and whoever sent it was not told so."""
+    """How often a message was taken without an answer to the sender."""
     recent: list[str] = field(default_factory=list)
-    """What was taken lately, by id: as if cut off, where the sender is killed before it can note the answer."""
-    told: list[tuple[str, str]] = field(default_factory=list)
-    """What is new to whoever reads it, in order."""
+    """Ids of messages taken lately. A sender that is killed cannot record their answers."""
+    alerts: list[tuple[str, str]] = field(default_factory=list)
+    """Word and key of every alert, in order, without messages that were delivered twice."""
 
     def take(self, subject: str, body: str, *, is_cut_off: bool) -> None:
         ident = IDENT.search(body)[1]
         if not self.taken[ident]:
-            self.told += rows(subject, body)
+            self.alerts += rows(subject, body)
         self.taken[ident] += 1
         self.recent.append(ident)
         self.cut_off[ident] += is_cut_off
@@ -59,7 +59,7 @@ class Inbox:
 
     @property
     def doubled_unasked(self) -> Counter[str]:
-        """Taken again though the sender was told that it had been taken."""
+        """Messages that were taken again although the sender had an answer."""
         return Counter({k: n - 1 - self.cut_off[k] for k, n in self.taken.items() if n - 1 > self.cut_off[k]})
 
 
@@ -68,7 +68,7 @@ class Mail(Inbox):
 
     MOODS = ("down", "refuses", "refuses for good", "slow", "late", "drops", "hangs up")
     LATE = 11.0
-    """Seconds: the sender has given up by then, and gets no answer to a mail that was taken."""
+    """Seconds after which the sender has stopped waiting for the answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,10 +138,10 @@ class Slack(Inbox):
         self.mood = mood
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        given = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        fields = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         mood, number = self.mood, next(self._numbers)
         if mood in {"well", "garbage", "drops"}:
-            subject, _, body = html.unescape(given["text"]).partition("*\n```\n")
+            subject, _, body = html.unescape(fields["text"]).partition("*\n```\n")
             self.take(subject.removeprefix("*"), body.removesuffix("```"), is_cut_off=mood != "well")
         code, headers, text = {
             "well": (200, {}, json.dumps({"ok": True, "ts": f"{time.time():.0f}.{number}"})),

@@ -110,8 +110,8 @@ class Field:
     def node_of(self, name: str) -> str:
         return next((job.nodes for job in self.jobs(name) if job.state is JobState.RUNNING), "")
 
-    def say(self) -> None:
-        """Every train that runs writes its lines, and two of them a heartbeat, by clocks that are 90 s off."""
+    def write_progress(self) -> None:
+        """Write log lines of every running train, and heartbeats of two trains by clocks that are 90 s off."""
         now = time.time() + self.ahead.total_seconds()
         for name in set(LONG + SHORT) - self.silent - self.gone:
             lines = "".join(self._line(name) for _ in range(LINES))

@@ -1,5 +1,7 @@
-"""A process that watches: a cycle for each line it is given, and a line of answer. `python -m
-tests.endurance.soak.watcher`"""
+"""A process that runs one watch cycle for every line of its input, and prints one line of JSON as the answer.
+
+`python -m tests.endurance.soak.watcher SITE PROGRAMS`
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from opsctl.alerts.ledger import summarize
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.settings.loader import load_site
@@ -29,21 +32,23 @@ def main(site: Path, programs: str) -> None:
         counting.programs.clear()
         fields = cycle(watching)
         fields |= {"programs": counting.programs, "memory": psutil.Process().memory_info().rss}
-        print(json.dumps(fields, default=str), flush=True)  # noqa: T201 (this is how it answers)
+        print(json.dumps(fields, default=str), flush=True)  # noqa: T201 (the answer)
 
 
 def cycle(watching: Watch) -> dict[str, object]:
     try:
         report = watching.cycle()
-    except BaseException:  # noqa: BLE001 (whatever it died of is what is to be told)
+    except BaseException:  # noqa: BLE001 (the answer must hold every cause)
         return {"died": traceback.format_exc()}
-    told = [
-        (transition.finding.key, transition.before, transition.finding.level, transition.finding.summary)
-        for transition in report.transitions
-    ]
+    transitions = [summarize(transition) for transition in report.transitions]
     failed = [finding.summary for finding in report.findings if "a bug in opsctl" in finding.summary]
     wrong = [reconciled.error for reconciled in report.reconciled if reconciled.error]
-    return {"told": told, "problems": [*report.problems, *wrong], "bugs": failed, "seconds": report.seconds}
+    return {
+        "transitions": transitions,
+        "problems": [*report.problems, *wrong],
+        "bugs": failed,
+        "seconds": report.seconds,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real servers on loopback: mail by aiosmtpd, web by http.server, and a liar on a bare socket."""
+"""Real servers on loopback: mail by aiosmtpd, web by http.server, and a scripted mail server on a bare socket."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.unit.alerts.conftest import World
 
 
 class MailServer:
-    """Keeps what it takes; `answers` are what it says instead of yes, by what was asked."""
+    """A mail server that keeps the mails it accepts. `answers` holds refusals by recipient or by `DATA`."""
 
     def __init__(self):
         self.mails, self.answers, self.logins = [], {}, []
 
     async def handle_RCPT(self, server, session, envelope, address, options):
-        if answer := self.answers.get(address):
-            return answer
+        if address in self.answers:
+            return self.answers[address]
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
     async def handle_DATA(self, server, session, envelope):
-        if answer := self.answers.get("DATA"):
-            return answer
+        if "DATA" in self.answers:
+            return self.answers["DATA"]
         mail = message_from_bytes(envelope.content, policy=policy.default)
         self.mails.append((mail, list(envelope.rcpt_tos)))
         return "250 taken"
@@ -54,7 +54,7 @@ class MailServer:
 
 @pytest.fixture
 def port():
-    """Where nobody listens, unless the test does."""
+    """A port on which no server listens unless the test starts one."""
     with HeldPort() as held:
         yield held.number
 
@@ -79,7 +79,7 @@ def mail_server():
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """Of a server called localhost, signed by itself."""
+    """A directory with a self-signed certificate for localhost and its key."""
     place = tmp_path_factory.mktemp("tls")
     subprocess.run(
         [
@@ -106,10 +106,10 @@ def certificate(tmp_path_factory):
     return place
 
 
-class Liar:
-    """A server that talks SMTP up to a point: `script` says line by line what it answers, None is to hang up.
+class ScriptedServer:
+    """A mail server that sends the lines of `script` as its answers; None closes the connection.
 
-    After the answer to DATA, which is 354, the next one is to the mail itself.
+    The line after `354 go on`, the answer to DATA, is the answer to the mail itself.
     """
 
     def __init__(self, script, *, late=0.0):
@@ -147,20 +147,21 @@ class Liar:
 
 
 @pytest.fixture
-def liar():
-    made = []
+def scripted_server():
+    """A function that starts a mail server with a script of answers."""
+    servers = []
 
-    def make(*script):
-        made.append(Liar(script))
-        return made[-1]
+    def start(*script):
+        servers.append(ScriptedServer(script))
+        return servers[-1]
 
-    yield make
-    for each in made:
-        each.close()
+    yield start
+    for server in servers:
+        server.close()
 
 
 class WebServer:
-    """Answers what it is told to, one after the other, then always the last; keeps what it was asked."""
+    """A web server that sends `answers` in order, repeats the last, and keeps the requests."""
 
     def __init__(self):
         self.answers, self.requests = [(200, {}, b"ok")], []
@@ -212,7 +213,7 @@ def web():
 
 @pytest.fixture
 def site(tmp_path):
-    """A site with these channels and rules."""
+    """A function that makes a site with channels and rules."""
 
     def make(channels, **rules):
         return World(tmp_path, rules=AlertSettings.model_validate({"channels": channels, **rules}))
@@ -222,7 +223,7 @@ def site(tmp_path):
 
 @pytest.fixture
 def by_mail(mail_server):
-    """A channel's settings for the mail server."""
+    """The settings of a channel for the mail server."""
     return {
         "kind": "email",
         "to": ("me@example.org",),
@@ -232,7 +233,7 @@ def by_mail(mail_server):
     }
 
 
-def journal(world):
-    """The kinds of what was written down, by whatever host."""
-    lines = [line for path in world.site.alerts.glob("journal-*") for line in path.read_text().splitlines()]
-    return [json.loads(line)["kind"] for line in lines]
+def read_kinds(world):
+    """Return the kinds of all journalled events, of any host."""
+    text = "".join(path.read_text() for path in world.site.alerts.glob("journal-*"))
+    return [json.loads(line)["kind"] for line in text.splitlines()]

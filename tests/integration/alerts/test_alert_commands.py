@@ -1,4 +1,4 @@
-"""`opsctl alerts`, as it is typed."""
+"""`opsctl alerts` as a user runs it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ SITE = """
 root = "{root}"
 [alerts.channels.file]
 kind = "file"
-path = "{root}/told"
+path = "{root}/alerts.txt"
 [alerts.channels.mail]
 kind = "email"
 to = ["me@example.org"]
@@ -57,11 +57,11 @@ def test_nothing_is_open(shell):
         "open": [],
         "silences": [],
         "undelivered": [],
-        "given_up": [],
+        "abandoned": [],
     }
 
 
-def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
+def test_open_alert_is_listed_with_its_acknowledgement(shell):
     shell.see(Level.CRITICAL)
     shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "on it")
     line = shell.opsctl("alerts", "list").splitlines()[1]
@@ -69,19 +69,19 @@ def test_what_is_open_is_listed_with_who_takes_care_of_it(shell):
     assert "no step for 30 min" in line
     assert ": on it" in line
     [entry] = json.loads(shell.opsctl("alerts", "list", "--json"))["open"]
-    assert (entry["key"], entry["level"], entry["acknowledged"]["why"]) == ("hang/gpt", "critical", "on it")
+    assert (entry["key"], entry["level"], entry["acknowledged"]["reason"]) == ("hang/gpt", "critical", "on it")
 
 
-def test_a_silence_is_listed_holds_and_can_be_ended(shell):
-    said = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--reason", "maintenance")
-    assert said.startswith("hang/*: silenced until ")
+def test_silence_is_listed_effective_and_ended(shell):
+    output = shell.opsctl("alerts", "silence", "hang/*", "--for", "1d12h", "--reason", "maintenance")
+    assert output.startswith("hang/*: silenced until ")
     assert shell.see(Level.CRITICAL) == []
     assert ": maintenance\n" in shell.opsctl("alerts", "list")
     assert shell.opsctl("alerts", "silence", "hang/*", "--end") == "hang/*: no longer silenced\n"
     assert len(shell.see(Level.CRITICAL)) == 1
 
 
-def test_a_dry_run_changes_nothing(shell):
+def test_dry_run_changes_nothing(shell):
     shell.see(Level.CRITICAL)
     shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance", "--dry-run")
     assert shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", "--dry-run").startswith("hang/gpt: would be ack")
@@ -100,35 +100,35 @@ def test_silence_of_over_a_year_is_refused(shell):
     assert "'--for': '999d' is more than 366d" in message
 
 
-def test_nobody_is_silenced_without_a_reason(shell):
-    said = shell.opsctl("alerts", "silence", "x", code=2)
-    assert said == "opsctl: --reason is required; it is recorded with the silence\n"
+def test_silence_needs_a_reason(shell):
+    output = shell.opsctl("alerts", "silence", "x", code=2)
+    assert output == "opsctl: --reason is required; it is recorded with the silence\n"
 
 
-def test_a_silence_that_is_not_in_force_cannot_be_ended(shell):
+def test_inactive_silence_cannot_be_ended(shell):
     shell.opsctl("alerts", "silence", "hang/*", "--reason", "maintenance")
-    said = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
-    assert said == "opsctl: no silence of 'hagn/*' is in force; silences in force: hang/*\n"
+    output = shell.opsctl("alerts", "silence", "hagn/*", "--end", code=2)
+    assert output == "opsctl: no silence of 'hagn/*' is in force; silences in force: hang/*\n"
 
 
-def test_what_is_not_open_cannot_be_acknowledged(shell):
+def test_unknown_alert_cannot_be_acknowledged(shell):
     assert "no alert 'hang/gpt'" in shell.opsctl("alerts", "ack", "hang/gpt", "--reason", "x", code=2)
 
 
-def test_a_test_goes_through_every_channel_and_says_how_it_went(shell):
-    said = shell.opsctl("alerts", "test", code=1).splitlines()
-    assert said == ["file: delivered", "mail: not delivered: localhost:1: [Errno 111] Connection refused"]
-    assert "[opsctl] TEST: alerts reach you by file" in (shell.root / "told").read_text()
+def test_alerts_test_reports_the_delivery_of_each_channel(shell):
+    output = shell.opsctl("alerts", "test", code=1).splitlines()
+    assert output == ["file: delivered", "mail: not delivered: localhost:1: [Errno 111] Connection refused"]
+    assert "[opsctl] TEST: alerts reach you by file" in (shell.root / "alerts.txt").read_text()
     results = json.loads(shell.opsctl("alerts", "test", "--json", code=1))
     assert [result["delivered"] for result in results] == [True, False]
 
 
-def test_a_test_is_delivered_before_anything_else_was_done_here(shell):
+def test_alerts_test_works_on_a_new_site(shell):
     shell.site.write_text(f'root = "{shell.root}/new"\n')
     assert shell.opsctl("alerts", "test") == "log: delivered\n"
 
 
-def test_what_is_not_delivered_is_listed(shell):
+def test_undelivered_alert_is_listed(shell):
     shell.see(Level.CRITICAL)
     dispatch.send_alerts(build(shell.site).alerting)
     assert (
@@ -138,39 +138,39 @@ def test_what_is_not_delivered_is_listed(shell):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("setting", "problem"),
     [
         ('ping_url_file = "/nowhere"', "ping_url_file: /nowhere: No such file or directory"),
         ('ping_url = "hc.example.org/sekret"', "ping_url: must start with https://"),
     ],
 )
-def test_doctor_finds_a_dead_mans_switch_that_cannot_work(shell, given, says):
-    shell.site.write_text(f'root = "{shell.root}"\n[alerts]\n{given}\n')
+def test_doctor_finds_an_unusable_ping_url(shell, setting, problem):
+    shell.site.write_text(f'root = "{shell.root}"\n[alerts]\n{setting}\n')
     shell.site.chmod(0o600)
-    said = shell.opsctl("doctor", code=1)
-    assert says in said
-    assert "sekret" not in said
+    output = shell.opsctl("doctor", code=1)
+    assert problem in output
+    assert "sekret" not in output
 
 
-def test_doctor_finds_a_wrong_address_and_does_not_show_it(shell):
+def test_doctor_finds_a_wrong_webhook_without_showing_it(shell):
     shell.site.write_text(
         SITE.format(root=shell.root) + '[alerts.channels.team]\nkind = "slack"\nwebhook = "hooks.slack.com/sekret"\n'
     )
     shell.site.chmod(0o600)
-    said = shell.opsctl("doctor", code=1)
-    assert "webhook: must start with https://" in said
-    assert "sekret" not in said
+    output = shell.opsctl("doctor", code=1)
+    assert "webhook: must start with https://" in output
+    assert "sekret" not in output
 
 
-def test_a_secret_that_others_can_read_is_told_once_by_the_test_and_used_all_the_same(shell, tmp_path):
+def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
     url = tmp_path / "url"
     url.write_text("json://127.0.0.1:1/sesame")
     url.chmod(0o644)
     text = f'kind = "apprise"\nurl_file = "{url}"\n'
     shell.site.write_text(f'root = "{shell.root}"\n[alerts.channels.a]\n{text}[alerts.channels.b]\n{text}')
-    said = shell.opsctl("alerts", "test", code=1)
-    assert said.count(f"others can read {url}\n        chmod 600 {url}\n") == 1
-    assert said.count("not delivered: ") == 2
-    assert "sesame" not in said
+    output = shell.opsctl("alerts", "test", code=1)
+    assert output.count(f"others can read {url}\n        chmod 600 {url}\n") == 1
+    assert output.count("not delivered: ") == 2
+    assert "sesame" not in output
     url.chmod(0o600)
     assert list(dispatch.find_exposed_secrets(build(shell.site).alerting)) == []

@@ -1,4 +1,4 @@
-"""Hundreds of looks over many trains while channels fail in every way: nothing lost, twice only what was cut off."""
+"""Many watch cycles while channels fail in every way: no alert is lost, and only interrupted deliveries come twice."""
 
 import random
 from collections import Counter
@@ -12,11 +12,11 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.model import Level
 from tests.unit.alerts.conftest import finding
 
-TRAINS, LOOKS = 6, 80
+TRAINS, CYCLES = 6, 80
 
 
 class Weather:
-    """A channel that fails by chance, before or after it has taken a message."""
+    """A channel that fails at random, before or after it has accepted a message."""
 
     chance = random.Random()
     taken: ClassVar[list] = []
@@ -42,16 +42,16 @@ class Weather:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_and_only_what_was_cut_off_comes_twice(site, monkeypatch, seed):
+def test_only_interrupted_deliveries_come_twice(site, monkeypatch, seed):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Weather")
     Weather.chance, Weather.taken, Weather.cut_off = random.Random(seed), [], Counter()
     world = site({"sky": {"kind": "stdout"}}, storm=1000)
-    chance, noted = random.Random(seed), []
-    for _ in range(LOOKS):
+    chance, transitions = random.Random(seed), []
+    for _ in range(CYCLES):
         Weather.is_down = chance.random() < 0.1
         levels = chance.choices([Level.OK, Level.CRITICAL, Level.WARNING, Level.UNKNOWN], [6, 2, 2, 1], k=TRAINS)
-        noted += world.ledger.record([finding(level, f"hang/{n}") for n, level in enumerate(levels)])
-        if chance.random() < 0.9:  # else it died before it could tell
+        transitions += world.ledger.record([finding(level, f"hang/{n}") for n, level in enumerate(levels)])
+        if chance.random() < 0.9:  # else the process died before it sent alerts
             dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=chance.choice([1, 10, 60]))
         world.clock.forward(seconds=chance.choice([0, 90, -90]))
@@ -60,8 +60,8 @@ def test_nothing_is_lost_and_only_what_was_cut_off_comes_twice(site, monkeypatch
         dispatch.send_alerts(world.alerting)
         world.clock.forward(hours=3)
     taken = Counter(message.id for message in Weather.taken)
-    assert set(taken) == {each.id for each in noted}
+    assert set(taken) == {transition.id for transition in transitions}
     assert {ident for ident, times in taken.items() if times > 1} <= set(Weather.cut_off)
     assert all(times <= 1 + Weather.cut_off[ident] for ident, times in taken.items())
     assert dispatch.list_undelivered(world.alerting) == []
-    assert len(noted) > 50
+    assert len(transitions) > 50

@@ -1,4 +1,4 @@
-"""What apprise reaches, files, the terminal, and the dead-man's switch."""
+"""The channels for apprise, files and the terminal, and the ping of the dead man's switch."""
 
 import apprise
 import pytest
@@ -21,14 +21,14 @@ def by_url(url):
     return ByUrl(AppriseTable.model_validate({"kind": "apprise", "url": url}), SystemRunner())
 
 
-def test_a_webhook_by_apprise(web):
+def test_apprise_calls_a_webhook(web):
     by_url(f"json://joe:hunter2@{web.host}/hook").send(MESSAGE)
-    [said] = web.bodies
-    assert (said["title"], said["message"].strip(), said["type"]) == ("it runs", "task 4", "success")
+    [body] = web.bodies
+    assert (body["title"], body["message"].strip(), body["type"]) == ("it runs", "task 4", "success")
 
 
 @pytest.mark.parametrize("answer", [(500, {}, b""), (404, {}, b""), (None, {}, b"")])
-def test_what_apprise_could_not_send_says_why_without_the_secret(web, answer):
+def test_failure_of_apprise_is_reported_without_the_secret(web, answer):
     web.answers = [answer]
     with pytest.raises(Undelivered) as caught:
         by_url(f"json://joe:hunter2@{web.host}/long-secret-path").send(MESSAGE)
@@ -38,7 +38,7 @@ def test_what_apprise_could_not_send_says_why_without_the_secret(web, answer):
     assert not {"hunter2", "long-secret-path"} & set(error.message.replace("/", " ").replace(":", " ").split())
 
 
-def test_an_address_that_apprise_does_not_know_is_found_and_not_said(caplog):
+def test_unknown_apprise_service_is_reported_without_secret(caplog):
     with pytest.raises(Undelivered) as caught:
         by_url("teems://secret")
     assert "secret" not in caplog.text
@@ -48,7 +48,7 @@ def test_an_address_that_apprise_does_not_know_is_found_and_not_said(caplog):
 @pytest.mark.parametrize(
     ("service", "key"), [("pagerduty://integration@apikey", "dedup"), ("opsgenie://apikey", "alias")]
 )
-def test_the_good_news_close_the_incident_that_the_bad_news_opened(service, key):
+def test_resolution_closes_the_incident_of_the_alert(service, key):
     channel = by_url(service)
     address = channel._address(MESSAGE)
     service = apprise.Apprise.instantiate(address)
@@ -56,69 +56,69 @@ def test_the_good_news_close_the_incident_that_the_bad_news_opened(service, key)
     assert str(service.action) == "map"
 
 
-def test_a_file_gets_every_message_as_a_paragraph(tmp_path):
-    path = tmp_path / "told"
+def test_file_gets_every_message_as_a_paragraph(tmp_path):
+    path = tmp_path / "alerts.txt"
     channel = open_channel(FileTable(kind="file", path=str(path)), SystemRunner())
     channel.send(MESSAGE)
     channel.send(MESSAGE)
     assert path.read_text() == "2026-01-01 00:00:00 it runs\n    task 4\n\n" * 2
 
 
-def test_a_file_in_a_place_that_is_not_there(tmp_path):
-    with pytest.raises(Undelivered, match=r"/not-there/told: No such file or directory$"):
-        open_channel(FileTable(kind="file", path=f"{tmp_path}/not-there/told"), SystemRunner()).send(MESSAGE)
+def test_file_in_a_missing_directory_is_reported(tmp_path):
+    with pytest.raises(Undelivered, match=r"/not-there/alerts.txt: No such file or directory$"):
+        open_channel(FileTable(kind="file", path=f"{tmp_path}/not-there/alerts.txt"), SystemRunner()).send(MESSAGE)
 
 
-def test_the_terminal(site, capsys):
+def test_alert_is_printed_on_the_terminal(site, capsys):
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     dispatch.send_alerts(world.alerting)
     assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
 
 
-def test_a_terminal_that_is_gone_loses_nothing(site, monkeypatch):
+def test_closed_terminal_loses_no_alert(site, monkeypatch):
     class Gone:
         def write(self, _):
             raise BrokenPipeError(32, "Broken pipe")
 
     world = site({"here": {"kind": "stdout"}})
-    world.see("C")
+    world.record("C")
     monkeypatch.setattr("sys.stdout", Gone())
     [attempt] = dispatch.send_alerts(world.alerting)
     assert attempt.error.message == "stdout: Broken pipe"
     assert len(dispatch.list_undelivered(world.alerting)) == 1
 
 
-def test_a_ping_is_fetched(site, web):
+def test_ping_is_fetched(site, web):
     world = site({}, ping_url=f"{web.url}/ping/secret-id")
     dispatch.ping(world.alerting)
     assert [path for path, *_ in web.requests] == ["/ping/secret-id"]
 
 
-def test_without_an_address_nothing_is_pinged(site):
+def test_no_ping_without_an_address(site):
     dispatch.ping(site({}).alerting)
 
 
 @pytest.mark.parametrize(("code", "is_permanent"), [(404, True), (503, False)])
-def test_a_ping_that_is_not_taken_is_said_without_its_address(web, code, is_permanent):
+def test_refused_ping_is_reported_without_its_address(web, code, is_permanent):
     web.answers = [(code, {}, b"")]
     with pytest.raises(Undelivered) as caught:
         fetch(f"{web.url}/ping/secret-id")
     assert (caught.value.message, caught.value.is_permanent) == (f"ping: answered {code}", is_permanent)
 
 
-def test_a_ping_to_nowhere():
+def test_unreachable_or_invalid_ping_url_is_reported():
     with pytest.raises(Undelivered, match=r"^ping: .*Connection refused$"):
         fetch("http://127.0.0.1:1/secret-id")
     with pytest.raises(Undelivered, match=r"^ping_url: must start with https://$"):
         fetch("no address")
 
 
-def test_a_channel_with_a_bug_loses_nothing_and_says_nothing_secret(site, monkeypatch, tmp_path):
+def test_channel_with_a_bug_loses_no_alert(site, monkeypatch, tmp_path):
     monkeypatch.setitem(CHANNELS, "stdout", f"{__name__}:Buggy")
-    world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "told")}})
-    world.see("C")
-    attempts = {send_alert.item.channel: send_alert.error for send_alert in dispatch.send_alerts(world.alerting)}
+    world = site({"here": {"kind": "stdout"}, "file": {"kind": "file", "path": str(tmp_path / "alerts.txt")}})
+    world.record("C")
+    attempts = {result.item.channel: result.error for result in dispatch.send_alerts(world.alerting)}
     assert attempts["here"].message == "bug in this channel: ZeroDivisionError"
     assert attempts["file"] is None
     assert [item.channel for item in dispatch.list_undelivered(world.alerting)] == ["here"]
@@ -131,7 +131,7 @@ class Buggy:
         return 1 / 0
 
 
-def test_every_kind_of_channel_has_its_file():
+def test_every_kind_of_channel_has_a_module():
     kinds = {
         kind.model_fields["kind"].annotation.__args__[0]
         for kind in AlertSettings.model_fields["channels"].annotation.__args__[1].__origin__.__args__

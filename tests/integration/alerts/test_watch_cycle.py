@@ -1,4 +1,4 @@
-"""What a whole cycle sends: the ping of the dead-man's switch, and what could not be delivered."""
+"""The ping of a complete watch cycle, and the report of undelivered alerts."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -29,22 +29,22 @@ def site(tmp_path, monkeypatch, web):
     return path
 
 
-def pings(web):
+def count_pings(web):
     return [path for path, *_ in web.requests].count("/ping")
 
 
-def test_a_whole_cycle_pings(site, web):
+def test_complete_cycle_pings(site, web):
     Watch(services=build(site)).cycle()
-    assert pings(web) == 1
+    assert count_pings(web) == 1
 
 
 @pytest.mark.parametrize("part", [{"names": ["fs_quota"]}, {"trains": ["gpt"]}, {"acts": False}])
-def test_a_part_of_a_cycle_does_not(site, web, part):
+def test_partial_cycle_does_not_ping(site, web, part):
     Watch(services=build(site), **part).cycle()
-    assert pings(web) == 0
+    assert count_pings(web) == 0
 
 
-def test_nor_does_one_in_which_a_watchdog_failed(site, web, monkeypatch):
+def test_cycle_with_a_failed_watchdog_does_not_ping(site, web, monkeypatch):
     class Broken(CronAlive):
         def probe(self, scene, thing):
             raise OpsctlError("cannot look")
@@ -52,20 +52,20 @@ def test_nor_does_one_in_which_a_watchdog_failed(site, web, monkeypatch):
     monkeypatch.setitem(WATCHDOGS, "cron_alive", Broken())
     report = Watch(services=build(site)).cycle()
     assert [finding.level for finding in report.findings if finding.key == "cron_alive/site"] == [Level.UNKNOWN]
-    assert pings(web) == 0
+    assert count_pings(web) == 0
 
 
-def test_nor_does_one_in_which_slurm_did_not_answer(site, web, monkeypatch):
+def test_cycle_without_slurm_does_not_ping(site, web, monkeypatch):
     run = RunDir(site.parent / "trains" / "gpt")
     run.create()
     run.config.write_text(TRAIN)
     monkeypatch.setenv("PATH", "/nonexistent")
     report = Watch(services=build(site)).cycle()
     assert [finding.level for finding in report.findings if finding.key == "slurm/site"] == [Level.UNKNOWN]
-    assert pings(web) == 0
+    assert count_pings(web) == 0
 
 
-def test_nor_does_one_in_which_trains_could_not_be_reconciled_to(site, web, monkeypatch):
+def test_cycle_without_reconciling_does_not_ping(site, web, monkeypatch):
     run = RunDir(site.parent / "trains" / "gpt")
     run.create()
     run.config.write_text(TRAIN)
@@ -74,44 +74,46 @@ def test_nor_does_one_in_which_trains_could_not_be_reconciled_to(site, web, monk
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{site.parent}:/usr/bin:/bin")
     Watch(services=build(site)).cycle()
-    assert pings(web) == 1
+    assert count_pings(web) == 1
 
-    def hangs(*_):
+    def fail(*_):
         raise OpsctlError("no answer")
 
-    monkeypatch.setattr("opsctl.monitor.reconcile.reconcile_all", hangs)
+    monkeypatch.setattr("opsctl.monitor.reconcile.reconcile_all", fail)
     assert Watch(services=build(site)).cycle().problems == ("reconciling the trains: no answer",)
-    assert pings(web) == 1
+    assert count_pings(web) == 1
 
 
-# --- as it is typed
+# --- the command
 
 
-def watch(site, *words):
+def run_watch(site, *words):
     return CliRunner().invoke(cli, ["--site", str(site), "watch", *words], standalone_mode=False)
 
 
-def test_what_is_told_and_cannot_be_delivered_is_said(site):
+def test_watch_reports_undelivered_alerts(site):
     mail = 'kind = "email"\nto = ["me@example.org"]\nsender = "opsctl@example.org"\nport = 1\n'
     disk = f'[[filesystem]]\nname = "scratch"\npath = "{site.parent}"\nfree = "9P"\n'
     with site.open("a") as file:
         file.write(f"[alerts.channels.mail]\n{mail}{disk}")
-    result = watch(site)
+    result = run_watch(site)
     assert "changed: fs_quota/scratch: ok -> critical" in result.output
-    assert "opsctl: not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
+    assert "not delivered by mail, tried again later: localhost:1: [Errno 111] Connection re" in result.output
 
 
-def test_where_there_is_nothing_to_look_at_that_is_said(site):
-    assert watch(site, "hang").output == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
+def test_watch_without_trains_reports_that(site):
+    assert (
+        run_watch(site, "hang").stdout == "nothing to watch: there are no trains; opsctl launch TRAIN.toml starts one\n"
+    )
 
 
-def test_a_cron_that_died_is_noticed_and_a_dry_run_leaves_it(site):
+def test_watch_revives_dead_cron_except_in_a_dry_run(site):
     app = build(site)
     app.cron.place.create()
     ago = datetime.now(UTC) - timedelta(hours=2)
     write_selected(app.cron.place, SelectedDriver(driver="daemon", since=ago, by="me"))
     app.cron.place.touch(ago)
     os.utime(app.cron.place.selected, (ago.timestamp(), ago.timestamp()))
-    assert "opsctl cron start daemon brings it back" in watch(site, "fs_quota").output
-    assert "brings it back" not in watch(site, "fs_quota", "--dry-run").output
-    assert "brings it back" not in watch(site, "fs_quota", "--nagios").output
+    assert "opsctl cron start daemon brings it back" in run_watch(site, "fs_quota").output
+    assert "brings it back" not in run_watch(site, "fs_quota", "--dry-run").output
+    assert "brings it back" not in run_watch(site, "fs_quota", "--nagios").output

@@ -1,4 +1,4 @@
-"""The report's page in a real browser. `pytest tests/integration/browser`"""
+"""The report page in a real browser: `pytest tests/integration/browser`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
 from opsctl.state.journal import EventKind
 from tests.support.chromium import Browser, browser
-from tests.support.made_reports import BEGIN, Train, rough
+from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
@@ -28,12 +28,12 @@ HOSTILE = (
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     assert PROGRAM
-    with browser(PROGRAM, tmp_path_factory.mktemp("chromium")) as found:
-        yield found
+    with browser(PROGRAM, tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 def many_attempts(place: Path) -> Train:
-    train = rough(place)
+    train = make_rough_train(place)
     train.submit(3400, tasks=40, array="8")
     at, step = 3500.0, 150
     for number in range(1, 31):
@@ -57,23 +57,23 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_it_renders_without_complaint_and_asks_nobody_for_anything(
+def test_page_renders_without_errors_or_requests(
     chromium: Browser, page: Path, width: int, scheme: str, tmp_path: Path
 ) -> None:
     chromium.show(page, width=width, scheme=scheme)
-    assert chromium.complaints() == []
+    assert chromium.read_console() == []
     assert [url for url in chromium.requests() if not url.startswith("data:")] == [page.as_uri()]
-    assert chromium.ask("innerWidth") == width
-    assert chromium.ask("document.documentElement.scrollWidth") == width
-    assert chromium.ask("document.querySelectorAll('svg').length") == 4 + 32
-    assert len(chromium.picture(tmp_path / "page.png")) > 30_000
+    assert chromium.evaluate("innerWidth") == width
+    assert chromium.evaluate("document.documentElement.scrollWidth") == width
+    assert chromium.evaluate("document.querySelectorAll('svg').length") == 4 + 32
+    assert len(chromium.take_screenshot(tmp_path / "page.png")) > 30_000
 
 
 def test_dark_and_light_are_two_pages(chromium: Browser, page: Path, tmp_path: Path) -> None:
     colours = []
     for scheme in SCHEMES:
         chromium.show(page, width=1400, scheme=scheme)
-        colours.append(chromium.ask("getComputedStyle(document.body).backgroundColor"))
+        colours.append(chromium.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert colours == ["rgb(246, 247, 249)", "rgb(15, 20, 26)"]
 
 
@@ -89,39 +89,41 @@ CUT_OFF = """[...document.querySelectorAll('.y span, .x span, h1, h2, dd, dt, .r
 
 
 @pytest.mark.parametrize("width", [360, *WIDTHS])
-def test_no_label_lies_upon_another_or_is_cut_off(chromium: Browser, page: Path, width: int) -> None:
+def test_no_label_overlaps_another_or_is_cut_off(chromium: Browser, page: Path, width: int) -> None:
     chromium.show(page, width=width, scheme="light")
-    assert chromium.ask(LABELS) == []
-    assert chromium.ask(CUT_OFF) == []
-    assert chromium.ask("document.querySelectorAll('.x span').length") > 6
+    assert chromium.evaluate(LABELS) == []
+    assert chromium.evaluate(CUT_OFF) == []
+    assert chromium.evaluate("document.querySelectorAll('.x span').length") > 6
 
 
-def test_every_colour_of_a_bar_is_in_the_legend_and_is_its_own(chromium: Browser, page: Path) -> None:
+def test_every_bar_colour_is_unique_and_in_the_legend(chromium: Browser, page: Path) -> None:
     chromium.show(page, width=1400, scheme="light")
-    fills = chromium.ask("""Object.fromEntries([...document.querySelectorAll('.bar rect')].map(
+    fills = chromium.evaluate("""Object.fromEntries([...document.querySelectorAll('.bar rect')].map(
         e => [e.getAttribute('class'), getComputedStyle(e).fill]))""")
-    keys = chromium.ask("""Object.fromEntries([...document.querySelectorAll('.shares .key')].map(
+    keys = chromium.evaluate("""Object.fromEntries([...document.querySelectorAll('.shares .key')].map(
         e => [e.className.replace('key ', ''), getComputedStyle(e).backgroundColor]))""")
     assert fills == keys
     assert len(set(fills.values())) == len(fills) >= 7
     assert "rgb(0, 0, 0)" not in fills.values()
 
 
-def test_what_somebody_wrote_stays_text(chromium: Browser, page: Path) -> None:
+def test_hostile_text_stays_text(chromium: Browser, page: Path) -> None:
     chromium.show(page, width=1400, scheme="light")
-    assert HOSTILE in chromium.ask("[...document.querySelectorAll('svg.attempt title')].map(e => e.textContent).join()")
-    assert chromium.ask("document.scripts.length + document.images.length") == 0
+    assert HOSTILE in chromium.evaluate(
+        "[...document.querySelectorAll('svg.attempt title')].map(e => e.textContent).join()"
+    )
+    assert chromium.evaluate("document.scripts.length + document.images.length") == 0
 
 
-def test_a_train_that_did_no_step_has_a_page_too(chromium: Browser, tmp_path: Path) -> None:
+def test_train_without_steps_has_a_page(chromium: Browser, tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0)
     path = tmp_path / "report.html"
     report = report_train(train.run, train.journal.events(), BEGIN)
-    path.write_text(render_page(report))  # not a second has passed
+    path.write_text(render_page(report))  # no time has passed
     chromium.show(path, width=400, scheme="dark")
-    assert chromium.complaints() == []
-    assert "no time has passed" in chromium.ask("document.body.innerText")
+    assert chromium.read_console() == []
+    assert "no time has passed" in chromium.evaluate("document.body.innerText")
     path.write_text(render_page(train.report(3600)))
     chromium.show(path, width=400, scheme="dark")
-    assert "queue" in chromium.ask("document.body.innerText")
+    assert "queue" in chromium.evaluate("document.body.innerText")

@@ -1,4 +1,4 @@
-"""Programs to stand in for Slurm's around a rendered script: they run what they are told to, and nothing else."""
+"""Scripts in place of Slurm's programs around a rendered script. They only run the command after their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAMS = {
     "scontrol": "#!/bin/bash\n[[ $* == *hostnames* ]] && echo node001 && echo node002 && exit\n"
     'echo "NodeName=$4 Arch=x NodeAddr=10.0.0.7 NodeHostName=h"\n',
     "dump": '#!/bin/bash\nprintf "%s\\0" "$V" "$@" >"$OUT"\nexit "${CODE:-0}"\n',
-    # As the rank's shim, but in a hundredth of its time.
+    # Replaces the shim of the rank and takes a hundredth of its time.
     "python": "#!/bin/bash\n[[ $* == *--free-port* ]] && echo 12345 && exit\nwhile [[ $1 != -- ]]; do shift; done\n"
     'shift\nexec "$@"\n',
 }
@@ -36,7 +36,7 @@ SLURM = {
 
 @dataclass(frozen=True)
 class Bench:
-    """Runs the body of a train that is made on the spot."""
+    """Renders the body of a train and runs it."""
 
     place: Path
 
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def dumped(self) -> list[str]:
-        """`V` and the words that the program `dump` got."""
+        """The value of `V` and the arguments that the program `dump` received."""
         return (self.place / "out").read_bytes().decode().split("\0")[:-1]
 
 

@@ -1,4 +1,4 @@
-"""The shim that srun starts for each rank, executed as srun would."""
+"""The shim that srun starts for each rank, executed as srun executes it."""
 
 from __future__ import annotations
 
@@ -35,27 +35,29 @@ def start(logs: Path, *command: str, env: dict[str, str] | None = None, **option
 
 
 def start_with(change: str, logs: Path, *command: str) -> subprocess.Popen[bytes]:
-    """With another constant of opsctl.guard.rank_output."""
+    """Start the shim with one constant of opsctl.guard.rank_output changed."""
     imports = "import sys; from opsctl.guard import rank, rank_output"
-    changed = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
-    argv = [sys.executable, "-c", changed, "--logs", str(logs), "--", *command]
+    code = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "--logs", str(logs), "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=pipe, stderr=pipe, process_group=0)
 
 
-def shim(logs: Path, *command: str, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess[bytes]:
+def run_shim(
+    logs: Path, *command: str, env: dict[str, str] | None = None, **options
+) -> subprocess.CompletedProcess[bytes]:
     process = start(logs, *command, env=env, **options)
     out, err = process.communicate(timeout=250)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def log_of(logs: Path) -> bytes:
+def read_log(logs: Path) -> bytes:
     return (logs / "node002-5.log").read_bytes()
 
 
 def wait_for(condition, seconds: float = 100) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.02)
@@ -69,35 +71,35 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def pids_in(path: Path, count: int) -> list[int]:
+def read_pids(path: Path, count: int) -> list[int]:
     assert wait_for(lambda: path.exists() and len(path.read_text().split()) == count)
     return [int(word) for word in path.read_text().split()]
 
 
 @pytest.mark.parametrize("code", [0, 1, 85, 255])
-def test_it_exits_with_the_code_of_the_command(tmp_path, code):
-    assert shim(tmp_path, "sh", "-c", f"exit {code}").returncode == code
+def test_shim_exits_with_the_code_of_the_command(tmp_path, code):
+    assert run_shim(tmp_path, "sh", "-c", f"exit {code}").returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
-def test_it_dies_of_the_signal_that_ended_the_command(tmp_path, number):
-    assert shim(tmp_path, "sh", "-c", f"kill -{int(number)} $$").returncode == -number
+def test_shim_dies_of_the_signal_of_the_command(tmp_path, number):
+    assert run_shim(tmp_path, "sh", "-c", f"kill -{int(number)} $$").returncode == -number
 
 
-def test_a_missing_program_is_said_in_the_log_and_exits_127(tmp_path):
-    ran = shim(tmp_path, "no-such-program")
-    assert (ran.returncode, ran.stdout) == (127, PREFIX + b"Cannot start no-such-program: no such program\n")
+def test_missing_program_is_logged_and_exits_127(tmp_path):
+    done = run_shim(tmp_path, "no-such-program")
+    assert (done.returncode, done.stdout) == (127, PREFIX + b"Cannot start no-such-program: no such program\n")
 
 
-def test_a_file_that_may_not_be_executed_exits_126(tmp_path):
-    ran = shim(tmp_path, "/etc/passwd")
-    assert (ran.returncode, ran.stdout) == (126, PREFIX + b"Cannot start /etc/passwd: Permission denied\n")
+def test_file_that_is_not_executable_exits_126(tmp_path):
+    done = run_shim(tmp_path, "/etc/passwd")
+    assert (done.returncode, done.stdout) == (126, PREFIX + b"Cannot start /etc/passwd: Permission denied\n")
 
 
 @pytest.mark.parametrize("argv", [[], ["--logs", "x"], ["--logs", "x", "y", "z"], ["--logs", "x", "--"], ["--help"]])
-def test_a_call_that_cannot_be_meant_exits_2(argv):
-    ran = subprocess.run([*SHIM, *argv], capture_output=True, check=False)
-    assert (ran.returncode, ran.stderr) == (
+def test_invalid_arguments_exit_2(argv):
+    done = subprocess.run([*SHIM, *argv], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (
         2,
         b"opsctl: usage: python -m opsctl.guard.rank --logs DIR -- COMMAND...  |  --free-port\n",
     )
@@ -106,73 +108,73 @@ def test_a_call_that_cannot_be_meant_exits_2(argv):
 HOSTILE = ["", " ", "a b", "$(touch pwned)", "`id`", "'", '"', "\\", "\n", "a;b", "ü", "*", "--logs", "--", "x" * 3000]
 
 
-def test_words_and_values_reach_the_command_as_they_are(tmp_path):
+def test_arguments_and_values_reach_the_command_unchanged(tmp_path):
     script = "import os,sys; sys.stdout.write(ascii([os.environ['V'], *sys.argv[1:]]))"
     for value in HOSTILE:
-        ran = shim(tmp_path, sys.executable, "-c", script, *HOSTILE, env={"V": value})
-        assert ran.stdout == PREFIX + ascii([value, *HOSTILE]).encode() + b"\n"
+        done = run_shim(tmp_path, sys.executable, "-c", script, *HOSTILE, env={"V": value})
+        assert done.stdout == PREFIX + ascii([value, *HOSTILE]).encode() + b"\n"
 
 
-def test_the_rank_is_told_its_place(tmp_path):
+def test_rank_variables_are_set(tmp_path):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TRAIN_NODE")
-    ran = shim(tmp_path, "sh", "-c", "echo " + " ".join(f"${name}" for name in names))
-    assert ran.stdout == PREFIX + b"5 8 1 4 1 node002\n"
+    done = run_shim(tmp_path, "sh", "-c", "echo " + " ".join(f"${name}" for name in names))
+    assert done.stdout == PREFIX + b"5 8 1 4 1 node002\n"
 
 
-def test_the_name_of_the_node_variable_is_the_trainers():
+def test_node_variable_has_the_name_that_the_trainer_reads():
     assert Env.NODE in rank_variables({})
 
 
-def test_outside_slurm_a_rank_is_alone():
-    given = rank_variables({})
-    assert (given["RANK"], given["WORLD_SIZE"], given["LOCAL_WORLD_SIZE"]) == ("0", "1", "1")
+def test_rank_outside_slurm_is_alone():
+    variables = rank_variables({})
+    assert (variables["RANK"], variables["WORLD_SIZE"], variables["LOCAL_WORLD_SIZE"]) == ("0", "1", "1")
 
 
 @pytest.mark.parametrize(
     ("text", "node", "tasks"), [("4", 3, 4), ("4(x2),3", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3)]
 )
-def test_slurms_folded_task_counts_are_read(text, node, tasks):
+def test_folded_task_counts_of_slurm_are_read(text, node, tasks):
     assert tasks_on(text, node) == tasks
 
 
-def test_both_outputs_go_to_the_log_as_they_came_and_to_stdout_with_the_prefix(tmp_path):
-    ran = shim(tmp_path, "sh", "-c", "echo one; echo two >&2; printf three")
-    assert ran.stdout == PREFIX + b"one\n" + PREFIX + b"two\n" + PREFIX + b"three\n"
-    assert log_of(tmp_path) == b"one\ntwo\nthree"
+def test_outputs_go_to_the_log_and_prefixed_to_stdout(tmp_path):
+    done = run_shim(tmp_path, "sh", "-c", "echo one; echo two >&2; printf three")
+    assert done.stdout == PREFIX + b"one\n" + PREFIX + b"two\n" + PREFIX + b"three\n"
+    assert read_log(tmp_path) == b"one\ntwo\nthree"
 
 
-def test_a_later_attempt_of_the_rank_appends(tmp_path):
-    shim(tmp_path, "echo", "one")
-    shim(tmp_path, "echo", "two")
-    assert log_of(tmp_path) == b"one\ntwo\n"
+def test_later_attempt_appends_to_the_log(tmp_path):
+    run_shim(tmp_path, "echo", "one")
+    run_shim(tmp_path, "echo", "two")
+    assert read_log(tmp_path) == b"one\ntwo\n"
 
 
-def test_a_progress_bar_is_shown_line_by_line_and_kept_as_it_came(tmp_path):
-    ran = shim(tmp_path, "printf", r"\r 10%%\r 50%%\r100%%\r\nend\r\n")
-    assert ran.stdout == b"".join(PREFIX + line + b"\n" for line in (b" 10%", b" 50%", b"100%", b"end"))
-    assert log_of(tmp_path) == b"\r 10%\r 50%\r100%\r\nend\r\n"
+def test_progress_bar_is_shown_line_by_line(tmp_path):
+    done = run_shim(tmp_path, "printf", r"\r 10%%\r 50%%\r100%%\r\nend\r\n")
+    assert done.stdout == b"".join(PREFIX + line + b"\n" for line in (b" 10%", b" 50%", b"100%", b"end"))
+    assert read_log(tmp_path) == b"\r 10%\r 50%\r100%\r\nend\r\n"
 
 
-def test_binary_rubbish_passes(tmp_path):
+def test_binary_output_passes_unchanged(tmp_path):
     rubbish = bytes(b for b in range(256) if b not in b"\r\n")
-    ran = shim(tmp_path, sys.executable, "-c", f"import os; os.write(1, {rubbish!r})")
-    assert ran.stdout == PREFIX + rubbish + b"\n"
+    done = run_shim(tmp_path, sys.executable, "-c", f"import os; os.write(1, {rubbish!r})")
+    assert done.stdout == PREFIX + rubbish + b"\n"
 
 
-def test_a_line_of_a_megabyte_is_cut_into_pieces_and_none_is_lost(tmp_path):
-    ran = shim(tmp_path, sys.executable, "-c", "print('x' * 1000000)")
-    assert ran.stdout.count(b"x") == 1_000_000
-    assert max(map(len, ran.stdout.splitlines())) < 200_000
-    assert log_of(tmp_path) == b"x" * 1_000_000 + b"\n"
+def test_line_of_a_megabyte_is_cut_without_loss(tmp_path):
+    done = run_shim(tmp_path, sys.executable, "-c", "print('x' * 1000000)")
+    assert done.stdout.count(b"x") == 1_000_000
+    assert max(map(len, done.stdout.splitlines())) < 200_000
+    assert read_log(tmp_path) == b"x" * 1_000_000 + b"\n"
 
 
-def test_a_million_lines_arrive_in_order(tmp_path):
-    ran = shim(tmp_path, "seq", "1000000")
-    assert ran.stdout == b"".join(b"%s%d\n" % (PREFIX, n) for n in range(1, 1_000_001))
-    assert log_of(tmp_path) == b"".join(b"%d\n" % n for n in range(1, 1_000_001))
+def test_million_lines_arrive_in_order(tmp_path):
+    done = run_shim(tmp_path, "seq", "1000000")
+    assert done.stdout == b"".join(b"%s%d\n" % (PREFIX, n) for n in range(1, 1_000_001))
+    assert read_log(tmp_path) == b"".join(b"%d\n" % n for n in range(1, 1_000_001))
 
 
-def test_a_line_that_is_not_ended_is_shown_before_the_command_ends(tmp_path):
+def test_unfinished_line_is_shown_while_the_command_runs(tmp_path):
     process = start(tmp_path, "sh", "-c", "printf 'about to hang'; exec sleep 600", bufsize=0)
     assert select.select([process.stdout], [], [], 100)[0]
     assert process.stdout.readline() == PREFIX + b"about to hang\n"
@@ -180,36 +182,36 @@ def test_a_line_that_is_not_ended_is_shown_before_the_command_ends(tmp_path):
     process.communicate()
 
 
-def test_a_full_disk_neither_ends_nor_blocks_the_command_and_is_said_once(tmp_path):
+def test_full_disk_does_not_stop_the_command(tmp_path):
     (tmp_path / "node002-5.log").symlink_to("/dev/full")
-    ran = shim(tmp_path, "sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.1; done; exit 85")
+    done = run_shim(tmp_path, "sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.1; done; exit 85")
     path = tmp_path / "node002-5.log"
-    assert ran.returncode == 85
-    assert ran.stdout == PREFIX + b"1\n" + PREFIX + b"2\n" + PREFIX + b"3\n"
-    assert ran.stderr.decode() == (
+    assert done.returncode == 85
+    assert done.stdout == PREFIX + b"1\n" + PREFIX + b"2\n" + PREFIX + b"3\n"
+    assert done.stderr.decode() == (
         f"opsctl: {path}: No space left on device; the rank goes on without this log\n"
         f"opsctl: 6 bytes are missing from {path}\n"
     )
 
 
-def test_a_log_directory_that_cannot_be_made_does_not_stop_the_command(tmp_path):
+def test_missing_log_directory_does_not_stop_the_command(tmp_path):
     (tmp_path / "file").touch()
-    ran = shim(tmp_path / "file" / "logs", "echo", "hi")
-    assert (ran.returncode, ran.stdout) == (0, PREFIX + b"hi\n")
-    assert b"Not a directory; the rank goes on without this log\n" in ran.stderr
+    done = run_shim(tmp_path / "file" / "logs", "echo", "hi")
+    assert (done.returncode, done.stdout) == (0, PREFIX + b"hi\n")
+    assert b"Not a directory; the rank goes on without this log\n" in done.stderr
 
 
-def test_a_log_directory_that_vanishes_does_not_stop_the_command(tmp_path):
+def test_vanished_log_directory_does_not_stop_the_command(tmp_path):
     logs = tmp_path / "logs"
-    ran = shim(logs, "sh", "-c", f"echo one; sleep 0.3; rm -r {logs}; echo two; exit 3")
-    assert (ran.returncode, ran.stdout) == (3, PREFIX + b"one\n" + PREFIX + b"two\n")
+    done = run_shim(logs, "sh", "-c", f"echo one; sleep 0.3; rm -r {logs}; echo two; exit 3")
+    assert (done.returncode, done.stdout) == (3, PREFIX + b"one\n" + PREFIX + b"two\n")
 
 
-def test_a_reader_that_goes_away_neither_ends_nor_blocks_the_command(tmp_path):
+def test_closed_pipe_does_not_stop_the_command(tmp_path):
     process = start(tmp_path, "sh", "-c", "seq 300000; exit 85")
     process.stdout.close()
     assert process.wait(timeout=100) == 85
-    assert len(log_of(tmp_path)) == 1_988_895
+    assert len(read_log(tmp_path)) == 1_988_895
     assert b"stdout: Broken pipe; the rank goes on without main_log" in process.stderr.read()
     process.stderr.close()
 
@@ -217,17 +219,17 @@ def test_a_reader_that_goes_away_neither_ends_nor_blocks_the_command(tmp_path):
 def test_closed_descriptors_do_not_stop_the_command(tmp_path):
     command = f"exec {shlex.join(SHIM)} --logs {shlex.quote(str(tmp_path))} -- sh -c 'echo hi; exit 85' >&- 2>&- <&-"
     assert subprocess.run(["sh", "-c", command], env={**os.environ, **SLURM}, timeout=100, check=False).returncode == 85
-    assert log_of(tmp_path) == b"hi\n"
+    assert read_log(tmp_path) == b"hi\n"
 
 
-def test_a_reader_that_takes_nothing_does_not_block_the_command_for_ever(tmp_path):
-    """The pipe is not read: first it holds the command back, then lines are dropped."""
+def test_unread_pipe_does_not_block_the_command_for_ever(tmp_path):
+    """An unread pipe first blocks the command; then lines are dropped."""
     process = start_with("STUCK_S = 1", tmp_path, "sh", "-c", f"seq 300000; touch {tmp_path}/done")
     assert not wait_for((tmp_path / "done").exists, 0.5)
     assert wait_for((tmp_path / "done").exists)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0
-    assert len(log_of(tmp_path)) == 1_988_895
+    assert len(read_log(tmp_path)) == 1_988_895
     assert len(out.splitlines()) < 300_000
     assert b"bytes are missing from main_log" in err
 
@@ -247,7 +249,7 @@ def test_signals_are_passed_on(tmp_path, number):
     assert process.returncode == 42
 
 
-def test_a_continue_is_passed_on(tmp_path):
+def test_sigcont_is_passed_on(tmp_path):
     process = start(tmp_path, "sh", "-c", "echo $$; kill -STOP $$; exit 42")
     process.stdout.readline()
     process.send_signal(signal.SIGCONT)
@@ -256,7 +258,7 @@ def test_a_continue_is_passed_on(tmp_path):
     process.communicate()
 
 
-def test_a_signal_that_the_command_ignores_does_not_end_the_shim(tmp_path):
+def test_signal_ignored_by_the_command_does_not_end_the_shim(tmp_path):
     process = start(tmp_path, "sh", "-c", "trap '' TERM; echo ready; sleep 0.5; exit 7")
     process.stdout.readline()
     process.terminate()
@@ -274,44 +276,44 @@ echo $$ >> {0}
 """
 
 
-def test_a_killed_shim_leaves_no_process_behind(tmp_path):
+def test_killed_shim_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
-    pids = pids_in(tmp_path / "pids", 4)
+    pids = read_pids(tmp_path / "pids", 4)
     process.kill()
     assert wait_for(lambda: not any(map(is_alive, pids))), [pid for pid in pids if is_alive(pid)]
     process.communicate()
 
 
-def test_a_killed_keeper_ends_the_rank_as_killed_and_leaves_no_process_behind(tmp_path):
+def test_killed_supervisor_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "wait")
-    pids = pids_in(tmp_path / "pids", 4)
-    keeper = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    os.kill(keeper, signal.SIGKILL)
+    pids = read_pids(tmp_path / "pids", 4)
+    supervisor = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    os.kill(supervisor, signal.SIGKILL)
     process.communicate(timeout=100)
     assert process.returncode == -signal.SIGKILL
     assert not any(map(is_alive, pids))
 
 
-def test_a_command_that_ends_leaves_no_process_behind_and_keeps_its_code(tmp_path):
+def test_ended_command_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "sh", "-c", FAMILY.format(tmp_path / "pids") + "exit 85")
-    process.communicate(timeout=100)  # its family, which holds its output open, would take three times as long
+    process.communicate(timeout=100)  # the child processes, which keep the output open, would take three times as long
     assert process.returncode == 85
-    assert not any(map(is_alive, pids_in(tmp_path / "pids", 4)))
+    assert not any(map(is_alive, read_pids(tmp_path / "pids", 4)))
 
 
-def test_what_a_child_left_behind_says_shortly_after_is_kept(tmp_path):
-    ran = shim(tmp_path, "sh", "-c", "(sleep 0.2; echo late) & exit 3")
-    assert (ran.returncode, ran.stdout) == (3, PREFIX + b"late\n")
+def test_late_output_of_a_child_is_kept(tmp_path):
+    done = run_shim(tmp_path, "sh", "-c", "(sleep 0.2; echo late) & exit 3")
+    assert (done.returncode, done.stdout) == (3, PREFIX + b"late\n")
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 85", "85\n"), ("kill -9 $$", "137\n")])
-def test_the_code_of_the_rank_that_fails_first_is_left_for_the_body(tmp_path, script, code):
-    shim(tmp_path, "sh", "-c", script)
-    shim(tmp_path, "sh", "-c", "exit 1", env={"SLURM_PROCID": "6"})
+def test_code_of_the_first_failed_rank_is_recorded(tmp_path, script, code):
+    run_shim(tmp_path, "sh", "-c", script)
+    run_shim(tmp_path, "sh", "-c", "exit 1", env={"SLURM_PROCID": "6"})
     assert (tmp_path / "first-exit").read_text() == code
 
 
-def test_the_rank_that_fails_first_is_first_also_where_it_leaves_a_process(tmp_path):
+def test_first_failure_is_recorded_before_processes_end(tmp_path):
     slow = start_with("DRAIN_S = 500", tmp_path, "sh", "-c", "sleep 600 & exit 85")
     assert wait_for((tmp_path / "first-exit").exists)
     assert slow.poll() is None
@@ -319,38 +321,38 @@ def test_the_rank_that_fails_first_is_first_also_where_it_leaves_a_process(tmp_p
     slow.communicate()
 
 
-def test_a_rank_that_ends_well_leaves_no_code(tmp_path):
-    shim(tmp_path, "true")
+def test_successful_rank_records_no_code(tmp_path):
+    run_shim(tmp_path, "true")
     assert not (tmp_path / "first-exit").exists()
 
 
-def test_a_command_that_closes_its_output_is_waited_for(tmp_path):
-    ran = shim(tmp_path, "sh", "-c", "exec >&- 2>&-; sleep 1; exit 9")
-    assert ran.returncode == 9
+def test_command_with_closed_output_is_waited_for(tmp_path):
+    done = run_shim(tmp_path, "sh", "-c", "exec >&- 2>&-; sleep 1; exit 9")
+    assert done.returncode == 9
 
 
-def test_a_command_that_kills_its_own_group_is_still_reported(tmp_path):
-    ran = shim(tmp_path, "sh", "-c", "echo bye; kill -9 0")
-    assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, PREFIX + b"bye\n")
+def test_command_that_kills_its_group_is_reported(tmp_path):
+    done = run_shim(tmp_path, "sh", "-c", "echo bye; kill -9 0")
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, PREFIX + b"bye\n")
 
 
-def test_a_broken_pipe_in_the_command_is_what_it_is_without_us(tmp_path):
-    ran = shim(tmp_path, "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
-    assert ran.stdout == PREFIX + b"y\n" + PREFIX + b"141\n"
+def test_broken_pipe_in_the_command_is_unchanged(tmp_path):
+    done = run_shim(tmp_path, "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
+    assert done.stdout == PREFIX + b"y\n" + PREFIX + b"141\n"
 
 
-def test_the_free_port_is_free_and_not_among_those_that_the_kernel_gives_away():
-    ran = subprocess.run([*SHIM, "--free-port"], capture_output=True, text=True, check=True)
+def test_free_port_is_outside_the_ephemeral_range():
+    done = subprocess.run([*SHIM, "--free-port"], capture_output=True, text=True, check=True)
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert 10000 <= int(ran.stdout) < 65536
-    assert not low <= int(ran.stdout) <= high
+    assert 10000 <= int(done.stdout) < 65536
+    assert not low <= int(done.stdout) <= high
 
 
-def test_two_draws_rarely_meet():
+def test_free_ports_rarely_collide():
     assert len({find_free_port() for _ in range(20)}) > 15
 
 
-def test_it_imports_nothing_of_ours_but_its_own_package():
+def test_shim_imports_few_modules():
     code = (
         "import sys, opsctl.guard.rank\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('opsctl', 'trainer')))"

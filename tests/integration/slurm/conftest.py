@@ -29,7 +29,7 @@ def _open_to_other_users() -> None:
 
 @pytest.fixture(scope="session")
 def places() -> Iterator[Places]:
-    """Directories for this session's sandboxes, which other users may reach where a sandbox's own modes let them."""
+    """Directories for the sandboxes of this session. Other users can enter the parent directory."""
     root = Path(tempfile.mkdtemp(prefix=f"opsctl-test-{WORKER}-"))
     root.chmod(0o755)
     yield Places(state=root / "state", cache=root / "cache")
@@ -38,7 +38,7 @@ def places() -> Iterator[Places]:
 
 @pytest.fixture(scope="session")
 def _programs() -> None:
-    """Slurm is installed, or the test is skipped with the reason; where it must be installed, the test fails."""
+    """Skip the test, with the reason, where Slurm is not installed. In CI the test fails instead."""
     try:
         find_programs(os.environ.get("PATH", ""), accounting=False)
     except MissingProgram as missing:
@@ -49,7 +49,7 @@ def _programs() -> None:
 
 @pytest.fixture(scope="session")
 def slurm(places: Places, _programs: None) -> Iterator[Sandbox]:
-    """A Slurm of 4 nodes with 2 GPUs each and fast timers. Leave it as you found it: no jobs, no drained nodes."""
+    """A Slurm of 4 nodes with 2 GPUs each and fast timers. A test must leave no jobs and no drained nodes."""
     spec = SandboxSpec(name=f"shared-{WORKER}", nodes=4, gpus_per_node=2, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     yield sandbox
@@ -58,11 +58,11 @@ def slurm(places: Places, _programs: None) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def fresh_slurm(places: Places, _programs: None) -> Iterator[Callable[..., Sandbox]]:
-    """Brings up Slurms of a test's own, for those that break it: `fresh_slurm(nodes=2)`."""
+    """A function that starts a Slurm for one test, for tests that break Slurm: `fresh_slurm(nodes=2)`."""
     made: list[Sandbox] = []
 
     def up(**wanted: object) -> Sandbox:
-        spec = SandboxSpec(**{"name": f"fresh-{WORKER}-{len(made)}", "nodes": 2, "fast": True, **wanted})  # type: ignore[arg-type]  # what a Spec takes
+        spec = SandboxSpec(**{"name": f"fresh-{WORKER}-{len(made)}", "nodes": 2, "fast": True, **wanted})  # type: ignore[arg-type]  # fields of a SandboxSpec
         made.append(Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner()))
         return made[-1]
 
@@ -73,7 +73,7 @@ def fresh_slurm(places: Places, _programs: None) -> Iterator[Callable[..., Sandb
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own: nothing here may write to the user's."""
+    """A home directory for one test, so that no test writes to the user's."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

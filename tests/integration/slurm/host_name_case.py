@@ -1,7 +1,6 @@
-"""Bring a sandbox up as user `argv[1]` with its files below `argv[2]`, run a job, and print what was seen as JSON.
+"""Start a sandbox as user `argv[1]` with its files below `argv[2]`, run a job, and print the results as JSON.
 
-Runs in namespaces of its own, which a test made; `argv[3]` is their host name, and `argv[4]`, if
-there is one, asks for accounting.
+A test runs this program in new namespaces with host name `argv[3]`. An optional `argv[4]` turns accounting on.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ def become(user: str) -> None:
         os.setuid(row.pw_uid)
 
 
-def listening() -> list[str]:
-    """Where the TCP sockets of this network namespace listen; nothing but the sandbox runs in it."""
-    found = []
+def list_listening_addresses() -> list[str]:
+    """Return the listening TCP addresses of this network namespace, in which only the sandbox runs."""
+    addresses = []
     for name in ("tcp", "tcp6"):
         for row in Path("/proc/net", name).read_text().splitlines()[1:]:
             address, state = row.split()[1].partition(":")[0], row.split()[3]
             if state == "0A":
                 words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
                 family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
-                found.append(socket.inet_ntop(family, b"".join(words)))
-    return sorted(found)
+                addresses.append(socket.inet_ntop(family, b"".join(words)))
+    return sorted(addresses)
 
 
 def main() -> None:
@@ -57,7 +56,7 @@ def main() -> None:
         runner=SystemRunner(),
     )
     try:
-        fields = {"listening": listening(), "address": sandbox.record.site.network.address}
+        fields = {"listening": list_listening_addresses(), "address": sandbox.record.site.network.address}
         env = {**os.environ, **sandbox.env()}
         done = subprocess.run(SRUN, env=env, capture_output=True, text=True, timeout=30, check=False)
         wrap = "srun --nodes=2 printenv SLURMD_NODENAME"

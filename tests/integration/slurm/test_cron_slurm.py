@@ -1,4 +1,4 @@
-"""Cron's slurm driver on real Slurms, over many ticks, with what happens to it in bad nights."""
+"""The slurm driver of cron on real Slurms: many ticks, and the faults of a bad night."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from opsctl.errors import Unreachable
 from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import forgetting, slurm_says
+from tests.support.slurms import run_slurm, save_controller_state
 from tests.support.trains import until
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-AN_HOUR = 3600
+HOUR_S = 3600
 
 
 class Site:
-    """A site with a crontab of its own, on one sandbox."""
+    """A site with its own crontab, on one sandbox."""
 
     def __init__(self, path: Path, sandbox: Sandbox, every: int) -> None:
         self.file, self.sandbox, self.every = path / "site.toml", sandbox, every
@@ -58,8 +58,8 @@ class Site:
     def place(self) -> CronDir:
         return self.driver.cron.place
 
-    def overdue(self, *ids: str) -> None:
-        """Have the first tick run these entries."""
+    def make_overdue(self, *ids: str) -> None:
+        """Make these entries overdue, so that the first tick runs them."""
         self.place.create()
         write_ledger(self.place, RunHistory(entries={id: EntryRun(since=LONG_AGO) for id in ids}))
 
@@ -75,15 +75,15 @@ class Site:
     def running(self) -> list[Job]:
         return [job for job in self.driver.jobs() if job.state is JobState.RUNNING]
 
-    def all_cancelled(self) -> bool:
-        """Cancel every tick; whether none is left. One that runs may just have submitted the next."""
+    def cancel_all(self) -> bool:
+        """Cancel every tick and return whether none is left. A running tick may just have submitted the next."""
         for job in self.driver.jobs():
             self.driver.scheduler.cancel(job.id)
         return not self.driver.jobs()
 
-    def stands_still(self) -> None:
-        """From now on no job starts, whatever the hour."""
-        slurm_says(self.sandbox, "scontrol", "update", "partition=main", "state=down")
+    def stop_starting_jobs(self) -> None:
+        """Close the partition, so that no job starts."""
+        run_slurm(self.sandbox, "scontrol", "update", "partition=main", "state=down")
 
     @property
     def ticks(self) -> tuple[TickRun, ...]:
@@ -92,34 +92,32 @@ class Site:
     def wait_for_ticks(self, count: int) -> None:
         until(lambda: len(self.ticks) >= count, seconds=250)
 
-    def ran(self, id: str) -> EntryRun:
+    def read_run(self, id: str) -> EntryRun:
         return read_ledger(self.place).entries[id]
 
 
 @pytest.fixture
 def site_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
-    made: list[Site] = []
+    sites: list[Site] = []
 
-    def site(sandbox: Sandbox, *, every: int) -> Site:
+    def make_site(sandbox: Sandbox, *, every: int) -> Site:
         monkeypatch.setenv("SLURM_CONF", str(sandbox.conf))
-        made.append(Site(tmp_path, sandbox, every))
-        return made[-1]
+        sites.append(Site(tmp_path, sandbox, every))
+        return sites[-1]
 
-    yield site
-    for each in made:
-        if each.sandbox.status().is_up:
-            for job in each.driver.jobs():
-                each.driver.scheduler.cancel(job.id)
+    yield make_site
+    for site in sites:
+        if site.sandbox.status().is_up:
+            for job in site.driver.jobs():
+                site.driver.scheduler.cancel(job.id)
 
 
-def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_stops_when_told(
-    fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
-) -> None:
+def test_simultaneous_starts_make_one_chain(fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]) -> None:
     site = site_on(fresh_slurm(nodes=1), every=2)
     batch = site.directory / "cron.hourly" / "a report.slurm"
     batch.write_text("#!/bin/bash\n#SBATCH --mem=10\necho reported\n")
     (site.directory / "crontab").write_text("0 0 * * * echo $$ >$HOME/hangs; exec sleep 250\n")
-    site.overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
+    site.make_overdue("echo $$ >$HOME/hangs; exec sleep 250", "cron.hourly/a report.slurm")
     starts = [site.opsctl("cron", "start") for _ in range(2)]
     lines = sorted(start.communicate(timeout=150)[0] for start in starts)
     assert [start.returncode for start in starts] == [0, 0]
@@ -130,13 +128,13 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert int(third["job"]) >= int(job)
 
     first = until(lambda: site.running and (Path.home() / "hangs").exists() and site.waiting and site.running)[0]
-    until(lambda: site.waiting[0].reason == "Dependency")  # it is late, and is waited for
+    until(lambda: site.waiting[0].reason == "Dependency")  # the running tick is late, so the next one waits
     assert [job.id for job in site.running] == [first.id]
-    site.driver.scheduler.cancel(first.id)  # in the middle of its entry; its successor is queued already
+    site.driver.scheduler.cancel(first.id)  # during an entry; the successor is queued already
     site.wait_for_ticks(1)
-    hung = site.ran("echo $$ >$HOME/hangs; exec sleep 250")
+    hung = site.read_run("echo $$ >$HOME/hangs; exec sleep 250")
     assert hung.result in (EntryResult.FAILED, EntryResult.RUNNING)
-    report = site.ran("cron.hourly/a report.slurm")
+    report = site.read_run("cron.hourly/a report.slurm")
     assert report.result is EntryResult.OK
     number = report.detail.removeprefix("job ")
     until((site.place.output / f"slurm-{number}.out").exists)
@@ -155,7 +153,7 @@ def test_two_starts_at_once_make_one_chain_that_outlives_a_cancelled_tick_and_st
     assert read_selected(site.place) is None
 
 
-def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
+def test_successor_forgotten_by_slurmctld_is_resubmitted(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = fresh_slurm(nodes=1)
@@ -164,29 +162,29 @@ def test_a_successor_that_a_killed_slurmctld_forgot_is_submitted_again(
     site.place.create()
     write_selected(site.place, SelectedDriver(driver="slurm", since=datetime.now(UTC), by="me"))
 
-    forget = forgetting(sandbox)
+    restore = save_controller_state(sandbox)
     now = datetime.now(UTC)
     first = site.driver.ensure(after=now, own="999")
     submitted = site.waiting[0].submitted
-    night = threading.Timer(0.5, forget)
-    night.start()
+    crash = threading.Timer(0.5, restore)
+    crash.start()
     assert site.driver.follow(now, "999", seconds=150)
-    night.join()
+    crash.join()
     (successor,) = site.waiting
     assert submitted is not None
     assert successor.submitted is not None
     assert successor.submitted > submitted, f"job {first} was forgotten, and {successor.id} is another"
 
 
-def test_a_chain_that_died_is_revived_once_by_whoever_notices(
+def test_dead_chain_is_revived_once_by_the_next_command(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
+    site = site_on(fresh_slurm(nodes=1), every=HOUR_S)
     site.place.create()
     site.driver.start()
     assert revive(site.driver) == ""
-    until(site.all_cancelled)
-    site.stands_still()
+    until(site.cancel_all)
+    site.stop_starting_jobs()
     ago = datetime.now(UTC) - timedelta(hours=4)
     site.place.touch(ago)
     os.utime(site.place.selected, (ago.timestamp(), ago.timestamp()))
@@ -198,19 +196,20 @@ def test_a_chain_that_died_is_revived_once_by_whoever_notices(
     site.driver.stop()
 
 
-def test_doubles_and_successors_far_away_are_cancelled(
+def test_duplicate_and_distant_successors_are_cancelled(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("USER", "somebody-else")
     monkeypatch.setenv("LOGNAME", "somebody-else")
-    site = site_on(fresh_slurm(nodes=1), every=AN_HOUR)
+    site = site_on(fresh_slurm(nodes=1), every=HOUR_S)
     site.place.create()
     driver = site.driver
     driver.start()
-    until(site.all_cancelled)
+    until(site.cancel_all)
     now = datetime.now(UTC)
-    year, first, second = (driver._submit(now + ahead) for ahead in (
-        timedelta(days=365), timedelta(hours=2), timedelta(hours=2)))  # fmt: skip
+    year, first, second = (
+        driver._submit(now + ahead) for ahead in (timedelta(days=365), timedelta(hours=2), timedelta(hours=2))
+    )
     until(lambda: len(site.waiting) == 3)
     assert driver.ensure(after=now, own="999") == first
     assert [job.id for job in site.waiting] == [first]
@@ -222,7 +221,7 @@ def test_doubles_and_successors_far_away_are_cancelled(
     assert site.waiting == []
 
 
-def test_a_python_that_is_broken_does_not_end_the_chain(
+def test_broken_python_does_not_end_the_chain(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]
 ) -> None:
     site = site_on(fresh_slurm(nodes=1), every=2)
@@ -237,15 +236,15 @@ def test_a_python_that_is_broken_does_not_end_the_chain(
     until(lambda: not site.driver.jobs())
 
 
-def test_a_queue_that_is_full_loses_nothing(
+def test_full_queue_does_not_lose_the_chain(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = fresh_slurm(nodes=1)
-    site = site_on(sandbox, every=AN_HOUR)
+    site = site_on(sandbox, every=HOUR_S)
     with sandbox.conf.open("a") as conf:
         conf.write("MaxJobCount=2\nMinJobAge=2\n")
     sandbox.fault("controller", FaultKind.RESTART)
-    site.stands_still()
+    site.stop_starting_jobs()
     fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
     held = subprocess.run(fillers, capture_output=True, text=True, check=True).stdout.strip()
     site.place.create()
@@ -253,7 +252,7 @@ def test_a_queue_that_is_full_loses_nothing(
     monkeypatch.setattr("opsctl.cron.drivers.slurm_job.PERSISTED_AFTER_S", 1.0)
     with pytest.raises(Unreachable):
         site.driver.start()
-    assert read_selected(site.place) is not None, "whoever notices goes on with it"
+    assert read_selected(site.place) is not None, "the next opsctl command revives the chain"
     free = threading.Timer(1, lambda: subprocess.run(["scancel", held], check=True))
     free.start()
     assert site.driver.follow(datetime.now(UTC), "", seconds=150)
@@ -261,26 +260,28 @@ def test_a_queue_that_is_full_loses_nothing(
     site.driver.stop()
 
 
-def test_what_is_shipped_runs(slurm: Sandbox, site_on: Callable[..., Site]) -> None:
+def test_shipped_entries_run(slurm: Sandbox, site_on: Callable[..., Site]) -> None:
     site = site_on(slurm, every=600)
     site.file.write_text(f'root = "{site.directory.parent}/trains"\ntrust_parents = true\n')
     ids = [entry.id for entry in site.driver.cron.schedule().entries]
-    site.overdue(*ids)
+    site.make_overdue(*ids)
     text = site.opsctl("cron", "tick").communicate(timeout=250)[0]
-    assert {id: site.ran(id).result for id in ids} == dict.fromkeys(ids, EntryResult.OK), text
+    assert {id: site.read_run(id).result for id in ids} == dict.fromkeys(ids, EntryResult.OK), text
 
 
-def test_without_slurm_a_tick_still_runs_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tick_without_slurm_runs_due_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = tmp_path / "slurm.conf"
-    conf.write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
-                    "MessageTimeout=1\nSlurmctldTimeout=1\n")  # fmt: skip
+    conf.write_text(
+        "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nTCPTimeout=1\n"
+        "MessageTimeout=1\nSlurmctldTimeout=1\n"
+    )
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    site = Site(tmp_path, None, 1)  # type: ignore[arg-type]  # there is none
+    site = Site(tmp_path, None, 1)  # type: ignore[arg-type]  # this test has no sandbox
     (site.directory / "crontab").write_text("* * * * * echo >>$HOME/log\n")
-    site.overdue("echo >>$HOME/log")
+    site.make_overdue("echo >>$HOME/log")
     site.file.write_text(site.file.read_text().replace('"5"', '"1"'))
     tick = site.opsctl("cron", "tick", "--slot", str(int(time.time())))
     assert tick.wait(timeout=250) == 0
-    assert site.ran("echo >>$HOME/log").result is EntryResult.OK
+    assert site.read_run("echo >>$HOME/log").result is EntryResult.OK
     assert os.path.getsize(Path.home() / "log") == 1

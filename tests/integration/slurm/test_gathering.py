@@ -1,4 +1,4 @@
-"""The gathering script on this machine: versions of libraries; a real fio, one that hangs, a place that is no place."""
+"""The fact-gathering script on this machine: library versions, a real fio, a hanging fio, a missing directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sleep 200
 """
 
 
-def looker(place: Path, path: str = "", **site: float) -> NodeChecker:
+def make_checker(place: Path, path: str = "", **site: float) -> NodeChecker:
     clock = SystemClock()
     runner = SystemRunner(env={"PATH": f"{path}:{os.environ['PATH']}"})
     return NodeChecker(
@@ -36,37 +36,37 @@ def looker(place: Path, path: str = "", **site: float) -> NodeChecker:
     )
 
 
-def test_versions_of_the_libraries_that_the_linker_finds_are_told(tmp_path: Path) -> None:
-    snapshot = looker(tmp_path).gather(["node001"])["node001"]
+def test_library_versions_are_gathered(tmp_path: Path) -> None:
+    snapshot = make_checker(tmp_path).gather(["node001"])["node001"]
     assert snapshot.section("libraries").code == 0
     assert snapshot.libraries["libc"]
 
 
-def scan(place: Path, directory: Path, *, path: str = "", **site: float) -> CheckResult:
-    """What the check says of `directory` on this machine."""
-    [verdict] = looker(place, path, **site).check(["node001"], fio=str(directory)).verdicts
-    [result] = [check_result for check_result in verdict.results if check_result.check == "fio"]
+def check_directory(place: Path, directory: Path, *, path: str = "", **site: float) -> CheckResult:
+    """Return the result of the fio check of `directory` on this machine."""
+    [verdict] = make_checker(place, path, **site).check(["node001"], fio=str(directory)).verdicts
+    [result] = [result for result in verdict.results if result.check == "fio"]
     return result
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
-def test_a_directory_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+def test_directory_is_measured_and_left_unchanged(tmp_path: Path) -> None:
     directory = tmp_path / "it's a $(place)"
     directory.mkdir()
     (directory / "mine").write_text("mine")
-    result = scan(tmp_path, directory, fio_mib=4)
+    result = check_directory(tmp_path, directory, fio_mib=4)
     assert (result.severity, result.evidence.startswith("write ")) == (Severity.NOTE, True), result
     assert [path.name for path in directory.iterdir()] == ["mine"]
 
 
-def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
+def test_hanging_fio_is_abandoned_and_its_file_removed(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "fio").write_text(HANGS)
     (tmp_path / "bin" / "fio").chmod(0o755)
     directory = tmp_path / "scratch"
     directory.mkdir()
     began = time.monotonic()
-    result = scan(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
+    result = check_directory(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
     assert (result.severity, result.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
     assert time.monotonic() - began < 100
     assert (tmp_path / "bin" / "fio.begun").exists()
@@ -74,10 +74,10 @@ def test_a_fio_that_hangs_is_left_and_its_file_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="no fio here: apt-get install fio")
-def test_a_place_without_room_is_not_filled_up(tmp_path: Path) -> None:
+def test_directory_without_room_is_not_filled(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free >> 20
     if free // 4 + 2000 > 65_536:
         pytest.skip(f"{free} MiB are free: more than any test file needs")
-    result = scan(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # others use this disk too
+    result = check_directory(tmp_path, tmp_path, fio_mib=free // 4 + 2000)  # other processes use this disk too
     assert (result.severity, "has no room for four times" in result.evidence) == (Severity.UNKNOWN, True)
-    assert "no such directory" in scan(tmp_path, tmp_path / "nowhere").evidence
+    assert "no such directory" in check_directory(tmp_path, tmp_path / "nowhere").evidence

@@ -1,4 +1,4 @@
-"""What a batch job becomes, under a real Slurm."""
+"""The guard in batch jobs of a real Slurm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opsctl.state.journal import EventKind
 from opsctl.state.switches import Switch
 from tests.support.guarded_trains import GuardedTrain, until
 
-UNTIL_ASKED = 'touch begun; while [ ! -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.05; done'
+WAIT_FOR_STOP_REQUEST = 'touch begun; while [ ! -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.05; done'
 FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """
 Make = Callable[..., GuardedTrain]
 
@@ -48,7 +48,7 @@ def train(make: Make) -> GuardedTrain:
     return make()
 
 
-def test_the_bodys_exit_code_is_what_slurm_sees(make: Make) -> None:
+def test_slurm_sees_the_exit_code_of_the_body(make: Make) -> None:
     trains = {code: make() for code in (0, 1, 85)}
     for code, guarded_train in trains.items():
         guarded_train.submit(f"exit {code}")
@@ -56,11 +56,11 @@ def test_the_bodys_exit_code_is_what_slurm_sees(make: Make) -> None:
         guarded_train.wait()
         assert (guarded_train.task(1).exit_code, guarded_train.end()["outcome"]) == (
             f"{code}:0",
-            "crashed" if code else "exited",
+            "crashed" if code else "finished",
         )
 
 
-def test_a_kill_switch_that_is_armed_before_the_start_cancels_what_is_queued(train: GuardedTrain) -> None:
+def test_armed_kill_switch_cancels_queued_tasks_at_start(train: GuardedTrain) -> None:
     switches.arm(train.run, Switch.KILL, why="bad data")
     train.submit("touch begun", tasks=3)
     train.wait()
@@ -70,7 +70,7 @@ def test_a_kill_switch_that_is_armed_before_the_start_cancels_what_is_queued(tra
     assert not (train.run.path / "begun").exists()
 
 
-def test_a_pause_switch_that_is_armed_before_the_start_holds_the_rest(train: GuardedTrain) -> None:
+def test_armed_pause_switch_holds_queued_tasks_at_start(train: GuardedTrain) -> None:
     switches.arm(train.run, Switch.PAUSE, why="")
     train.submit("touch begun", tasks=3)
     train.wait()
@@ -79,8 +79,8 @@ def test_a_pause_switch_that_is_armed_before_the_start_holds_the_rest(train: Gua
     assert not (train.run.path / "begun").exists()
 
 
-def test_a_switch_reaches_a_foreign_trainer_as_its_stop_request(train: GuardedTrain) -> None:
-    train.submit(UNTIL_ASKED, tasks=3)
+def test_switch_reaches_foreign_trainer_as_stop_request(train: GuardedTrain) -> None:
+    train.submit(WAIT_FOR_STOP_REQUEST, tasks=3)
     train.wait_for("begun")
     switches.arm(train.run, Switch.PAUSE, why="maintenance")
     train.wait()
@@ -90,8 +90,8 @@ def test_a_switch_reaches_a_foreign_trainer_as_its_stop_request(train: GuardedTr
 
 
 @pytest.mark.parametrize("name", ["USR1", "TERM"])
-def test_a_signal_to_the_batch_job_reaches_the_body_as_a_stop_request(train: GuardedTrain, name: str) -> None:
-    array = train.submit(f"{UNTIL_ASKED}; sleep 0.3; touch saved")
+def test_signal_reaches_the_body_as_stop_request(train: GuardedTrain, name: str) -> None:
+    array = train.submit(f"{WAIT_FOR_STOP_REQUEST}; sleep 0.3; touch saved")
     train.wait_for("begun")
     train.slurm("scancel", "--batch", f"--signal={name}", f"{array}_1")
     train.wait()
@@ -99,7 +99,7 @@ def test_a_signal_to_the_batch_job_reaches_the_body_as_a_stop_request(train: Gua
     assert (train.end()["outcome"], train.task(1).exit_code) == ("stopped", "0:0")
 
 
-def test_two_short_crashes_hold_what_is_queued(make: Make) -> None:
+def test_two_short_crashes_hold_queued_tasks(make: Make) -> None:
     train = make("poll_seconds = 0.2\nshort_attempts = 2")
     train.submit("exit 3", tasks=4)
     train.wait()
@@ -109,135 +109,162 @@ def test_two_short_crashes_hold_what_is_queued(make: Make) -> None:
     assert train.end(2)["action"] == "hold-queued"
 
 
-def test_a_train_that_finished_has_what_is_queued_cancelled(train: GuardedTrain) -> None:
+def test_finished_train_has_queued_tasks_cancelled(train: GuardedTrain) -> None:
     train.submit(FINISHED, tasks=4)
     train.wait()
     assert train.waiting == []
     assert train.end()["action"] == "cancel-queued"
 
 
-def test_a_foreign_trainer_whose_log_ends_with_the_last_iteration_has_finished(train: GuardedTrain) -> None:
+def test_last_iteration_in_the_log_means_finished(train: GuardedTrain) -> None:
     train.submit('echo " iteration 40/ 40 | lm loss: 2.0E+00 |"', tasks=2)
     train.wait()
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
 
 
-def test_a_attempt_that_was_cancelled_leaves_nothing_behind_and_the_next_task_goes_on(train: GuardedTrain) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sleep 0.1",
+        'echo "[rank0]: Training completed"; echo " iteration 30/ 40 | lm loss: 2.0E+00 |"',
+        'touch "$TRAIN_FINISHED"; exit 1',
+    ],
+)
+def test_finished_foreign_train_is_not_started_again(train: GuardedTrain, body: str) -> None:
+    train.submit(body, tasks=5)
+    train.wait()
+    assert (train.end()["outcome"], train.waiting) == ("finished", [])
+    assert [event.data["attempt"] for event in train.events(EventKind.ATTEMPT_STARTED)] == [train.attempt().name]
+    assert train.events(EventKind.HELD) == []
+
+
+def test_foreign_train_with_steps_left_goes_on(train: GuardedTrain) -> None:
+    """The second task finds nothing to do, although its log never showed the last step."""
+    body = '[ -e done ] || echo " iteration 36/ 40 | lm loss: 2.0E+00 |"; touch done'
+    train.submit(f'cd "$TRAIN_RUN_DIR"; {body}', tasks=4)
+    train.wait()
+    assert [train.end(task)["outcome"] for task in (1, 2)] == ["exited", "finished"]
+    assert train.waiting == []
+
+
+def test_exit_0_continues_where_the_settings_say_so(make: Make) -> None:
+    train = make('poll_seconds = 0.2\non_exit_0 = "continue"\nshort_attempts = 9')
+    train.submit("exit 0", tasks=2)
+    train.wait()
+    assert [train.end(task)["outcome"] for task in (1, 2)] == ["exited", "exited"]
+
+
+def test_cancelled_attempt_leaves_no_process(train: GuardedTrain) -> None:
     array = train.submit('touch "begun-$SLURM_ARRAY_TASK_ID"; sleep 300 & setsid sleep 300', tasks=2)
     train.wait_for("begun-1")
     train.slurm("scancel", f"{array}_1")
     train.wait_for("begun-2")
     assert train.end()["outcome"] == "cancelled"
-    assert of_attempt(train, "_1.0") == []
+    assert find_processes(train, "_1.0") == []
 
 
-def test_what_a_body_leaves_running_ends_with_it(train: GuardedTrain) -> None:
+def test_processes_left_by_the_body_are_ended(train: GuardedTrain) -> None:
     train.submit("setsid sleep 300 & (trap '' TERM; sleep 300) & exit 0")
     train.wait()
-    assert of_attempt(train) == []
+    assert find_processes(train) == []
 
 
-def test_ranks_that_save_are_not_cut_short_by_the_shell_that_goes_first(train: GuardedTrain) -> None:
-    train.submit(f"bash -c 'trap \"\" TERM; {UNTIL_ASKED}; sleep 3.5; touch saved'; true")
+def test_saving_ranks_outlive_the_shell_of_the_body(train: GuardedTrain) -> None:
+    train.submit(f"bash -c 'trap \"\" TERM; {WAIT_FOR_STOP_REQUEST}; sleep 3.5; touch saved'; true")
     train.wait_for("begun")
-    [shell] = of_attempt(train, command=["bash", str(train.run.body)])
-    guard = guard_of(train)
-    shell.terminate()  # as a scancel does, which would leave less than five seconds for the rest
+    [shell] = find_processes(train, command=["bash", str(train.run.body)])
+    guard = find_guard(train)
+    shell.terminate()  # as scancel does; scancel would leave less than five seconds for the rest
     os.kill(guard, signal.SIGTERM)
     train.wait()
     assert (train.run.path / "saved").exists()
     assert train.end()["outcome"] == "cancelled"
 
 
-def test_what_outlives_a_rank_that_failed_is_ended_as_when_srun_waits_for_a_dead_node(make: Make) -> None:
+def test_body_is_ended_after_a_rank_has_failed(make: Make) -> None:
     train = make("poll_seconds = 0.2\nexit_grace_seconds = 0.5")
     train.submit('echo 3 >"$TRAIN_ATTEMPT_LOGS/first-exit"; exec sleep 300')
     train.wait()
-    assert of_attempt(train) == []
+    assert find_processes(train) == []
     assert (train.task(1).exit_code, train.end()["outcome"]) == ("3:0", "crashed")
 
 
-def of_attempt(train: GuardedTrain, attempt: str = "", command: list[str] | None = None) -> list[psutil.Process]:
-    """The processes below the bodies of a train: of the attempts whose names end so, and with that command line."""
-    found = []
+def find_processes(train: GuardedTrain, attempt: str = "", command: list[str] | None = None) -> list[psutil.Process]:
+    """Return the processes of a train's bodies.
+
+    `attempt` limits them to attempts whose names end with the text, `command` to processes with this command line.
+    """
+    matches = []
     for process in psutil.process_iter():
-        try:  # any may end at any time
+        try:  # any process may end at any time
             env = process.environ()
-            is_asked = command is None or process.cmdline() == command
+            has_command = command is None or process.cmdline() == command
         except psutil.Error:
             continue
-        if (
-            env.get("TRAIN_RUN_DIR") == str(train.run.path)
-            and env.get("TRAIN_ATTEMPT", "").endswith(attempt)
-            and is_asked
-        ):
-            found.append(process)
-    return found
+        is_of_train = env.get("TRAIN_RUN_DIR") == str(train.run.path)
+        if is_of_train and env.get("TRAIN_ATTEMPT", "").endswith(attempt) and has_command:
+            matches.append(process)
+    return matches
 
 
-def guard_of(train: GuardedTrain) -> int:
-    """The guard of the one attempt that runs; the keeper of the body is a fork of it."""
-    known = [process.info for process in psutil.process_iter(["pid", "ppid", "cmdline"])]
-    ours = {
-        incompletes["pid"]: incompletes["ppid"]
-        for incompletes in known
-        if str(train.run.path) in (incompletes["cmdline"] or [])
-    }
-    [guard] = [pid for pid, parent in ours.items() if parent not in ours]
+def find_guard(train: GuardedTrain) -> int:
+    """Return the process id of the only guard. The body supervisor is a fork of the guard."""
+    processes = [process.info for process in psutil.process_iter(["pid", "ppid", "cmdline"])]
+    guards = [process for process in processes if str(train.run.path) in (process["cmdline"] or [])]
+    parents = {process["pid"]: process["ppid"] for process in guards}
+    [guard] = [pid for pid, parent in parents.items() if parent not in parents]
     return guard
 
 
-def test_a_guard_that_is_killed_leaves_no_process_and_is_finalized_by_the_next_one(train: GuardedTrain) -> None:
+def test_attempt_of_killed_guard_is_finalized_by_the_next(train: GuardedTrain) -> None:
     body = 'touch "begun-$SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" = 2 ] && exit 0; setsid sleep 300 & sleep 300'
     train.submit(body, tasks=2)
     train.wait_for("begun-1")
-    until(lambda: len(of_attempt(train)) >= 3)
-    os.kill(guard_of(train), signal.SIGKILL)
+    until(lambda: len(find_processes(train)) >= 3)
+    os.kill(find_guard(train), signal.SIGKILL)
     train.wait()
-    assert of_attempt(train) == []
+    assert find_processes(train) == []
     assert train.end(1)["outcome"] == "crashed"
-    assert train.end(2)["outcome"] == "exited"
+    assert train.end(2)["outcome"] == "finished"
 
 
-def test_a_train_that_had_finished_when_its_guard_was_killed_runs_no_further_body(train: GuardedTrain) -> None:
+def test_finished_train_runs_no_body_after_killed_guard(train: GuardedTrain) -> None:
     train.submit(f'{FINISHED}; touch "begun-$SLURM_ARRAY_TASK_ID"; sleep 300', tasks=3)
     train.wait_for("begun-1")
-    os.kill(guard_of(train), signal.SIGKILL)
+    os.kill(find_guard(train), signal.SIGKILL)
     train.wait()
     assert train.waiting == []
     assert [train.end(task)["outcome"] for task in (1, 2)] == ["finished", "skipped"]
     assert not (train.run.path / "begun-2").exists()
 
 
-def test_a_node_that_dies_is_finalized_by_the_next_lifes_guard(fresh_slurm: Callable[..., Sandbox], make: Make) -> None:
+def test_attempt_on_dead_node_is_finalized_by_next_guard(fresh_slurm: Callable[..., Sandbox], make: Make) -> None:
     sandbox = fresh_slurm(nodes=2)
     train = make(sandbox=sandbox)
     array = train.submit('touch "begun-$SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" = 2 ] || sleep 300', tasks=2)
     train.wait_for("begun-1")
     node = train.task(1).nodes
-    os.kill(guard_of(train), signal.SIGSTOP)  # or it would see the body die before itself, as no power cut lets it
+    os.kill(find_guard(train), signal.SIGSTOP)  # in a power cut the guard does not see the body die
     sandbox.fault(node, FaultKind.CRASH)
-    # Slurm would see it by itself after SlurmdTimeout.
+    # Slurm would notice the dead node after SlurmdTimeout.
     train.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
     train.wait_for("begun-2")
     assert train.end(1)["outcome"] == "node-failed"
     assert train.events(EventKind.ATTEMPT_FINALIZED)[0].data["attempt"] == f"{array}_1.0"
 
 
-def test_the_deadline_follows_the_jobs_real_end(train: GuardedTrain) -> None:
-    array = train.submit(f"echo $TRAIN_MINUTES_LEFT >minutes; {UNTIL_ASKED}", limit="1")
+def test_deadline_follows_the_end_of_the_job(train: GuardedTrain) -> None:
+    array = train.submit(f"echo $TRAIN_MINUTES_LEFT >minutes; {WAIT_FOR_STOP_REQUEST}", limit="1")
     train.wait_for("begun")
     before = float(train.attempt().deadline.read_text())
     end = train.task(1).end
     assert end is not None and before == end.timestamp()
     train.slurm("scontrol", "update", f"JobId={array}_1", "TimeLimit=9")
     until(lambda: float(train.attempt().deadline.read_text()) == before + 8 * 60)
-    assert train.wrote("minutes") == "1\n"
+    assert train.read_file("minutes") == "1\n"
 
 
-def test_what_a_attempt_ran_with_is_recorded_without_its_secrets(
-    train: GuardedTrain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_is_recorded_without_secrets(train: GuardedTrain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_TOKEN", "hunter2")
     monkeypatch.setenv("INDEX", "https://me:hunter2@example.org/simple")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12:nccl/2.20")
@@ -253,12 +280,12 @@ def test_what_a_attempt_ran_with_is_recorded_without_its_secrets(
     assert (start["node_count"], start["nodes"]) == (1, train.task(1).nodes)
 
 
-BODY = """printf '%s\\n' "$TRAIN_ATTEMPT" "$TRAIN_STOP_REQUEST" "$TRAIN_ATTEMPT_LOGS" "$TRAIN_NODE" >told
+BODY = """printf '%s\\n' "$TRAIN_ATTEMPT" "$TRAIN_STOP_REQUEST" "$TRAIN_ATTEMPT_LOGS" "$TRAIN_NODE" >environment
 [ -s "$TRAIN_DEADLINE" ]"""
 
 
 @pytest.mark.parametrize("broken", ["missing", "no opsctl", "no site"])
-def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_path: Path, broken: str) -> None:
+def test_body_runs_without_a_working_guard(train: GuardedTrain, tmp_path: Path, broken: str) -> None:
     python = sys.executable
     if broken == "missing":
         python = "/nowhere/python"
@@ -274,21 +301,27 @@ def test_a_guard_that_cannot_start_still_runs_the_body(train: GuardedTrain, tmp_
     attempt = train.attempt()
     assert train.task(1).exit_code == "0:0", train.log
     node = train.task(1).nodes
-    assert train.wrote("told").splitlines() == [
-        attempt.name, str(attempt.stop_request), str(train.run.attempt_logs(attempt.name)), node,
-    ]  # fmt: skip
+    assert train.read_file("environment").splitlines() == [
+        attempt.name,
+        str(attempt.stop_request),
+        str(train.run.attempt_logs(attempt.name)),
+        node,
+    ]
     assert "continuing without the guard" in train.log
 
 
-def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedTrain) -> None:
+def test_body_runs_where_the_guard_cannot_write(train: GuardedTrain) -> None:
     for name in ("attempts", "journal"):
         (train.run.path / name).rename(train.run.path / f"no-{name}")
         (train.run.path / name).touch()
     train.run.write(train.run.body, f"touch {train.run.path}/begun; exit 85\n")
     text = render(
-        "slurm/wrapper.slurm.j2", directives=["--mem=10"], run_dir=str(train.run.path), python=sys.executable,
+        "slurm/wrapper.slurm.j2",
+        directives=["--mem=10"],
+        run_dir=str(train.run.path),
+        python=sys.executable,
         site_file=str(train.site),
-    )  # fmt: skip
+    )
     train.run.write(train.run.wrapper, text)
     argv = ("sbatch", "--parsable", f"--output={train.run.main_log}", str(train.run.wrapper))
     train.arrays.append(train.runner.run(argv, timeout=60).out.strip())
@@ -298,7 +331,7 @@ def test_a_guard_that_can_write_nothing_down_still_runs_the_body(train: GuardedT
     assert train.log.count("recording the start") == 1
 
 
-def test_a_run_directory_that_vanishes_stops_no_body_and_the_attempt_is_finalized_when_it_is_back(
+def test_vanished_run_directory_stops_no_body(
     train: GuardedTrain,
 ) -> None:
     train.submit("touch begun; sleep 1.5; exit 3")
@@ -313,7 +346,7 @@ def test_a_run_directory_that_vanishes_stops_no_body_and_the_attempt_is_finalize
 
 
 @pytest.mark.parametrize(("switch", "left"), [(Switch.KILL, 0), (Switch.PAUSE, 1)])
-def test_without_a_guard_the_switches_are_honoured_all_the_same(train: GuardedTrain, switch: Switch, left: int) -> None:
+def test_switches_work_without_a_guard(train: GuardedTrain, switch: Switch, left: int) -> None:
     switches.arm(train.run, switch, why="")
     train.submit("touch begun", tasks=3, python="/nowhere/python")
     train.wait()
@@ -321,15 +354,15 @@ def test_without_a_guard_the_switches_are_honoured_all_the_same(train: GuardedTr
     assert not (train.run.path / "begun").exists()
 
 
-def test_without_a_guard_signals_reach_the_body_and_its_exit_code_slurm(train: GuardedTrain) -> None:
-    array = train.submit(f"{UNTIL_ASKED}; sleep 0.3; exit 85", python="/nowhere/python")
+def test_signals_and_exit_code_pass_without_a_guard(train: GuardedTrain) -> None:
+    array = train.submit(f"{WAIT_FOR_STOP_REQUEST}; sleep 0.3; exit 85", python="/nowhere/python")
     train.wait_for("begun")
     train.slurm("scancel", "--batch", "--signal=USR1", f"{array}_1")
     train.wait()
     assert train.task(1).exit_code == "85:0"
 
 
-def test_a_body_that_others_could_have_written_is_not_run_and_the_rest_is_held(train: GuardedTrain) -> None:
+def test_body_writable_by_others_is_refused_and_train_held(train: GuardedTrain) -> None:
     train.submit("touch begun", tasks=2, mode=0o777)
     train.wait()
     assert not (train.run.path / "begun").exists()

@@ -1,5 +1,7 @@
-"""Verbs killed at a few of their effects and run again; tests/endurance/test_kill_points.py has all verbs and all
-effects."""
+"""Commands killed at some of their effects and run again.
+
+tests/endurance/test_kill_points.py kills all commands at all effects.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @pytest.mark.parametrize("verb", ["kill-switch arm", "kill-switch disarm", "checkpoint prune", "cron tick"])
-def test_a_verb_on_files_that_is_killed_and_run_again_has_done_it_once(verb: str, runs: Runs) -> None:
+def test_killed_command_on_files_acts_once_when_repeated(verb: str, runs: Runs) -> None:
     verdict = Proof(verb=verb, make=FILES[verb], runs=runs, most=4).go()
     assert verdict.failures == [], "\n".join(verdict.failures)
 
@@ -33,9 +35,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize("verb", ["launch", "cancel"])
-def test_a_verb_on_a_slurm_that_is_killed_and_run_again_has_done_it_once(
-    verb: str, runs: Runs, counting: Sandbox
-) -> None:
+def test_killed_command_on_slurm_acts_once_when_repeated(verb: str, runs: Runs, counting: Sandbox) -> None:
     assert verb in SLURM
     verdict = Proof(verb=verb, make=on_slurm(verb, counting, runs), runs=runs, most=3, wrong=(2,)).go()
     assert verdict.failures == [], "\n".join(verdict.failures)

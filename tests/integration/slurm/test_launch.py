@@ -22,34 +22,34 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def test_a_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:
-    said = json.loads(trains.opsctl("launch", trains.toml(), "--json"))
-    assert trains.arrays() == {said["array"]}
+def test_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:
+    result = json.loads(trains.opsctl("launch", trains.toml(), "--json"))
+    assert trains.arrays() == {result["array"]}
     assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
     assert [len(job.tasks) for job in trains.rows()] == [3]
 
 
-def test_options_go_before_the_file(trains: Trains) -> None:
+def test_options_override_the_file(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(), "--tasks", 2, "--exclude", "node[003-004]", "--nice", 5)
     assert [len(job.tasks) for job in trains.rows()] == [2]
     assert trains.app.scheduler.excluded(trains.arrays().pop()) == "node[003-004]"
 
 
-def test_a_dry_run_shows_what_would_be_submitted_and_changes_nothing(trains: Trains) -> None:
+def test_dry_run_shows_the_scripts_and_changes_nothing(trains: Trains) -> None:
     text = trains.opsctl("launch", trains.toml(), "--dry-run")
     assert "#SBATCH --array=1-3%1\n" in text
     assert "srun --kill-on-bad-exit=1" in text
     assert (trains.root.exists(), trains.arrays()) == (False, set())
 
 
-def test_what_runs_is_what_the_dry_run_showed(trains: Trains) -> None:
+def test_launch_writes_what_the_dry_run_showed(trains: Trains) -> None:
     shown = json.loads(trains.opsctl("launch", trains.toml(), "--dry-run", "--json"))
     trains.opsctl("launch", trains.toml())
     assert shown["wrapper"] == trains.run().wrapper.read_text()
     assert shown["body"] == trains.run().body.read_text()
 
 
-def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) -> None:
+def test_all_problems_are_reported_and_nothing_is_written(trains: Trains) -> None:
     path = trains.toml(nodes=9, partition="mian", tasks=5000, more="[setup]\nlines = ['if']")
     error = trains.refusal("launch", path)
     assert isinstance(error, ConfigError)
@@ -61,7 +61,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_written(trains: Trains) ->
     assert not trains.root.exists()
 
 
-def test_a_second_launch_is_refused_with_what_to_do_instead(trains: Trains) -> None:
+def test_second_launch_is_refused_with_advice(trains: Trains) -> None:
     path = trains.toml()
     trains.opsctl("launch", path)
     (array,) = trains.arrays()
@@ -75,18 +75,18 @@ def test_a_second_launch_is_refused_with_what_to_do_instead(trains: Trains) -> N
     assert trains.arrays() == {array}
 
 
-def test_after_its_own_last_array_a_train_gets_more_tasks(trains: Trains) -> None:
+def test_train_gets_more_tasks_after_its_last_array(trains: Trains) -> None:
     path = trains.toml()
     first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
     second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
     assert trains.arrays() == {first, second}
     assert f"afterany:{first}" in _scontrol(second)
-    for job in (first, f"{second}_1"):  # with either, two tasks of the train could run at once
+    for job in (first, f"{second}_1"):  # with either dependency, two tasks of the train could run at once
         error = trains.refusal("launch", path, "--after", job)
         assert error.message == f"t: is queued already, as array {second}"
 
 
-def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -> None:
+def test_adding_tasks_does_not_change_queued_tasks(trains: Trains) -> None:
     first = json.loads(trains.opsctl("launch", trains.toml(), "--json"))["array"]
     before = trains.run().body.read_text()
     error = trains.refusal("launch", trains.toml(command=("false",)), "--after", first)
@@ -95,7 +95,7 @@ def test_adding_tasks_does_not_change_what_the_queued_ones_run(trains: Trains) -
     assert trains.run().body.read_text() == before
 
 
-def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
+def test_waiting_for_an_unknown_job_is_refused(trains: Trains) -> None:
     assert trains.refusal("launch", trains.toml(), "--after", "999999").problems == (
         "--after 999999: no such job in the queue, so the train would start at once\n"
         "    -> find the job with squeue, or leave --after out",
@@ -103,22 +103,22 @@ def test_waiting_for_a_job_that_is_unknown_is_refused(trains: Trains) -> None:
 
 
 @pytest.mark.parametrize(("flag", "switch"), [((), "kill"), (("--pause",), "pause")])
-def test_a_switch_from_last_time_refuses_the_launch(trains: Trains, flag: tuple[str, ...], switch: str) -> None:
+def test_armed_switch_refuses_the_launch(trains: Trains, flag: tuple[str, ...], switch: str) -> None:
     path = trains.toml()
     trains.opsctl("launch", path)
     trains.opsctl("cancel", "t")
     trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss", *flag)
     error = trains.refusal("launch", path)
-    what, remedy = error.problems[0].splitlines()
-    assert what.startswith(f"t: the {switch} switch is armed since ")
-    assert what.endswith(": bad loss")
+    problem, remedy = error.problems[0].splitlines()
+    assert problem.startswith(f"t: the {switch} switch is armed since ")
+    assert problem.endswith(": bad loss")
     assert remedy.split() == ["->", "opsctl", "kill-switch", "disarm", "t", *flag]
     trains.opsctl(*remedy.split()[2:])
     trains.opsctl("launch", path)
     assert len(trains.arrays()) == 1
 
 
-def test_a_train_that_has_ended_is_launched_again_and_its_earlier_files_are_kept(trains: Trains) -> None:
+def test_relaunch_keeps_the_earlier_files(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("cancel", "t")
     until(lambda: not trains.rows())
@@ -127,7 +127,7 @@ def test_a_train_that_has_ended_is_launched_again_and_its_earlier_files_are_kept
     assert "'true'" in (trains.run().revisions / "0001" / "train.toml").read_text()
 
 
-def test_a_refusal_of_slurms_is_journalled_and_leaves_no_doubt(trains: Trains) -> None:
+def test_refusal_by_slurm_is_journalled(trains: Trains) -> None:
     path = trains.toml(extra=("--constraint=nosuchfeature",))
     assert isinstance(trains.refusal("launch", path), SchedulerError)
     assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMIT_REFUSED]
@@ -135,7 +135,7 @@ def test_a_refusal_of_slurms_is_journalled_and_leaves_no_doubt(trains: Trains) -
     assert len(trains.arrays()) == 1
 
 
-def test_a_root_that_others_may_write_to_is_refused_before_anything_is_written(trains: Trains) -> None:
+def test_root_writable_by_others_is_refused(trains: Trains) -> None:
     trains.root.mkdir()
     trains.root.chmod(0o775)
     error = trains.refusal("launch", trains.toml())
@@ -145,13 +145,13 @@ def test_a_root_that_others_may_write_to_is_refused_before_anything_is_written(t
 
 
 @pytest.mark.parametrize("name", ["a b", "$(id)", "x" * 300, "é"])
-def test_what_is_no_name_is_refused_at_birth(trains: Trains, name: str) -> None:
+def test_invalid_train_name_is_refused(trains: Trains, name: str) -> None:
     path = trains.toml()
     path.write_text(path.read_text().replace("'t'", f"'{name}'", 1))
     assert "is not a name" in trains.refusal("launch", path).message
 
 
-def test_a_root_with_anything_in_its_name_works(slurm: Sandbox, trains: Trains) -> None:
+def test_root_with_special_characters_works(slurm: Sandbox, trains: Trains) -> None:
     trains.root = trains.place / "tr %j ü'$(id)"
     trains.site.write_text(f'root = "{trains.root}"\n')
     trains.opsctl("launch", trains.toml(command=("echo", "hello"), extra=(), tasks=1))
@@ -159,7 +159,7 @@ def test_a_root_with_anything_in_its_name_works(slurm: Sandbox, trains: Trains) 
 
 
 @root_only
-def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) -> None:
+def test_full_disk_leaves_no_half_written_train(trains: Trains) -> None:
     trains.root.mkdir(mode=0o755)
     mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(trains.root))
     if subprocess.run(mount, capture_output=True, timeout=60, check=False).returncode:
@@ -171,23 +171,23 @@ def test_a_full_disk_is_said_and_leaves_no_half_written_train(trains: Trains) ->
         assert "No space left on device" in error.message
         assert (trains.run().exists, trains.arrays()) == (False, set())
         left = {path.parent for path in trains.run().path.rglob("*") if path.is_file()}
-        assert left <= {trains.run().journal}  # what was begun
+        assert left <= {trains.run().journal}  # the journal, if the launch began one
     finally:
         subprocess.run(("umount", str(trains.root)), timeout=60, check=True)
 
 
 @root_only
-def test_a_root_that_is_not_ours_to_write_is_said(trains: Trains) -> None:
+def test_root_without_write_permission_is_reported(trains: Trains) -> None:
     trains.root.mkdir()
     path = trains.toml()
-    trains.opsctl("launch", path, "--dry-run")  # so that the other user has nothing left to import
+    trains.opsctl("launch", path, "--dry-run")  # imports all modules, which the other user may not be able to read
     text = as_user(65534, 65534, lambda: trains.opsctl("launch", path))
     assert text.startswith(f"RunDirError: {trains.run().path}: Permission denied | is it there, may you write there")
     assert not trains.run().path.exists()
 
 
 @root_only
-def test_a_name_that_somebody_else_has_taken_is_refused(trains: Trains) -> None:
+def test_train_name_of_another_user_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     os.chown(trains.run().path, 65534, 65534)
     error = trains.refusal("launch", trains.toml())
@@ -200,7 +200,7 @@ def _scontrol(array: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_a_slurm_that_does_not_answer_changes_nothing(trains: Trains, tmp_path: Path) -> None:
+def test_unreachable_slurm_changes_nothing(trains: Trains, tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=gone\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=1\nAuthType=auth/none\n"
         "SlurmctldTimeout=2\nMessageTimeout=2\nTCPTimeout=1\nNodeName=n1\nPartitionName=main Nodes=n1\n"

@@ -1,4 +1,4 @@
-"""Rendered bodies under the real sbatch and srun, without a guard: exit codes and hostile text, over several ranks."""
+"""Rendered bodies with the real sbatch and srun, without a guard: exit codes and hostile text on several ranks."""
 
 import subprocess
 import sys
@@ -39,34 +39,47 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 
 
 def submit(trains: Trains, name: str, command: list[str], **top: object) -> str:
-    """Submit the body itself, on two nodes with two ranks each; the job's id."""
+    """Submit the body on two nodes with two ranks each and return the job id."""
     train = parse(
         TrainSettings, {"name": name, "command": command, "slurm": {"nodes": 2, "time_limit": "5"}, **top}, name
     )
     run = RunDir(trains.root / name)
     run.create()
     run.body.write_text(render_body(train, run, python=sys.executable))
-    argv = ("sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "--mem=10", "--time=5",
-            f"--output={run.main_log}", str(run.body))  # fmt: skip
+    argv = (
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "--cpus-per-task=1",
+        "--mem=10",
+        "--time=5",
+        f"--output={run.main_log}",
+        str(run.body),
+    )
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=trains.place)
     return done.stdout.strip()
 
 
-def ended(trains: Trains, job: str) -> Job:
-    rows = lambda: [each for each in trains.app.scheduler.jobs() if each.id == job and each.state.is_final]  # noqa: E731 (said once, here)
-    return until(rows)[0]
+def wait_for_end(trains: Trains, job_id: str) -> Job:
+    """Wait until the job has ended and return it."""
+
+    def find_ended() -> list[Job]:
+        return [job for job in trains.app.scheduler.jobs() if job.id == job_id and job.state.is_final]
+
+    return until(find_ended)[0]
 
 
-def test_the_exit_code_of_the_rank_that_failed_is_the_jobs(trains: Trains) -> None:
+def test_job_has_the_exit_code_of_the_failed_rank(trains: Trains) -> None:
     jobs = {code: submit(trains, f"c{code}", ["bash", "-c", RANK_1_FAILS, "x", str(code)]) for code in (1, 85)}
     jobs[0] = submit(trains, "c0", ["true"])
-    assert {code: ended(trains, job).exit_code for code, job in jobs.items()} == {0: "0:0", 1: "1:0", 85: "85:0"}
+    assert {code: wait_for_end(trains, job).exit_code for code, job in jobs.items()} == {0: "0:0", 1: "1:0", 85: "85:0"}
 
 
-def test_hostile_words_and_values_reach_every_rank(trains: Trains) -> None:
+def test_hostile_text_reaches_every_rank(trains: Trains) -> None:
     write = 'printf "%s\\0" "$V" "$MASTER_ADDR" "$NNODES" "$WORLD_SIZE" "$@" >"$TRAIN_RUN_DIR/rank-$RANK"'
     job = submit(trains, "h", ["bash", "-c", write, "x", *HOSTILE], environment={"V": "".join(HOSTILE)})
-    assert ended(trains, job).exit_code == "0:0"
+    assert wait_for_end(trains, job).exit_code == "0:0"
     written = [(trains.root / "h" / f"rank-{rank}").read_text().split("\0")[:-1] for rank in range(4)]
     assert written == [["".join(HOSTILE), "127.0.0.1", "2", "4", *HOSTILE]] * 4
     assert not list(Path(trains.place).rglob("pwned"))

@@ -1,4 +1,4 @@
-"""A launch that is killed, or that does not learn how it ended: done again, it neither doubles nor loses the train."""
+"""Launches killed before they learn the result of sbatch: a second launch neither doubles nor loses the train."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
-from tests.support.slurms import forgetting
+from tests.support.slurms import save_controller_state
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -30,7 +30,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 
 
 class CutApp(App):
-    """Everything real, and Ctrl-C after so many effects of a launch."""
+    """The real App, interrupted as by Ctrl-C after a number of effects of a launch."""
 
     def cut_after(self, effects: int) -> "CutApp":
         object.__setattr__(self, "left", [effects])
@@ -66,23 +66,23 @@ class CutApp(App):
 EFFECTS = ("created", "submitting", "sbatch", "submitted")
 
 
-@pytest.mark.parametrize("effects", range(len(EFFECTS)), ids=[f"before-{literal}" for literal in EFFECTS])
-def test_a_launch_cut_off_before_any_of_its_steps_can_be_done_again(trains: Trains, effects: int) -> None:
+@pytest.mark.parametrize("effects", range(len(EFFECTS)), ids=[f"before-{effect}" for effect in EFFECTS])
+def test_launch_cut_off_before_a_step_can_be_repeated(trains: Trains, effects: int) -> None:
     path, real = trains.toml(), trains.app
     cut = CutApp(site=real.site, site_path=real.site_path, clock=real.clock, runner=real.runner).cut_after(effects)
     with pytest.raises((KeyboardInterrupt, click.Abort)):
         trains.opsctl("launch", path, app=cut)
     was_there = bool(trains.arrays())
     assert was_there == (effects == 3)
-    said = json.loads(trains.opsctl("launch", path, "--json"))
-    assert trains.arrays() == {said["array"]}
-    assert said["already"] == was_there
-    assert said["tasks"] == 3
+    result = json.loads(trains.opsctl("launch", path, "--json"))
+    assert trains.arrays() == {result["array"]}
+    assert result["already"] == was_there
+    assert result["tasks"] == 3
     assert trains.kinds().count(EventKind.SUBMITTED) == 1
 
 
-def stand_in(trains: Trains, after: str) -> dict[str, str]:
-    """An environment where `sbatch` submits and then does what `after` says."""
+def replace_sbatch(trains: Trains, after: str) -> dict[str, str]:
+    """Return an environment whose `sbatch` submits and then runs the shell line `after`."""
     program = trains.place / "bin" / "sbatch"
     program.parent.mkdir()
     program.write_text(f'#!/bin/bash\n"{_which("sbatch")}" "$@"\n{after}\n')
@@ -95,9 +95,9 @@ def _which(name: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
-def test_a_launch_killed_while_sbatch_runs_is_found_by_the_next(trains: Trains) -> None:
+def test_launch_killed_during_sbatch_is_found_by_the_next(trains: Trains) -> None:
     path = trains.toml()
-    env = {**os.environ, **stand_in(trains, "kill -KILL $PPID")}
+    env = {**os.environ, **replace_sbatch(trains, "kill -KILL $PPID")}
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "launch", str(path))
     done = subprocess.run(argv, env=env, capture_output=True, timeout=200, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -108,26 +108,24 @@ def test_a_launch_killed_while_sbatch_runs_is_found_by_the_next(trains: Trains) 
     assert trains.arrays() == {array}
 
 
-class Hurried(SystemRunner):
-    """Waits for sbatch no longer than six seconds."""
+class HurriedRunner(SystemRunner):
+    """A runner that waits at most six seconds for sbatch."""
 
-    def run(self, argv, *, timeout, **more):  # type: ignore[no-untyped-def]  # as the port has it
+    def run(self, argv, *, timeout, **more):  # type: ignore[no-untyped-def]  # the signature of the port
         return super().run(argv, timeout=6 if argv[0] == "sbatch" else timeout, **more)
 
 
 class HurriedApp(App):
     @property
-    def engine_runner(self) -> Hurried:
-        return Hurried(env=self.engine_env)
+    def engine_runner(self) -> HurriedRunner:
+        return HurriedRunner(env=self.engine_env)
 
 
-def test_an_sbatch_that_answers_too_late_is_found_by_the_next_launch(
-    trains: Trains, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_sbatch_is_found_by_the_next_launch(trains: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
     path, real = trains.toml(), trains.app
     hurried = HurriedApp(site=real.site, site_path=real.site_path, clock=real.clock, runner=real.runner)
     with monkeypatch.context() as patch:
-        patch.setenv("PATH", stand_in(trains, "sleep 600")["PATH"])
+        patch.setenv("PATH", replace_sbatch(trains, "sleep 600")["PATH"])
         with pytest.raises(Unreachable) as caught:
             trains.opsctl("launch", path, app=hurried)
     assert caught.value.exit_code == 75
@@ -136,34 +134,43 @@ def test_an_sbatch_that_answers_too_late_is_found_by_the_next_launch(
     assert len(trains.arrays()) == 1
 
 
-def pending(trains: Trains) -> str:
-    """The nonce of a submission of which it is not known how it ended."""
+def journal_submitting(trains: Trains) -> str:
+    """Journal the begin of a submission without its result, and return the nonce."""
     nonce = "abc"
     Journal(trains.run(), SystemClock()).append(EventKind.SUBMITTING, nonce=nonce, tasks=3, after="")
     return nonce
 
 
-def test_a_submission_that_is_nowhere_is_submitted_again_under_its_nonce(trains: Trains) -> None:
+def test_lost_submission_is_repeated_with_its_nonce(trains: Trains) -> None:
     path = trains.toml()
     trains.run().create()
-    nonce = pending(trains)
+    nonce = journal_submitting(trains)
     trains.opsctl("launch", path)
     assert [job.comment for job in trains.rows()] == [f"opsctl:t:{nonce}"]
 
 
-def test_a_submission_that_arrives_late_all_the_same_is_cancelled(trains: Trains) -> None:
+def test_duplicate_late_submission_is_cancelled(trains: Trains) -> None:
     path = trains.toml()
     trains.opsctl("launch", path)
     (first,) = trains.rows()
-    late = ("sbatch", "--parsable", "--hold", "--job-name=t", f"--comment={first.comment}", "--array=1-3%1", "--mem=10",
-            "--time=5", "--wrap=true")  # fmt: skip
+    late = (
+        "sbatch",
+        "--parsable",
+        "--hold",
+        "--job-name=t",
+        f"--comment={first.comment}",
+        "--array=1-3%1",
+        "--mem=10",
+        "--time=5",
+        "--wrap=true",
+    )
     subprocess.run(late, check=True, capture_output=True, timeout=60, cwd=trains.place)
     assert len(trains.arrays()) == 2
     trains.refusal("launch", path)
     assert trains.arrays() == {first.array}
 
 
-def test_an_array_whose_comment_somebody_changed_is_not_taken_for_lost(trains: Trains) -> None:
+def test_array_with_changed_comment_is_not_lost(trains: Trains) -> None:
     path = trains.toml()
     trains.opsctl("launch", path)
     (array,) = trains.arrays()
@@ -176,21 +183,19 @@ def test_an_array_whose_comment_somebody_changed_is_not_taken_for_lost(trains: T
     until(lambda: not trains.rows())
 
 
-def test_an_id_that_a_killed_controller_gave_to_another_job_is_not_taken_for_ours(
-    fresh_slurm: Callable[..., Sandbox], tmp_path: Path
-) -> None:
+def test_reused_job_id_is_not_taken_for_the_train(fresh_slurm: Callable[..., Sandbox], tmp_path: Path) -> None:
     sandbox = fresh_slurm(nodes=1)
     with trains_on(sandbox) as trains:
         path = trains.toml()
-        forget = forgetting(sandbox)
+        restore = save_controller_state(sandbox)
         lost = json.loads(trains.opsctl("launch", path, "--json"))["array"]
-        forget()
+        restore()
         theirs = ("sbatch", "--parsable", "--hold", "--job-name=theirs", "--wrap=true")
         done = subprocess.run(theirs, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path)
         assert done.stdout.strip() == lost, "the controller remembered the job: nothing is proved"
         assert "is not this train's any more" in trains.opsctl("status", "t")
-        said = json.loads(trains.opsctl("launch", path, "--json"))
-        assert said["notes"] == [f"array {lost} of this train is lost: Slurm reused its id for another job"]
-        assert said["array"] != lost
+        result = json.loads(trains.opsctl("launch", path, "--json"))
+        assert result["notes"] == [f"array {lost} of this train is lost: Slurm reused its id for another job"]
+        assert result["array"] != lost
         assert [job.array for job in trains.rows("theirs")] == [lost]
         assert EventKind.ARRAY_LOST in trains.kinds()

@@ -1,4 +1,4 @@
-"""A node of a job is lost while the others, with the batch step, go on: the same on every Slurm."""
+"""A job loses a node while the other nodes, with the batch step, go on: the same on every Slurm version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opsctl.host.processes import Candidate, find_processes
+from opsctl.host.processes import ProcessCandidate, ProcessId, find_processes
 from opsctl.nodesets import expand
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 Scene = tuple[Trains, Sandbox]
@@ -25,7 +25,7 @@ def scene(fresh_slurm: Callable[..., Sandbox]) -> Iterator[Scene]:
 
 
 def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
-    """How the first attempt of a train over two nodes was finalized, and which node it lost."""
+    """Crash a node of a train over two nodes; return the end.json of its first attempt and the lost node."""
     trains, sandbox = scene
     command = ("sh", "-c", f"echo go >>{trains.place}/began; exec sleep 300")
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=2, extra=()))
@@ -34,13 +34,13 @@ def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
     nodes = next(row.nodes for row in trains.rows() if row.nodes)
     lost = expand(nodes)[1]
     sandbox.fault(lost, FaultKind.CRASH)
-    # Slurm would see it by itself after SlurmdTimeout.
+    # Slurm would notice the dead node after SlurmdTimeout.
     trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
     ends = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
     return json.loads(ends[0].read_text()), lost
 
 
-def test_an_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
+def test_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
     end, lost = lose_a_node(scene)
     assert (end["outcome"], end["kind"], end["suspects"]) == ("node-failed", "node", [lost]), end
 
@@ -48,11 +48,15 @@ def test_an_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
 def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:
     sandbox = fresh_slurm(nodes=2)
     home = str(sandbox.record.site.home)
-    slurm_says(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
+    run_slurm(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 300")
 
-    def is_step(process: Candidate) -> bool:
+    def is_step(process: ProcessCandidate) -> bool:
         return process.name == "slurmstepd" and any(home in path for path in process.open_files())
 
-    steps = until(lambda: len(found := find_processes(is_step)) >= 6 and found)
+    def find_all_steps() -> list[ProcessId]:
+        steps = find_processes(is_step)
+        return steps if len(steps) >= 6 else []
+
+    steps = until(find_all_steps)
     sandbox.down(grace=0.2)
     assert [process for process in steps if process.is_alive] == []

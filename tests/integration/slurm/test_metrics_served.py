@@ -1,4 +1,4 @@
-"""Metrics of trains in a real queue, fetched from a real process over real HTTP."""
+"""Metrics of trains in a real queue, fetched by HTTP from an opsctl process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def test_a_queue_is_served_until_the_process_is_ended(trains: Trains) -> None:
+def test_metrics_of_a_queue_are_served(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(tasks=3))
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(trains.site), "metrics", "--listen", "127.0.0.1:0"]
     with subprocess.Popen([*argv], stdout=subprocess.PIPE, text=True, env=None) as process:
@@ -33,12 +33,11 @@ def test_a_queue_is_served_until_the_process_is_ended(trains: Trains) -> None:
                 text = answer.read().decode()
         finally:
             process.terminate()
-    found = {
-        (sample.name, sample.labels.get("state") or sample.labels.get("reason")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    assert found["opsctl_slurm_up", None] == 1
-    assert found["opsctl_train_state", "held"] == 1
-    assert found["opsctl_train_tasks", "waiting"] == 3
-    assert found["opsctl_train_waiting_tasks", "JobHeldUser"] == 3
+    values = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            values[sample.name, sample.labels.get("state") or sample.labels.get("reason")] = sample.value
+    assert values["opsctl_slurm_up", None] == 1
+    assert values["opsctl_train_state", "held"] == 1
+    assert values["opsctl_train_tasks", "waiting"] == 3
+    assert values["opsctl_train_waiting_tasks", "JobHeldUser"] == 3

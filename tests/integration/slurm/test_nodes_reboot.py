@@ -1,4 +1,4 @@
-"""`opsctl nodes reboot` on a real Slurm, which does not boot anything: it only is to, when the job there has ended."""
+"""`opsctl nodes reboot` on a real Slurm, which only records the reboot for the time when the node is free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.cli import cli
 from opsctl.host.system import SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.scheduler.slurm import Slurm
-from tests.support.slurms import slurm_says, wait_until
+from tests.support.slurms import run_slurm, wait_until
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ def state(sandbox: Sandbox, name: str) -> str:
     return next(node.state for node in nodes if node.name == name)
 
 
-def test_where_slurm_cannot_boot_nodes_it_says_so_and_nothing_changes(opsctl) -> None:
+def test_reboot_without_reboot_program_changes_nothing(opsctl) -> None:
     done = opsctl("reboot", "node001")
     assert done.exit_code == 1
     assert done.output.startswith("node001: not rebooted: scontrol refused: RebootProgram isn't defined")
     assert state(opsctl.sandbox, "node001") == "IDLE"
 
 
-def test_a_busy_node_is_to_boot_when_its_job_has_ended_and_no_second_one_beyond_the_cap(opsctl) -> None:
+def test_busy_node_is_rebooted_later_within_the_cap(opsctl) -> None:
     with Path(os.environ["SLURM_CONF"]).open("a") as conf:
         conf.write("RebootProgram=/bin/true\n")
-    slurm_says(opsctl.sandbox, "scontrol", "reconfigure")
-    slurm_says(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 1000", "--output=/dev/null")
+    run_slurm(opsctl.sandbox, "scontrol", "reconfigure")
+    run_slurm(opsctl.sandbox, "sbatch", "--nodelist=node002", "--exclusive", "--wrap=sleep 1000", "--output=/dev/null")
     wait_until(lambda: state(opsctl.sandbox, "node002") == "ALLOCATED")
     assert (
         "node002: would reboot: opsctl: reboot: Xid 79"

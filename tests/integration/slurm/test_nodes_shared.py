@@ -1,4 +1,4 @@
-"""Nodes on which several trains run, and what is only to be tested: verbs that look and change nothing."""
+"""Nodes that several trains share, and dry runs of node tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from opsctl.cli.nodes import shorten
 from opsctl.errors import InputError
 from opsctl.sandbox.cluster import Sandbox
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -20,15 +20,23 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, trains: Trains) -> None:
+def test_all_trains_of_a_shared_node_are_named(slurm: Sandbox, trains: Trains) -> None:
     for name, nodes in (("gpt-b", "node001"), ("gpt-a", "node[001-002]")):
-        slurm_says(
-            slurm, "sbatch", f"--job-name={name}", f"--comment=opsctl:{name}:n", f"--nodelist={nodes}", "--mem=10",
-            f"--nodes={2 - (nodes == 'node001')}", "--ntasks-per-node=1", "--output=/dev/null", "--wrap=sleep 100",
-        )  # fmt: skip
+        run_slurm(
+            slurm,
+            "sbatch",
+            f"--job-name={name}",
+            f"--comment=opsctl:{name}:n",
+            f"--nodelist={nodes}",
+            "--mem=10",
+            f"--nodes={2 - (nodes == 'node001')}",
+            "--ntasks-per-node=1",
+            "--output=/dev/null",
+            "--wrap=sleep 100",
+        )
         trains.run(name).create()
         trains.run(name).config.write_text("")
-    until(lambda: all(row.state.is_active for name in ("gpt-a", "gpt-b") for row in trains.rows(name)))
+    until(lambda: all(row.state.is_active for row in trains.rows("gpt-a") + trains.rows("gpt-b")))
     rows = {row["node"]: row["trains"] for row in json.loads(trains.opsctl("nodes", "--json"))}
     assert rows == {"node001": ["gpt-a", "gpt-b"], "node002": ["gpt-a"], "node003": [], "node004": []}
     assert trains.opsctl("nodes", "node001").splitlines()[1].split()[2:4] == ["gpt-a,", "gpt-b"]
@@ -37,12 +45,12 @@ def test_all_trains_of_a_node_are_named_and_each_is_found_there(slurm: Sandbox, 
         assert json.loads(text) == {"would_test": nodes}
 
 
-def test_of_many_trains_of_a_node_the_first_few_are_named() -> None:
+def test_only_the_first_trains_of_a_node_are_named() -> None:
     assert shorten(["a", "b", "c"]) == "a, b, c"
     assert shorten(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
-def test_a_test_of_nodes_that_is_not_to_be_done_says_which_and_asks_none_of_them(trains: Trains) -> None:
+def test_dry_run_of_test_nodes_contacts_no_node(trains: Trains) -> None:
     assert json.loads(trains.opsctl("test-nodes", "node[003-004]", "--dry-run", "--json")) == {
         "would_test": ["node003", "node004"]
     }

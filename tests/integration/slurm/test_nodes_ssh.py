@@ -1,4 +1,4 @@
-"""Commands by ssh, to a real sshd: what works, and each way in which it does not."""
+"""Commands by ssh to a real sshd: success, and every way of failing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout, grouped
+from opsctl.nodes.remote.fanout import Fanout, group_answers
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.nodes.remote.ssh import Ssh
 from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
-from tests.support.gpu_nodes import smi
+from tests.support.gpu_nodes import render_smi
 from tests.support.sshds import Sshd, sshd
 
 NODES = [f"node{number:03}" for number in range(1, 17)]
@@ -36,19 +36,19 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 def shell(daemon: Sshd, **changes: Any) -> Ssh:
-    return Ssh.of(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
+    return Ssh.from_settings(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
 
 
 def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
     return shell(daemon, **changes).run("node001", argv, timeout=timeout, stdin=stdin)
 
 
-def test_a_command_runs_on_the_node_that_is_meant(daemon: Sshd) -> None:
+def test_command_runs_on_the_named_node(daemon: Sshd) -> None:
     answer = run(daemon, "sh", "-c", 'echo "$SLURMD_NODENAME: $1"; echo oops >&2; exit 3', "sh", "a 'b' $c\n;d")
     assert answer == Answer(node="node001", by="ssh", code=3, out="node001: a 'b' $c\n;d\n", err="oops\n")
 
 
-def test_what_is_given_on_stdin_arrives_whole(daemon: Sshd) -> None:
+def test_stdin_arrives_complete(daemon: Sshd) -> None:
     text = "é漢字 line\n" * 100_000
     assert run(daemon, "cat", stdin=text).out == text
 
@@ -58,17 +58,18 @@ def test_sixteen_nodes_answer_together(daemon: Sshd) -> None:
     assert {node: answer.out.strip() for node, answer in answers.items()} == {node: node for node in NODES}
 
 
-def test_the_same_answers_are_shown_once_and_odd_ones_first(daemon: Sshd) -> None:
+def test_equal_answers_are_grouped_and_failures_come_first(daemon: Sshd) -> None:
     command = ("sh", "-c", 'case $SLURMD_NODENAME in node003|node007) exit 1;; esac; echo "well"')
     answers = Fanout(shells=[shell(daemon)], parallel=8).run(NODES, command, timeout=100)
-    groups = grouped(answers.values())
+    groups = group_answers(answers.values())
     assert [(group.folded, group.answer.code, group.answer.out) for group in groups] == [
-        ("node[003,007]", 1, ""), ("node[001-002,004-006,008-016]", 0, "well\n")
-    ]  # fmt: skip
+        ("node[003,007]", 1, ""),
+        ("node[001-002,004-006,008-016]", 0, "well\n"),
+    ]
 
 
-class Waiting(SystemClock):
-    """Leaps by an hour as soon as there is a file."""
+class LeapingClock(SystemClock):
+    """A clock that leaps by an hour as soon as a file exists."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -77,23 +78,23 @@ class Waiting(SystemClock):
         return super().monotonic() + 3600 * self.file.exists()
 
 
-def test_a_command_that_does_not_end_in_time_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
-    far, clock = tmp_path / "so-far", Waiting(tmp_path / "so-far")
+def test_command_that_times_out_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
+    far, clock = tmp_path / "so-far", LeapingClock(tmp_path / "so-far")
     command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
-    answer = Ssh.of(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
+    answer = Ssh.from_settings(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
     assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
     assert answer.out == "begun\n"
 
 
-def test_a_node_that_dies_in_the_middle_has_not_answered(daemon: Sshd) -> None:
-    # The parent of the command's shell is the daemon of this connection.
+def test_node_that_dies_during_a_command_has_not_answered(daemon: Sshd) -> None:
+    # The parent of the command's shell is the sshd of this connection.
     answer = run(daemon, "sh", "-c", "echo half; kill -9 $PPID; sleep 5")
     assert answer.code is None
     assert answer.may_have_run
     assert answer.problem != "ssh: did not end in time"
 
 
-def test_a_port_where_nobody_listens_is_refused_and_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
+def test_closed_port_means_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("Host node001\n HostName 127.0.0.1\n Port 1\n")
     answer = run(daemon, "true", ssh_config=str(config))
@@ -101,7 +102,7 @@ def test_a_port_where_nobody_listens_is_refused_and_nothing_has_run(daemon: Sshd
     assert answer.problem.endswith(": connection refused")
 
 
-def test_a_host_that_says_nothing_is_given_up(daemon: Sshd, tmp_path: Path) -> None:
+def test_silent_host_is_abandoned(daemon: Sshd, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = tmp_path / "config"
         config.write_text(f"Host node001\n HostName 127.0.0.1\n Port {silent.getsockname()[1]}\n")
@@ -111,7 +112,7 @@ def test_a_host_that_says_nothing_is_given_up(daemon: Sshd, tmp_path: Path) -> N
     assert time.monotonic() - began < 60
 
 
-def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) -> None:
+def test_refused_login_means_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(daemon.config.read_text().replace("/user\n", "/other\n"))
     answer = run(daemon, "true", ssh_config=str(config))
@@ -119,7 +120,7 @@ def test_a_user_who_is_not_let_in_has_run_nothing(daemon: Sshd, tmp_path: Path) 
     assert not answer.may_have_run
 
 
-def test_a_host_that_is_not_known_is_refused_unless_new_ones_may_be_believed(daemon: Sshd, tmp_path: Path) -> None:
+def test_unknown_host_is_refused_without_accept_new(daemon: Sshd, tmp_path: Path) -> None:
     mine = tmp_path / "new" / "known_hosts"
     answer = run(daemon, "true", known_hosts=(str(mine),))
     assert answer.problem == f"ssh as {daemon.user}: its host key is in no known_hosts"
@@ -130,7 +131,7 @@ def test_a_host_that_is_not_known_is_refused_unless_new_ones_may_be_believed(dae
 
 
 @pytest.mark.parametrize("accept_new", [False, True])
-def test_a_host_key_that_has_changed_is_refused_either_way(daemon: Sshd, tmp_path: Path, accept_new: bool) -> None:
+def test_changed_host_key_is_always_refused(daemon: Sshd, tmp_path: Path, accept_new: bool) -> None:
     other = " ".join((daemon.place / "other.pub").read_text().split()[:2])
     mine = tmp_path / "known_hosts"
     mine.write_text(f"[127.0.0.1]:{daemon.ports['node001']} {other}\n")
@@ -139,19 +140,21 @@ def test_a_host_key_that_has_changed_is_refused_either_way(daemon: Sshd, tmp_pat
     assert not answer.may_have_run
 
 
-def test_a_jump_host_leads_to_the_node(daemon: Sshd) -> None:
+def test_jump_host_leads_to_the_node(daemon: Sshd) -> None:
     assert run(daemon, "printenv", "SLURMD_NODENAME", jump="node009").out == "node001\n"
     answer = run(daemon, "true", jump="nowhere.invalid")
     assert (answer.code, answer.may_have_run) == (None, False)
 
 
-def test_known_hosts_has_patterns_hashes_and_revocations(daemon: Sshd, tmp_path: Path) -> None:
+def test_known_hosts_knows_patterns_hashes_and_revocations(daemon: Sshd, tmp_path: Path) -> None:
     keys = {
         name: " ".join((daemon.place / f"{name}.pub").read_text().split()[:2]) for name in ("host", "user", "other")
     }
     file = tmp_path / "known_hosts"
-    file.write_text(f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
-                    f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n")  # fmt: skip
+    file.write_text(
+        f"# a comment\nr*i?n*,!r9* {keys['host']}\nplain {keys['user']}\n@revoked plain {keys['other']}\n"
+        f"@cert-authority * {keys['other']}\nbroken ssh-ed25519 AAAA\n\n"
+    )
     subprocess.run(("ssh-keygen", "-q", "-H", "-f", str(file)), check=True, timeout=100, capture_output=True)
     known = KnownHosts([file])
     key = {name: parse(f"x {text}")[0].key for name, text in keys.items()}
@@ -165,7 +168,7 @@ def test_known_hosts_has_patterns_hashes_and_revocations(daemon: Sshd, tmp_path:
             known.check(name, key["host"])
 
 
-def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_is_not(daemon: Sshd) -> None:
+def test_next_way_is_tried_only_if_nothing_has_run(daemon: Sshd) -> None:
     tried: list[str] = []
 
     class Other:
@@ -188,7 +191,7 @@ def test_a_way_that_did_not_begin_is_followed_by_the_next_and_one_that_may_have_
     assert tried == ["node001", "node001"]
 
 
-def test_nothing_is_left_running_here(daemon: Sshd) -> None:
+def test_no_ssh_thread_is_left_running(daemon: Sshd) -> None:
     run(daemon, "true")
     deadline = time.monotonic() + 100
     while [thread for thread in threading.enumerate() if "paramiko" in type(thread).__module__]:
@@ -198,7 +201,7 @@ def test_nothing_is_left_running_here(daemon: Sshd) -> None:
 
 DIES = """#!/bin/sh
 case $SLURMD_NODENAME in
-node001) # goes down: its end of the connection is gone at once
+node001) # goes down: its end of the connection vanishes
     pid=$$
     until grep -q ^sshd "/proc/$pid/comm"; do pid=$(sed -n "s/^PPid:[[:space:]]*//p" "/proc/$pid/status"); done
     kill -9 "$pid" ;;
@@ -208,14 +211,14 @@ esac
 """
 
 
-def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_faulty_one_is_drained(
+def test_unreachable_nodes_are_unknown_and_not_drained(
     tmp_path: Path,
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(DIES)
     (tools / "nvidia-smi").chmod(0o755)
-    (tools / "smi").write_text(smi(failure="Yes"))
+    (tools / "smi").write_text(render_smi(failure="Yes"))
     nodes = NODES[:6]
     clock = SystemClock()
     with sshd(tmp_path, nodes, path=f"{tools}:/usr/bin:/bin") as daemon:
@@ -225,20 +228,23 @@ def test_nodes_that_go_down_refuse_or_are_others_now_are_unknown_and_only_the_fa
         known = daemon.known_hosts.read_text().splitlines()
         known[2] = f"[127.0.0.1]:{daemon.ports['node003']} {changed}"
         daemon.known_hosts.write_text("\n".join(known) + "\n")
-        looker = NodeChecker(
-            fanout=Fanout(shells=[shell(daemon)]), site=HealthSettings(section_seconds=100), clock=clock, busy={},
+        checker = NodeChecker(
+            fanout=Fanout(shells=[shell(daemon)]),
+            site=HealthSettings(section_seconds=100),
+            clock=clock,
+            busy={},
             history=NodeHistory(site=SiteDir(tmp_path / ".site"), clock=clock),
-        )  # fmt: skip
+        )
         began = time.monotonic()
-        checked = looker.check(nodes)
+        checked = checker.check(nodes)
         assert time.monotonic() - began < 100
     health = {verdict.node: verdict.health.value for verdict in checked.verdicts}
     assert health == {**dict.fromkeys(nodes[:5], "unknown"), "node006": "faulty"}
-    said = {verdict.node: verdict.results[0].evidence for verdict in checked.verdicts}
-    assert "connection" in said["node001"]
-    assert said["node002"].endswith("connection refused")
-    assert "its host key is another than known_hosts has" in said["node003"]
-    assert "login refused" in said["node004"]
+    evidence = {verdict.node: verdict.results[0].evidence for verdict in checked.verdicts}
+    assert "connection" in evidence["node001"]
+    assert evidence["node002"].endswith("connection refused")
+    assert "its host key is another than known_hosts has" in evidence["node003"]
+    assert "login refused" in evidence["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
     plan = plan_drain(checked.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})
     assert [step.node for step in plan.steps] == ["node006"]

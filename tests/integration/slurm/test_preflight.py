@@ -1,4 +1,4 @@
-"""`opsctl preflight` against a real Slurm: what it says Slurm would do, Slurm does."""
+"""`opsctl preflight` against a real Slurm: Slurm behaves as preflight predicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.errors import ConfigError
 from opsctl.sandbox.cluster import Sandbox
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 STOPS = ("echo", "{{ stop_request }}")
@@ -20,18 +20,26 @@ STOPS = ("echo", "{{ stop_request }}")
 
 @pytest.fixture
 def sandbox(fresh_slurm: Any) -> Sandbox:
-    """Two nodes; arrays of 10 tasks and jobs of 60 minutes at most; a maintenance of all nodes in 10 minutes."""
-    found: Sandbox = fresh_slurm(nodes=2)
-    conf = Path(found.env()["SLURM_CONF"])
+    """Two nodes; at most 10 tasks an array and 60 minutes a job; a maintenance of all nodes in 10 minutes."""
+    sandbox: Sandbox = fresh_slurm(nodes=2)
+    conf = Path(sandbox.env()["SLURM_CONF"])
     conf.write_text(conf.read_text() + "\nMaxArraySize=11\n")
-    slurm_says(found, "scontrol", "reconfigure")
-    slurm_says(found, "scontrol", "update", "partitionname=main", "maxtime=60")
-    slurm_says(
-        found, "scontrol", "create", "reservation", "reservationname=service", "starttime=now+10minutes",
-        "duration=60", "nodes=ALL", "flags=maint", "users=root",
-    )  # fmt: skip
-    until(lambda: "MaxArraySize            = 11" in slurm_says(found, "scontrol", "show", "config"))
-    return found
+    run_slurm(sandbox, "scontrol", "reconfigure")
+    run_slurm(sandbox, "scontrol", "update", "partitionname=main", "maxtime=60")
+    run_slurm(
+        sandbox,
+        "scontrol",
+        "create",
+        "reservation",
+        "reservationname=service",
+        "starttime=now+10minutes",
+        "duration=60",
+        "nodes=ALL",
+        "flags=maint",
+        "users=root",
+    )
+    until(lambda: "MaxArraySize            = 11" in run_slurm(sandbox, "scontrol", "show", "config"))
+    return sandbox
 
 
 @pytest.fixture
@@ -40,14 +48,18 @@ def trains(sandbox: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def preflight(trains: Trains, path: Path) -> list[tuple[str, str]]:
-    said = json.loads(trains.opsctl("preflight", path, "--json"))
-    return [(each["level"], each["check"]) for each in said["findings"]]
+def run_preflight(trains: Trains, path: Path) -> list[tuple[str, str]]:
+    report = json.loads(trains.opsctl("preflight", path, "--json"))
+    return [(problem["level"], problem["check"]) for problem in report["findings"]]
 
 
-def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: Sandbox) -> None:
+def test_slurm_does_what_preflight_predicts(trains: Trains, sandbox: Sandbox) -> None:
     broken = trains.toml(command=STOPS, tasks=11, time_limit="90")
-    assert preflight(trains, broken) == [("error", "partition"), ("error", "array-size"), ("warning", "reservation")]
+    assert run_preflight(trains, broken) == [
+        ("error", "partition"),
+        ("error", "array-size"),
+        ("warning", "reservation"),
+    ]
     error = trains.refusal("launch", broken)
     assert isinstance(error, ConfigError)
     assert [problem.splitlines()[0] for problem in error.problems] == [
@@ -59,13 +71,13 @@ def test_what_preflight_foresees_is_what_slurm_does(trains: Trains, sandbox: San
     assert "Invalid job array specification" in refused.stderr
 
     late = trains.toml(command=STOPS, tasks=10, time_limit="30", extra=())
-    assert preflight(trains, late) == [("warning", "reservation")]
+    assert run_preflight(trains, late) == [("warning", "reservation")]
     text = trains.opsctl("launch", late, "--dry-run")
     assert "t: warning: [slurm] time_limit = 30: reservation 'service' takes node[001-002] from" in text
     text = trains.opsctl("launch", late)
     assert "of 2 nodes 0 are left, but 1 are needed" in text
-    until(lambda: "maintenance" in slurm_says(sandbox, "squeue", "-h", "-o", "%r"))
+    until(lambda: "maintenance" in run_slurm(sandbox, "squeue", "-h", "-o", "%r"))
     trains.opsctl("cancel", "t")
 
-    assert preflight(trains, trains.toml(command=STOPS, time_limit="5")) == []
-    assert preflight(trains, trains.toml(command=STOPS, reservation="gone")) == [("error", "reservation")]
+    assert run_preflight(trains, trains.toml(command=STOPS, time_limit="5")) == []
+    assert run_preflight(trains, trains.toml(command=STOPS, reservation="gone")) == [("error", "reservation")]

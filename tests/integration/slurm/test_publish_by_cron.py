@@ -1,4 +1,4 @@
-"""What a tick of cron publishes by the shipped script, with a webhook planted in a log. It needs no Slurm."""
+"""The shipped publish script, run by a cron tick, with a webhook planted in a log. This test needs no Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opsctl.state.run_dir import RunDir
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
 
 
-def test_a_tick_publishes_where_it_is_told_to_and_without_secrets(tmp_path: Path) -> None:
+def test_tick_publishes_without_secrets(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "trains" / "gpt")
     run.create()
     run.config.write_text('name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n')
@@ -31,8 +31,8 @@ def test_a_tick_publishes_where_it_is_told_to_and_without_secrets(tmp_path: Path
     )
     argv = [sys.executable, "-P", "-m", "opsctl", "--site", str(site), "cron", "tick", "--json"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=250)
-    ran = json.loads(done.stdout)
-    assert [each["result"] for each in ran.values()] == ["ok"], done.stderr
+    runs = json.loads(done.stdout)
+    assert [run["result"] for run in runs.values()] == ["ok"], done.stderr
     assert (tmp_path / "out/gpt/logs/main_log.txt").read_text() == "iteration 1/ 9 |\nposted to ***\n"
     lines = [path.read_text(errors="replace") for path in (tmp_path / "trains" / ".site").rglob("*") if path.is_file()]
     assert not [text for text in lines if "zYxWvUtSrQpOnMlKjIhG" in text]

@@ -1,4 +1,4 @@
-"""To a git remote and by a command: real git with a real bare repository, a real shell; killed anywhere, done again."""
+"""Publishing to a git remote and by a command, with real git and a real shell; kills at any point and repetition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def to_git(remote: Path, **more: object) -> dict[str, object]:
 
 
 def files(remote: Path, branch: str = "main") -> dict[str, bytes]:
-    """What the branch holds."""
+    """Return the files of the branch."""
     work = remote.with_name("clone")
     shutil.rmtree(work, ignore_errors=True)
     git("clone", "--quiet", "--branch", branch, remote, work)
@@ -53,14 +53,14 @@ def commits(remote: Path, branch: str = "main") -> int:
     return int(git(f"--git-dir={remote}", "rev-list", "--count", branch))
 
 
-def test_a_branch_has_what_a_directory_would_have(site: Site, remote: Path) -> None:
+def test_branch_holds_the_published_files(site: Site, remote: Path) -> None:
     site.publish()
     done = site.publish(**to_git(remote))
     assert files(remote) == {f"gpt/{name}": data for name, data in site.out().items()}
     assert done.detail == git(f"--git-dir={remote}", "rev-parse", "main")[:12]
 
 
-def test_where_nothing_has_changed_there_is_no_commit(site: Site, remote: Path) -> None:
+def test_no_commit_without_a_change(site: Site, remote: Path) -> None:
     site.publish(**to_git(remote))
     again = site.publish(**to_git(remote))
     assert (again.shipped, again.detail, commits(remote)) == (False, "", 1)
@@ -69,7 +69,7 @@ def test_where_nothing_has_changed_there_is_no_commit(site: Site, remote: Path) 
     assert (commits(remote), files(remote)["gpt/logs/pulse.log"]) == (2, b"changed\n")
 
 
-def test_what_others_have_in_the_branch_stays(site: Site, remote: Path, tmp_path: Path) -> None:
+def test_files_of_others_in_the_branch_stay(site: Site, remote: Path, tmp_path: Path) -> None:
     work = tmp_path / "theirs"
     git("init", "--quiet", "-b", "main", work)
     (work / "README").write_text("theirs\n")
@@ -85,7 +85,7 @@ def test_what_others_have_in_the_branch_stays(site: Site, remote: Path, tmp_path
     assert (commits(remote), files(remote)["README"]) == (3, b"theirs\n")
 
 
-def test_somebody_who_pushes_at_the_same_time_loses_nothing(site: Site, remote: Path) -> None:
+def test_concurrent_push_loses_nothing(site: Site, remote: Path) -> None:
     site.publish(**to_git(remote))
 
     class Racing(SystemRunner):
@@ -98,16 +98,20 @@ def test_somebody_who_pushes_at_the_same_time_loses_nothing(site: Site, remote: 
                 other.run.path.rename(other.run.path.with_name("gpt2"))
                 other.run = type(other.run)(other.run.path.with_name("gpt2"))
                 other.publish(**to_git(remote))
-            return super().run(argv, **more)  # type: ignore[arg-type]  # what run takes
+            return super().run(argv, **more)  # type: ignore[arg-type]  # arguments of run
 
     site.runner = Racing()
     site.write("logs/pulse.log", "changed\n")
     assert site.publish(**to_git(remote)).shipped
-    datas = files(remote)
-    assert (datas["gpt/logs/pulse.log"], "gpt2/logs/pulse.log" in datas, commits(remote)) == (b"changed\n", True, 3)
+    contents_by_name = files(remote)
+    assert (contents_by_name["gpt/logs/pulse.log"], "gpt2/logs/pulse.log" in contents_by_name, commits(remote)) == (
+        b"changed\n",
+        True,
+        3,
+    )
 
 
-def test_what_a_killed_git_left_is_in_nobodys_way(site: Site, remote: Path) -> None:
+def test_leftovers_of_a_killed_git_do_no_harm(site: Site, remote: Path) -> None:
     site.publish(**to_git(remote))
     home = site.run.path / "publish" / "repo.git"
     for name in ("shallow.lock", "refs/opsctl/there.lock", "packed-refs.lock", "opsctl-index.lock", "opsctl-index"):
@@ -117,7 +121,7 @@ def test_what_a_killed_git_left_is_in_nobodys_way(site: Site, remote: Path) -> N
     assert files(remote)["gpt/logs/pulse.log"] == b"changed\n"
 
 
-def test_what_is_refused_later_leaves_the_branch(site: Site, remote: Path) -> None:
+def test_file_refused_later_leaves_the_branch(site: Site, remote: Path) -> None:
     site.publish(**to_git(remote))
     name = "metrics/tensorboard/events.out.tfevents.1"
     site.write(name, b"\0open sesame\0")
@@ -125,7 +129,7 @@ def test_what_is_refused_later_leaves_the_branch(site: Site, remote: Path) -> No
     assert f"gpt/{name}" not in files(remote)
 
 
-def test_another_branch_and_ignore_rules_of_the_user_change_nothing(
+def test_git_settings_of_the_user_change_nothing(
     site: Site, remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ignore").write_text("*.log\n*.txt\n")
@@ -137,7 +141,7 @@ def test_another_branch_and_ignore_rules_of_the_user_change_nothing(
     assert files(remote, "runs/2026")["gpt/logs/pulse.log"] == b"with a return\r\n"
 
 
-def test_a_remote_that_is_not_there_is_said_without_secrets(site: Site) -> None:
+def test_missing_remote_is_reported_without_secrets(site: Site) -> None:
     site.known = frozenset({b"hidden-name"})
     with pytest.raises(NotPushed, match=r"git ls-remote failed with exit code 128: .*\*\*\*") as caught:
         site.publish(**to_git(site.path / "hidden-name.git"))
@@ -145,16 +149,16 @@ def test_a_remote_that_is_not_there_is_said_without_secrets(site: Site) -> None:
 
 
 def test_no_password_is_ever_an_argument(site: Site, remote: Path) -> None:
-    class Noting(SystemRunner):
-        seen: tuple[str, ...] = ()
+    class RecordingRunner(SystemRunner):
+        words: tuple[str, ...] = ()
 
         def run(self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None, **more: object) -> Completed:
-            Noting.seen += (*argv, *((value or "") for value in (env or {}).values()))
-            return super().run(argv, env=env, **more)  # type: ignore[arg-type]  # what run takes
+            RecordingRunner.words += (*argv, *((value or "") for value in (env or {}).values()))
+            return super().run(argv, env=env, **more)  # type: ignore[arg-type]  # arguments of run
 
-    site.runner = Noting()
+    site.runner = RecordingRunner()
     site.publish(**to_git(remote))
-    assert not [word for word in Noting.seen if "sesame" in word]
+    assert not [word for word in RecordingRunner.words if "sesame" in word]
     for url in ("https://me:pw@host/x.git", "https://token@host/x.git", "https://host/x?token=1", "-x", "a b", "x.git"):
         with pytest.raises(ValidationError):
             PublishTable(to="git", remote=url)
@@ -162,15 +166,15 @@ def test_no_password_is_ever_an_argument(site: Site, remote: Path) -> None:
         assert PublishTable(to="git", remote=url).remote == url
 
 
-class Still(SystemClock):
-    """By it, no time passes: each program has all that there is."""
+class StillClock(SystemClock):
+    """A clock on which no time passes, so that each program gets the whole time limit."""
 
     def monotonic(self) -> float:
         return 0.0
 
 
-def test_git_that_hangs_is_ended(site: Site) -> None:
-    site.clock = Still()
+def test_hanging_git_is_ended(site: Site) -> None:
+    site.clock = StillClock()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"git://127.0.0.1:{silent.getsockname()[1]}/x.git"
         with pytest.raises(
@@ -180,17 +184,17 @@ def test_git_that_hangs_is_ended(site: Site) -> None:
     assert caught.value.exit_code == 75
 
 
-def by_command(site: Site) -> str:
+def copy_command(site: Site) -> str:
     return COPY.format(to=site.path / "copied")
 
 
-def test_a_command_gets_a_directory_with_all_of_it(site: Site) -> None:
+def test_command_gets_a_directory_with_all_files(site: Site) -> None:
     site.publish()
-    assert site.publish(to="command", command=by_command(site)).shipped
+    assert site.publish(to="command", command=copy_command(site)).shipped
     assert contents(site.path / "copied" / "gpt") == site.out()
 
 
-def test_a_command_is_run_again_only_if_something_has_changed_or_it_failed(site: Site) -> None:
+def test_command_runs_again_only_after_change_or_failure(site: Site) -> None:
     counting = f"echo {{source}} >> {site.path}/count; test -e {site.path}/ready"
     with pytest.raises(NotShipped, match="the command failed with exit code 1"):
         site.publish(to="command", command=counting)
@@ -200,14 +204,14 @@ def test_a_command_is_run_again_only_if_something_has_changed_or_it_failed(site:
     assert len((site.path / "count").read_text().splitlines()) == 2
 
 
-def test_what_a_command_says_is_told_without_secrets(site: Site) -> None:
+def test_output_of_a_command_is_reported_without_secrets(site: Site) -> None:
     with pytest.raises(NotShipped, match=r"failed with exit code 3: no, \*\*\*$"):
         site.publish(to="command", command="echo no, open sesame >&2; : {source}; exit 3")
     assert site.publish(to="command", command="echo took {train} {source}; echo open sesame").detail == "***"
 
 
-def test_a_command_that_hangs_is_ended(site: Site) -> None:
-    site.clock = Still()
+def test_hanging_command_is_ended(site: Site) -> None:
+    site.clock = StillClock()
     with pytest.raises(DeadlinePassed, match=r"the command did not finish within the time limit of 0\.7 s"):
         site.publisher(seconds=0.7, to="command", command="sleep 60; : {source}").publish()
 
@@ -231,13 +235,13 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
         ("cp {source} 'x", "must stand outside of quotes"),
     ],
 )
-def test_a_command_that_would_break_out_of_its_quotes_is_refused(command: str, why: str) -> None:
+def test_command_with_quoted_placeholder_is_refused(command: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         PublishTable(to="command", command=command)
 
 
 class DyingClock(SystemClock):
-    """Kills this process when it is asked for the n-th time."""
+    """A clock that kills this process at the n-th reading."""
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -250,7 +254,9 @@ class DyingClock(SystemClock):
 
 
 def is_killed(publisher: Publisher) -> bool:
-    if (child := os.fork()) == 0:
+    """Publish in a child process and return whether the child was killed."""
+    child = os.fork()
+    if child == 0:
         code = 1
         try:
             publisher.publish()
@@ -265,14 +271,14 @@ def is_killed(publisher: Publisher) -> bool:
 
 
 @pytest.mark.parametrize("way", ["path", "git", "command"])
-def test_killed_at_any_point_and_run_again_it_comes_to_the_same(site: Site, remote: Path, way: str) -> None:
-    table = {"path": {}, "git": to_git(remote), "command": {"to": "command", "command": by_command(site)}}[way]
+def test_publish_killed_at_any_point_can_be_repeated(site: Site, remote: Path, way: str) -> None:
+    table = {"path": {}, "git": to_git(remote), "command": {"to": "command", "command": copy_command(site)}}[way]
     site.known = frozenset()
     n = 0
     killed = True
     while killed:
         n += 3
-        site.write("logs/main_log.txt", f"iteration {n}/ 99 |\n")  # so that there is something to do each time
+        site.write("logs/main_log.txt", f"iteration {n}/ 99 |\n")  # a change to publish in every round
         site.clock = DyingClock(n)
         killed = is_killed(site.publisher(**table))
     assert n > 8

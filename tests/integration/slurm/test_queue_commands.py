@@ -1,5 +1,6 @@
 """hold, release, cancel and edit on a real slurmctld."""
 
+import itertools
 import json
 import subprocess
 from collections.abc import Iterator
@@ -22,18 +23,18 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 
 @pytest.fixture
 def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
-    """A job that has every node to itself, so that a train waits for its turn and its age counts."""
+    """A job that occupies every node, so that a train waits for nodes and its age counts."""
     argv = ("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=5", "--wrap=sleep 300", "--output=/dev/null")
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
-    job = done.stdout.strip()
+    job_id = done.stdout.strip()
     queue = trains.app.scheduler
-    until(lambda: [each for each in queue.jobs() if each.id == job and each.state is JobState.RUNNING])
+    until(lambda: [job for job in queue.jobs() if job.id == job_id and job.state is JobState.RUNNING])
     yield
-    queue.cancel(job)
-    until(lambda: not [each for each in queue.jobs() if each.id == job and not each.state.is_final])
+    queue.cancel(job_id)
+    until(lambda: not [job for job in queue.jobs() if job.id == job_id and not job.state.is_final])
 
 
-def test_a_train_that_is_held_keeps_its_age_and_goes_on_when_released(trains: Trains, full: None) -> None:
+def test_held_train_keeps_its_age_and_is_released(trains: Trains, full: None) -> None:
     trains.opsctl("launch", trains.toml(extra=()))
     (array,) = trains.arrays()
     since = until(lambda: trains.rows()[0].accrued)
@@ -46,18 +47,16 @@ def test_a_train_that_is_held_keeps_its_age_and_goes_on_when_released(trains: Tr
     assert trains.kinds()[-2:] == [EventKind.HELD, EventKind.RELEASED]
 
 
-def test_every_array_is_held_the_last_one_first(trains: Trains) -> None:
+def test_all_arrays_are_held_starting_with_the_last(trains: Trains) -> None:
     path = trains.toml(extra=("--begin=now+1hour",))
     first = json.loads(trains.opsctl("launch", path, "--json"))["array"]
     second = json.loads(trains.opsctl("launch", path, "--after", first, "--json"))["array"]
-    assert json.loads(trains.opsctl("hold", "t", "--json")) == {
-        "train": "t", "done": "held", "arrays": [second, first]
-    }  # fmt: skip
+    assert json.loads(trains.opsctl("hold", "t", "--json")) == {"train": "t", "done": "held", "arrays": [second, first]}
     assert [job.is_held for job in trains.rows()] == [True, True]
 
 
 @pytest.mark.parametrize("verb", ["hold", "release", "cancel"])
-def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
+def test_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
     (array,) = trains.arrays()
     before = [(job.is_held, job.state) for job in trains.rows()]
@@ -68,7 +67,7 @@ def test_a_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
 
 
-def test_nodes_are_excluded_on_release_besides_earlier_ones(trains: Trains) -> None:
+def test_release_adds_excluded_nodes(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",), exclude="node001"))
     (array,) = trains.arrays()
     trains.opsctl("hold", "t")
@@ -77,7 +76,7 @@ def test_nodes_are_excluded_on_release_besides_earlier_ones(trains: Trains) -> N
     assert trains.app.scheduler.excluded(array) == "node[001-002]"
 
 
-def test_an_exclusion_that_leaves_too_few_nodes_is_refused_and_nothing_is_released(trains: Trains) -> None:
+def test_exclusion_that_leaves_too_few_nodes_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(nodes=2))
     (array,) = trains.arrays()
     error = trains.refusal("release", "t", "--exclude", "node[001-003]")
@@ -86,7 +85,7 @@ def test_an_exclusion_that_leaves_too_few_nodes_is_refused_and_nothing_is_releas
     assert trains.refusal("release", "t", "--exclude", "node9").message == "no such nodes: node9"
 
 
-def test_release_takes_the_pause_switch_back_first(trains: Trains) -> None:
+def test_release_disarms_the_pause_switch_first(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
     text = trains.opsctl("release", "t")
@@ -103,15 +102,15 @@ def test_all_arrays_are_cancelled_and_the_run_directory_stays(trains: Trains) ->
     assert trains.run().exists
 
 
-def test_one_task_is_cancelled_by_its_name(trains: Trains) -> None:
+def test_single_task_is_cancelled_by_name(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     (array,) = trains.arrays()
     assert trains.opsctl("cancel", "t_2") == f"t: cancelled {array}_2\n"
-    assert sorted(task for job in trains.rows() for task in job.tasks) == [1, 3]
+    assert sorted(itertools.chain.from_iterable(job.tasks for job in trains.rows())) == [1, 3]
     assert trains.refusal("cancel", "t_9").message == "t: no task 9 is queued or running"
 
 
-def test_a_train_whose_name_ends_like_a_task_is_meant_itself(trains: Trains) -> None:
+def test_train_name_that_looks_like_a_task_names_the_train(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml("t"))
     trains.opsctl("launch", trains.toml("t_2"))
     trains.opsctl("cancel", "t_2")
@@ -119,27 +118,29 @@ def test_a_train_whose_name_ends_like_a_task_is_meant_itself(trains: Trains) -> 
 
 
 @pytest.mark.parametrize(
-    ("verb", "said"),
+    ("verb", "message"),
     [
         ("hold", "nothing is queued, so there is nothing to hold"),
         ("release", "nothing is queued, so there is nothing to release"),
         ("cancel", "nothing to cancel is queued or running"),
     ],
 )
-def test_with_nothing_in_the_queue_there_is_nothing_to_do(trains: Trains, verb: str, said: str) -> None:
+def test_command_without_queued_tasks_is_refused(trains: Trains, verb: str, message: str) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("cancel", "t")
     error = trains.refusal(verb, "t")
-    assert (type(error), error.message) == (InputError, f"t: {said}")
+    assert (type(error), error.message) == (InputError, f"t: {message}")
 
 
-def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
+def test_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     go = trains.place / "go"
     script = f'echo "$0" >>{trains.place}/words; until [ -e {go} ]; do sleep 0.1; done'
-    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
+    more = "on_exit_0 = 'continue'"
+    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), more=more, extra=(), tasks=2))
     words = trains.place / "words"
     until(words.exists)
-    text = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
+    changed = trains.toml(command=("bash", "-c", script, "two $(id)"), more=more, extra=(), tasks=2)
+    text = trains.opsctl("edit", "t", changed)
     assert text.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
     assert words.read_text() == "one\n"
     go.touch()
@@ -147,7 +148,7 @@ def test_an_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     assert EventKind.EDITED in trains.kinds()
 
 
-def test_what_sbatch_has_frozen_is_refused_by_name(trains: Trains) -> None:
+def test_edit_of_frozen_settings_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     error = trains.refusal("edit", "t", trains.toml(nodes=2, time_limit="9"))
     assert isinstance(error, ConfigError)
@@ -157,7 +158,7 @@ def test_what_sbatch_has_frozen_is_refused_by_name(trains: Trains) -> None:
     )
 
 
-def test_an_edit_that_bash_cannot_read_changes_nothing(trains: Trains) -> None:
+def test_edit_with_invalid_shell_changes_nothing(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     before = trains.run().body.read_text()
     error = trains.refusal("edit", "t", trains.toml(more="[setup]\nlines = ['case']"))
@@ -165,7 +166,7 @@ def test_an_edit_that_bash_cannot_read_changes_nothing(trains: Trains) -> None:
     assert trains.run().body.read_text() == before
 
 
-def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
+def test_dry_edit_shows_the_difference(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     before = trains.run().body.read_text()
     text = trains.opsctl("edit", "t", trains.toml(command=("false",)), "--dry-run")
@@ -176,12 +177,25 @@ def test_a_dry_edit_shows_the_difference(trains: Trains) -> None:
     assert trains.run().body.read_text() == before
 
 
-def test_an_edit_for_another_train_is_refused(trains: Trains) -> None:
+def test_edit_for_another_train_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.refusal("edit", "t", trains.toml("u")).problems == ("name: 'u', but the train is 't'",)
 
 
-def test_an_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
+def test_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.opsctl("edit", "t", trains.toml()) == "t: nothing has changed\n"
     assert list(trains.run().revisions.iterdir()) == []
+
+
+def test_missing_script_is_refused_by_launch_preflight_and_edit(trains: Trains) -> None:
+    missing = trains.place / "gone.py"
+    broken = trains.toml(command=("python3", str(missing)))
+    error = trains.refusal("launch", broken)
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert not trains.run().exists
+    assert f"{missing} does not exist" in " ".join(trains.opsctl("preflight", broken).split())
+    trains.opsctl("launch", trains.toml())
+    error = trains.refusal("edit", "t", trains.toml(command=("python3", str(missing))))
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert trains.run().body.read_text().count("gone.py") == 0

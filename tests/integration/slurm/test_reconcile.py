@@ -1,4 +1,4 @@
-"""What a round over all trains does, under a real Slurm."""
+"""Reconciling all trains under a real Slurm."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP
 
 @pytest.fixture
 def train(tmp_path: Path, slurm: Sandbox) -> Iterator[GuardedTrain]:
-    made = GuardedTrain(tmp_path, slurm)
-    yield made
-    made.clear()
+    train = GuardedTrain(tmp_path, slurm)
+    yield train
+    train.clear()
 
 
-def attend(train: GuardedTrain, scheduler: Slurm | None = None) -> list[ReconciledTrain]:
+def reconcile(train: GuardedTrain, scheduler: Slurm | None = None) -> list[ReconciledTrain]:
     reader = scheduler or train.scheduler
     return reconcile_root(
         train.path, reader, lambda run: TrainArrays(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
-    )  # fmt: skip
+    )
 
 
-def test_a_round_finalizes_what_ran_without_a_guard(train: GuardedTrain) -> None:
+def test_reconcile_finalizes_attempt_without_a_guard(train: GuardedTrain) -> None:
     array = train.submit(FINISHED, python="/nowhere/python")
     train.wait()
     assert not train.attempt().end.exists()
     text = f"finalized {array}_1.0: finished, cancel-queued: the trainer stopped at step 40 (finished)"
-    assert attend(train) == [ReconciledTrain(train="gpt", done=(text,))]
-    assert attend(train) == []
+    assert reconcile(train) == [ReconciledTrain(train="gpt", done=(text,))]
+    assert reconcile(train) == []
 
 
-def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: GuardedTrain) -> None:
+def test_reconcile_carries_out_requested_release(train: GuardedTrain) -> None:
     switches.arm(train.run, Switch.PAUSE, why="")
     train.submit("exit 0", tasks=2)
     train.wait()
     assert [job.is_held for job in train.waiting] == [True]
     switches.request(train.run, RequestKind.RELEASE)
-    [reconciled] = attend(train)
+    [reconciled] = reconcile(train)
     assert reconciled.error == ""
     train.wait()
     assert train.waiting == []
@@ -59,7 +59,7 @@ def test_a_round_carries_out_a_release_that_a_team_mate_asked_for(train: Guarded
     ]
 
 
-def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:
+def test_reconcile_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:
     attempt = train.run.attempt("1_1.0")
     attempt.path.mkdir()
     conf = tmp_path / "slurm.conf"
@@ -67,5 +67,5 @@ def test_a_round_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Pa
         "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nAuthType=auth/none\nMessageTimeout=1\n"
     )
     with pytest.raises(Unreachable):
-        attend(train, Slurm(SystemRunner(env={"SLURM_CONF": str(conf)})))
+        reconcile(train, Slurm(SystemRunner(env={"SLURM_CONF": str(conf)})))
     assert not attempt.end.exists()

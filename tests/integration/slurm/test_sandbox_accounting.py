@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.journal import actor
-from tests.support.slurms import Up, slurm_says, wait_until
+from tests.support.slurms import Up, run_slurm, wait_until
 from tests.support.trains import HELD, Trains, trains_on, until
 
 
@@ -38,21 +39,21 @@ def _accounting(_programs: None) -> None:
         pytest.skip(f"accounting is {missing.message}")
 
 
-def test_sacct_tells_how_a_job_ended_and_the_next_sandbox_starts_from_a_copy(fresh_slurm: Up, places: Places) -> None:
+def test_sacct_reports_a_job_and_the_next_sandbox_is_empty(fresh_slurm: Up, places: Places) -> None:
     first = fresh_slurm(accounting=True)
-    job = slurm_says(first, "sbatch", "--parsable", "--account=train", "--output=/dev/null", "--wrap=exit 3").strip()
-    told = ("sacct", "-nXP", "-j", job, "-o", "Account,State,ExitCode")
-    wait_until(lambda: "FAILED" in slurm_says(first, *told))
-    assert slurm_says(first, *told) == "train|FAILED|3:0\n"
+    job = run_slurm(first, "sbatch", "--parsable", "--account=train", "--output=/dev/null", "--wrap=exit 3").strip()
+    sacct = ("sacct", "-nXP", "-j", job, "-o", "Account,State,ExitCode")
+    wait_until(lambda: "FAILED" in run_slurm(first, *sacct))
+    assert run_slurm(first, *sacct) == "train|FAILED|3:0\n"
     first.down()
     templates = list(places.cache.iterdir())
     second = fresh_slurm(accounting=True)
     assert list(places.cache.iterdir()) == templates
-    assert slurm_says(second, "sacct", "-nX") == ""
-    assert "train" in slurm_says(second, "sacctmgr", "-nP", "show", "account", "format=account")
+    assert run_slurm(second, "sacct", "-nX") == ""
+    assert "train" in run_slurm(second, "sacctmgr", "-nP", "show", "account", "format=account")
 
 
-# --- limits, and what Slurm makes of a train that is beyond them
+# --- limits, and trains beyond them
 
 LIMITS = """
 add account team parent=root GrpTRES=node=1
@@ -71,7 +72,7 @@ add user {user} account=llm,open QOS=normal,quick,long,few,gpus,shut,deny,big,mi
 add user {user} account=lone MaxSubmit=2 MaxTRES=cpu=3
 quit
 """
-"""Three accounts: `open` has no limits, `lone` has a user's, `llm` has its own and those of the account above it."""
+"""Three accounts: `open` has no limits, `lone` has limits per user, `llm` has its own and those of its parent."""
 NEVER = [
     ({"qos": "quick", "time_limit": "20"}, "QOS 'quick' allows at most 00:10:00", "QOSMaxWallDurationPerJobLimit"),
     (
@@ -109,7 +110,7 @@ FINE = [
 
 @pytest.fixture(scope="module")
 def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
-    """Two nodes of two GPUs, where accounting binds jobs and LIMITS are set."""
+    """Two nodes of two GPUs whose accounting enforces LIMITS."""
     spec = SandboxSpec(name=f"limited-{os.getpid()}", nodes=2, gpus_per_node=2, accounting=True, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
     with sandbox.conf.open("a") as conf:
@@ -119,7 +120,7 @@ def limited(places: Places, _programs: None) -> Iterator[Sandbox]:
     text = LIMITS.format(user=sandbox.record.site.user)
     done = subprocess.run(argv, input=text, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert not re.search("error|Unknown|Nothing", done.stdout + done.stderr, re.IGNORECASE), done
-    slurm_says(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
+    run_slurm(sandbox, "scontrol", "update", "partitionname=cpu", "qos=part")
     yield sandbox
     sandbox.down(grace=0.2)
 
@@ -130,82 +131,87 @@ def trains(limited: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def spec(**changed: object) -> JobSpec:
+def make_spec(**changed: object) -> JobSpec:
     fields: dict[str, object] = {
-        "name": "probe", "nodes": 1, "processes_per_node": 1, "cpus_per_process": 1, "time_limit": "5", "tasks": 1,
-        "account": "open", "memory_per_node": "10",
-    }  # fmt: skip
-    return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]  # what a JobSpec takes
+        "name": "probe",
+        "nodes": 1,
+        "processes_per_node": 1,
+        "cpus_per_process": 1,
+        "time_limit": "5",
+        "tasks": 1,
+        "account": "open",
+        "memory_per_node": "10",
+    }
+    return JobSpec(**{**fields, **changed})  # type: ignore[arg-type]  # fields of a JobSpec
 
 
-def errors(facts: Facts, asked: JobSpec) -> list[str]:
-    request = LaunchRequest(train=None, spec=asked, recipe=Recipe())  # type: ignore[arg-type]  # these checks look at no train
-    looks = (accounting.account, accounting.qos, accounting.limits)
-    return [problem.what for look in looks for problem in look(request, facts) if problem.level is ProblemLevel.ERROR]
+def find_errors(facts: Facts, spec: JobSpec) -> list[str]:
+    request = LaunchRequest(train=None, spec=spec, recipe=Recipe())  # type: ignore[arg-type]  # these checks read no train
+    checks = (accounting.account, accounting.qos, accounting.limits)
+    problems = itertools.chain.from_iterable(check(request, facts) for check in checks)
+    return [problem.what for problem in problems if problem.level is ProblemLevel.ERROR]
 
 
-def sbatch(asked: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
-    argv = ("sbatch", "--parsable", "--output=/dev/null", *directives(asked), *more, "--wrap=true")
+def sbatch(spec: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
+    argv = ("sbatch", "--parsable", "--output=/dev/null", *directives(spec), *more, "--wrap=true")
     return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_what_a_limit_forbids_slurm_never_starts_and_what_it_allows_slurm_starts(
-    trains: Trains, limited: Sandbox
-) -> None:
+def test_slurm_enforces_the_limits_that_preflight_reports(trains: Trains, limited: Sandbox) -> None:
     app = trains.app
-    facts = Facts(now=app.clock.now(), user=actor(), cluster=gather_cluster(app.scheduler, spec(), actor()))
+    facts = Facts(now=app.clock.now(), user=actor(), cluster=gather_cluster(app.scheduler, make_spec(), actor()))
     reasons = {}
-    for changed, said, reason in NEVER:
-        (found,) = errors(facts, spec(**changed))
-        assert said in found
-        reasons[sbatch(spec(**changed)).stdout.strip()] = reason
-    for changed, said, reason in REFUSED:
-        (found,) = errors(facts, spec(**changed))
-        assert said in found
-        assert reason in sbatch(spec(**changed)).stderr
+    for changed, message, reason in NEVER:
+        (error,) = find_errors(facts, make_spec(**changed))
+        assert message in error
+        reasons[sbatch(make_spec(**changed)).stdout.strip()] = reason
+    for changed, message, reason in REFUSED:
+        (error,) = find_errors(facts, make_spec(**changed))
+        assert message in error
+        assert reason in sbatch(make_spec(**changed)).stderr
     fine = []
-    for asked in FINE:
-        assert errors(facts, spec(**asked)) == []
-        fine.append(sbatch(spec(**asked)).stdout.strip())
+    for changed in FINE:
+        assert find_errors(facts, make_spec(**changed)) == []
+        fine.append(sbatch(make_spec(**changed)).stdout.strip())
 
-    def now() -> dict[str, str]:
-        lines = slurm_says(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|")
+    def read_states() -> dict[str, str]:
+        lines = run_slurm(limited, "squeue", "-h", "--states=all", "--Format=ArrayJobID:|,State:|,Reason:|")
         rows = [line.split("|") for line in lines.splitlines()]  # a reason may have spaces
         return {job: why if state == "PENDING" else state for job, state, why, *_ in rows}
 
-    until(lambda: {job: now().get(job) for job in reasons} == reasons, seconds=150)
-    until(lambda: {now().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)
-    slurm_says(limited, "scancel", "--name=probe")
+    until(lambda: {job: read_states().get(job) for job in reasons} == reasons, seconds=150)
+    until(lambda: {read_states().get(job, "") for job in fine} == {"COMPLETED"}, seconds=150)
+    run_slurm(limited, "scancel", "--name=probe")
 
 
-def test_a_queued_train_that_comes_to_be_beyond_a_limit_is_told_in_words(trains: Trains, limited: Sandbox) -> None:
+def test_limit_of_a_queued_train_is_explained(trains: Trains, limited: Sandbox) -> None:
     path = trains.toml(account="open", extra=HELD)
     trains.opsctl("launch", path)
-    slurm_says(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
+    run_slurm(limited, "sacctmgr", "--immediate", "modify", "account", "open", "set", "MaxJobs=0")
     trains.opsctl("release", "t")
     words = "waiting for a limit: the running jobs that its account allows a user (AssocMaxJobsLimit)"
 
-    def told_so() -> bool:  # while Slurm looks anew, there is no reason for a moment
+    def status_names_the_limit() -> bool:  # while Slurm schedules anew, there is no reason for a moment
         (status,) = json.loads(trains.opsctl("status", "t", "--json"))
         advised = any("says which limits it is beyond by itself" in note for note in status["notes"])
-        return [each["why"] for each in status["waiting"]] == [words] and advised
+        return [tasks["why"] for tasks in status["waiting"]] == [words] and advised
 
-    until(told_so)
-    told = json.loads(trains.opsctl("preflight", path, "--json"))
-    assert [each["what"] for each in told["findings"] if each["check"] == "limits"] == [
+    until(status_names_the_limit)
+    report = json.loads(trains.opsctl("preflight", path, "--json"))
+    assert [problem["what"] for problem in report["findings"] if problem["check"] == "limits"] == [
         "[slurm] tasks = 3: account 'open' allows no running job (MaxJobs)"
     ]
 
 
-def test_without_slurmdbd_limits_are_unknown_and_a_train_is_launched_all_the_same(
+def test_without_slurmdbd_limits_are_unknown(
     trains: Trains, limited: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "slurm.conf"
     conf.write_text(re.sub("AccountingStoragePort=.*", "AccountingStoragePort=1", limited.conf.read_text()))
-    monkeypatch.setenv("SLURM_CONF", str(conf))  # where nobody listens for sacctmgr
+    monkeypatch.setenv("SLURM_CONF", str(conf))  # a port on which no slurmdbd listens
     path = trains.toml(account="open", extra=HELD)
-    told = json.loads(trains.opsctl("preflight", path, "--json"))
-    notes = [each["what"] for each in told["findings"] if each["check"] == "unknown"]
+    report = json.loads(trains.opsctl("preflight", path, "--json"))
+    notes = [problem["what"] for problem in report["findings"] if problem["check"] == "unknown"]
     assert [note for note in notes if "account, QOS and their limits: sacctmgr got no answer" in note]
     trains.opsctl("launch", path)
     assert len(trains.rows()) == 1

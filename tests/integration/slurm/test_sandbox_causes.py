@@ -1,4 +1,4 @@
-"""A daemon that does not start: the message names the cause that can be found. Real daemons, hurt in known ways."""
+"""Real daemons that do not start for a known reason: the message names the cause."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 from opsctl.errors import SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
-from opsctl.sandbox.failures import check_loopback
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.port_range import is_free
 from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places
+from opsctl.sandbox.start_failures import check_loopback
 from opsctl.sandbox.trial import try_start
 from tests.support.slurms import Up, wait_until
 
 
-def test_daemon_that_listens_elsewhere_is_named_with_both_addresses(fresh_slurm: Up) -> None:
+def test_daemon_on_another_address_is_named_with_both(fresh_slurm: Up) -> None:
     record = fresh_slurm(nodes=1).record
     port = record.site.controller_port
     network = replace(record.site.network, address="127.0.0.2")
@@ -36,11 +36,11 @@ def test_daemon_that_listens_elsewhere_is_named_with_both_addresses(fresh_slurm:
     assert clock.monotonic() - begun < 5
 
 
-def test_port_that_another_process_took_is_named_with_that_process(fresh_slurm: Up) -> None:
+def test_taken_port_is_named_with_its_process(fresh_slurm: Up) -> None:
     sandbox = fresh_slurm(nodes=1)
     sandbox.fault("controller", FaultKind.KILL)
     port = sandbox.record.site.controller_port
-    wait_until(lambda: is_free(port))  # what the controller had started lets go of it
+    wait_until(lambda: is_free(port))  # processes of the controller hold the port for a moment
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         thief.bind(("127.0.0.1", port))
@@ -76,7 +76,7 @@ def test_key_that_munged_refuses_is_named(fresh_slurm: Up, places: Places) -> No
         start_munged(sandbox.record, tools)
 
 
-def test_trial_start_leaves_nothing_and_says_how_long_it_took(_programs: None) -> None:
+def test_trial_start_is_timed_and_leaves_nothing(_programs: None) -> None:
     trial = try_start(clock=SystemClock(), runner=SystemRunner())
     assert trial.address in ("127.0.0.1", "::1")
     assert 0 < trial.seconds < 10
@@ -93,21 +93,25 @@ def test_port_that_is_open_to_the_network_is_refused(fresh_slurm: Up) -> None:
             check_loopback(record)
 
 
-def doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
-    """The exit code of `opsctl doctor`, and its line on the start of a sandbox."""
+def run_doctor(path: str, tmp_path: Path) -> tuple[int, dict[str, str]]:
+    """Run `opsctl doctor` and return its exit code and its line about the start of a sandbox."""
     site = tmp_path / "site.toml"
     site.write_text(f'engine = "sandbox"\nroot = "{tmp_path}/trains"\n')
     done = subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(site), "doctor", "--json"],
-        env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    return done.returncode, next(line for line in json.loads(done.stdout) if line["what"] == "sandbox start")
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, next(line for line in json.loads(done.stdout) if line["check"] == "sandbox start")
 
 
-def test_doctor_starts_a_sandbox_and_says_where_it_listens(_programs: None, tmp_path: Path) -> None:
-    _, line = doctor(os.environ["PATH"], tmp_path)
+def test_doctor_starts_a_sandbox_and_names_its_address(_programs: None, tmp_path: Path) -> None:
+    _, line = run_doctor(os.environ["PATH"], tmp_path)
     assert line["level"] == "ok"
-    assert "1 node up on 127.0.0.1 in" in line["found"] or "1 node up on ::1 in" in line["found"]
+    assert "1 node up on 127.0.0.1 in" in line["result"] or "1 node up on ::1 in" in line["result"]
 
 
 def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_doctor_reports_why_a_sandbox_does_not_start(_programs: None, tmp_path: 
     fatal = "fatal: Can't find plugin for select/cons_tres"
     broken.write_text(f'#!/bin/sh\ncase $1 in -V) echo slurm 22.05.8;; *) echo "{fatal}"; exit 1;; esac\n')
     broken.chmod(0o755)
-    code, line = doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
+    code, line = run_doctor(f"{tmp_path}:{os.environ['PATH']}", tmp_path)
     assert (code, line["level"]) == (1, "missing")
-    assert line["found"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
-    assert line["do"] == "opsctl sandbox up --nodes 1 fails alike and keeps all logs"
+    assert line["result"].startswith("slurmctld did not start\n  cause: Slurm's plugin select/cons_tres is missing")
+    assert line["advice"] == "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"

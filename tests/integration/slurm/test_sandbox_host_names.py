@@ -1,4 +1,4 @@
-"""A sandbox starts whatever the host name is and resolves to, as root and as a user, and listens on loopback alone."""
+"""A sandbox starts with any host name and any /etc/hosts, as root and as a user, and listens on loopback only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opsctl.sandbox.programs import find_programs
 CASE = Path(__file__).with_name("host_name_case.py")
 LOCALHOST = "127.0.0.1 localhost\n"
 ETH = "ip address add 10.9.8.7/24 dev lo"
-"""An address that is not loopback's, on the one device that a new network namespace has."""
+"""A non-loopback address on the only device of a new network namespace."""
 ETH6 = "ip address add fd00::7/64 dev lo nodad"
 NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"
 SILENT_DNS = f"""{ETH}; mount --bind resolv.conf /etc/resolv.conf
@@ -47,7 +47,7 @@ CASES = {
 
 @pytest.fixture(scope="session")
 def unshare(_programs: None) -> tuple[str, ...]:
-    """The command that enters a host name, a network and mounts of its own; skipped where that is not allowed."""
+    """The command that enters new host name, network and mount namespaces. Skips where namespaces are not allowed."""
     argv = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
     if os.geteuid() != 0:
         pytest.skip("only root can mount another /etc/hosts")
@@ -59,12 +59,12 @@ def unshare(_programs: None) -> tuple[str, ...]:
 
 @pytest.fixture
 def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, object]]:
-    """Brings a sandbox up on a machine with this host name and /etc/hosts, as this user, and says how it went."""
+    """A function that starts a sandbox with a host name and an /etc/hosts as a user, and returns the results."""
 
     def run(host: str, hosts: str, setup: str, user: str, extra: str = "") -> dict[str, object]:
         for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 10.9.8.7\n")):
             (tmp_path / name).write_text(text)
-        # pytest's directories are their owner's alone: here the user's files lie below a new /tmp instead.
+        # Only their owner can enter pytest's directories, so the user's files lie below a new /tmp.
         script = f"""set -e; ip link set lo up; mount --bind hosts /etc/hosts; {setup}
         mount -t tmpfs -o mode=1777 none /tmp; mkdir -m 1777 /tmp/case
         {sys.executable} {CASE} {user} /tmp/case {host} {extra}"""

@@ -1,4 +1,4 @@
-"""`sandbox down` with as many processes as fifty trains have."""
+"""`sandbox down` with as many processes as fifty trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from opsctl.host.processes import ProcessId, find_processes
 from opsctl.host.system import SystemClock
-from opsctl.sandbox.members import MARKER, EndedProcesses, end_members, members
+from opsctl.sandbox.members import MARKER, EndedProcesses, end_members, find_members
 from tests.support.slurms import wait_until
 
 COUNT = 570
@@ -25,7 +25,10 @@ NESTED = "for i in 1 2 3 4 5 6 7 8; do sleep {0} & done; wait"
 
 @pytest.fixture
 def crowd(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Starts processes of a sandbox, nested, and returns its run directory. `trap`: what those on top do first."""
+    """A function that starts nested processes of a sandbox and returns its run directory.
+
+    `trap` is the first shell line of the top processes.
+    """
     tops: list[subprocess.Popen[bytes]] = []
 
     def start(count: int = COUNT, *, trap: str = "", run: Path = tmp_path / "run") -> Path:
@@ -34,7 +37,7 @@ def crowd(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         for _ in range(count // 9):
             tops.append(subprocess.Popen(["sh", "-c", script], env=env, start_new_session=True))
         tops.extend(subprocess.Popen(["sleep", "600"], env=env) for _ in range(count % 9))
-        wait_until(lambda: len(members(run, None)) == count)
+        wait_until(lambda: len(find_members(run, None)) == count)
         return run
 
     yield start
@@ -44,15 +47,15 @@ def crowd(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         top.wait()
 
 
-def test_crowd_is_found_in_one_pass_over_proc(crowd: Callable[..., Path]) -> None:
+def test_processes_are_found_in_one_pass_over_proc(crowd: Callable[..., Path]) -> None:
     run = crowd()
     opened: list[str] = []
-    listening = [True]  # an audit hook stays for as long as the process
+    listening = [True]  # an audit hook cannot be removed
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if listening and event == "open" else None)
-    found = find_processes(lambda process: process.environment().get(MARKER) == str(run))
+    processes = find_processes(lambda process: process.environment().get(MARKER) == str(run))
     listening.clear()
     of_proc = [path for path in opened if path.startswith("/proc/")]
-    assert len(found) == COUNT
+    assert len(processes) == COUNT
     running = len(list(Path("/proc").glob("[0-9]*")))
     assert len(of_proc) <= 2 * running + 50, f"{len(of_proc)} files read for {running} processes"
 
@@ -64,34 +67,34 @@ def test_descendant_without_the_marker_is_found(crowd: Callable[..., Path], tmp_
     with subprocess.Popen(["sh", "-c", f"{inner}; true"], env={**os.environ, MARKER: str(run)}) as top:
         wait_until(lambda: pid_file.exists() and pid_file.read_text().strip())
         sleeper = ProcessId.of(int(pid_file.read_text()))
-        assert sleeper in members(run, None)
+        assert sleeper in find_members(run, None)
         assert end_members(run, None, SystemClock(), grace=0.2).remaining == ()
         top.wait(10)
 
 
-def test_crowd_is_ended_at_once(crowd: Callable[..., Path]) -> None:
+def test_processes_are_ended_together(crowd: Callable[..., Path]) -> None:
     run = crowd()
     begun = time.monotonic()
     ended = end_members(run, None, SystemClock(), grace=1)
     assert (ended.count, ended.remaining) == (COUNT, ())
     assert time.monotonic() - begun < 20
-    assert members(run, None) == {}
+    assert find_members(run, None) == {}
 
 
-class SlowToLook(SystemClock):
-    """A clock on which more than the whole deadline passes before the first signal, as on a machine that swaps."""
+class SlowClock(SystemClock):
+    """A clock on which the whole deadline passes before the first signal, as on a machine that swaps."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.readings = 0
 
     def monotonic(self) -> float:
-        self.asked += 1
-        return super().monotonic() + (60 if self.asked > 1 else 0)
+        self.readings += 1
+        return super().monotonic() + (60 if self.readings > 1 else 0)
 
 
 def test_deadline_counts_from_the_first_signal(crowd: Callable[..., Path]) -> None:
     run = crowd(18)
-    ended = end_members(run, None, SlowToLook(), grace=0.2)
+    ended = end_members(run, None, SlowClock(), grace=0.2)
     assert (ended.count, ended.remaining) == (18, ())
 
 
@@ -101,7 +104,7 @@ def test_processes_that_ignore_term_are_killed(crowd: Callable[..., Path]) -> No
     assert (ended.count, ended.remaining) == (18, ())
 
 
-def test_message_counts_what_was_not_ended() -> None:
+def test_message_counts_remaining_processes() -> None:
     few = EndedProcesses(count=570, remaining=("sleep (7)",))
     assert few.describe_remaining() == "1 of 570 processes is still alive after SIGKILL: sleep (7)"
     many = EndedProcesses(count=570, remaining=tuple(f"sleep ({pid})" for pid in range(1, 8)))

@@ -1,4 +1,4 @@
-"""Ordinary users: a sandbox of their own, and root's sandbox from outside."""
+"""Ordinary users with their own sandbox, and with the sandbox of root or of another user."""
 
 from __future__ import annotations
 
@@ -25,38 +25,48 @@ from tests.support.slurms import OPSCTL, wait_until
 
 NOBODY = 65534
 STRANGER = pwd.getpwnam("daemon")
-"""Another ordinary user that every Debian, Ubuntu and RHEL has."""
+"""Another ordinary user, present on every Debian, Ubuntu and RHEL."""
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; as one, every other test is this"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="only root can become another user; a user runs all other tests as a user"
+    ),
 ]
 
 
 @pytest.fixture
 def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs a command as an ordinary user, with a home of its own and a PATH without sbin."""
+    """A function that runs a command as an ordinary user with its own home and a PATH without sbin."""
     with tempfile.TemporaryDirectory(prefix="opsctl-nobody-") as home:
         os.chown(home, NOBODY, NOBODY)
         base = {"HOME": home, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=home, env=base | (env or {}),
-                capture_output=True, text=True, timeout=250, check=False,
-            )  # fmt: skip
+                argv,
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                cwd=home,
+                env=base | (env or {}),
+                capture_output=True,
+                text=True,
+                timeout=250,
+                check=False,
+            )
 
         yield run
 
 
 @pytest.fixture
 def opsctl() -> tuple[str, ...]:
-    """`opsctl sandbox` for that user."""
+    """The command line of `opsctl sandbox` for that user."""
     skip_unless_others_may_run()
     return (sys.executable, "-m", "opsctl", "sandbox")
 
 
-def test_an_ordinary_user_has_a_sandbox_of_its_own(
+def test_ordinary_user_has_a_sandbox(
     nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
 ) -> None:
     up = nobody(*opsctl, "up", "--nodes", "2")
@@ -71,14 +81,14 @@ def test_an_ordinary_user_has_a_sandbox_of_its_own(
     assert down.stdout == "sandbox 'default' is down: 5 processes ended, none left\n"
 
 
-def test_an_ordinary_user_runs_a_command_on_a_sandbox_in_namespaces(
+def test_ordinary_user_runs_a_command_in_a_sandbox(
     nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
 ) -> None:
     done = nobody(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
     assert (done.returncode, done.stdout) == (9, "nobody\nnobody\n"), done.stderr
 
 
-def test_another_user_may_submit_to_roots_sandbox_and_not_read_its_keys(
+def test_user_submits_to_root_sandbox_without_its_keys(
     slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     assert nobody("srun", "-N2", "id", "-un", env=slurm.env()).stdout == "nobody\nnobody\n"
@@ -89,13 +99,13 @@ def test_another_user_may_submit_to_roots_sandbox_and_not_read_its_keys(
     assert nobody("scontrol", "update", "nodename=node001", "state=drain", "reason=x", env=slurm.env()).returncode != 0
 
 
-def test_a_run_directory_that_somebody_else_made_is_refused(
+def test_run_directory_of_another_user_is_refused(
     slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
     run = Places.default().run_directory("squatted")
     assert nobody("mkdir", str(run)).returncode == 0
     try:
-        with pytest.raises(SandboxError, match=f"{run} is there already and is not this sandbox's"):
+        with pytest.raises(SandboxError, match=f"{run} exists and does not belong to this sandbox"):
             Sandbox.up(SandboxSpec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
         assert run.exists()
     finally:
@@ -107,41 +117,49 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def stranger(_programs: None) -> Iterator[Run]:
-    """Runs a command as another ordinary user, in a directory of its own."""
+    """A function that runs a command as another ordinary user in its own directory."""
     with tempfile.TemporaryDirectory(prefix="opsctl-stranger-") as home:
         os.chown(home, STRANGER.pw_uid, STRANGER.pw_gid)
         base = {"HOME": home, "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURM_TIMEOUT": "5"}
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                argv, user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], cwd=home, env=base | (env or {}),
-                capture_output=True, text=True, timeout=100, check=False,
-            )  # fmt: skip
+                argv,
+                user=STRANGER.pw_uid,
+                group=STRANGER.pw_gid,
+                extra_groups=[],
+                cwd=home,
+                env=base | (env or {}),
+                capture_output=True,
+                text=True,
+                timeout=100,
+                check=False,
+            )
 
         yield run
 
 
 @pytest.fixture
 def users_conf(nobody: Run, opsctl: tuple[str, ...]) -> Iterator[Path]:
-    """The slurm.conf of an ordinary user's sandbox that is up."""
+    """The slurm.conf of an ordinary user's running sandbox."""
     up = nobody(*opsctl, "up", "--nodes", "1", "--fast", "--json")
     assert up.returncode == 0, up.stderr
     yield Path(json.loads(up.stdout)["env"]["SLURM_CONF"])
     nobody(*opsctl, "down")
 
 
-def test_other_user_cannot_use_an_ordinary_users_sandbox(users_conf: Path, nobody: Run, stranger: Run) -> None:
+def test_sandbox_of_a_user_is_closed_to_other_users(users_conf: Path, nobody: Run, stranger: Run) -> None:
     env = {"SLURM_CONF": str(users_conf)}
     assert nobody("srun", "id", "-un", env=env).stdout == "nobody\n"
-    done = stranger("timeout", "5", "srun", "-n1", "id", env=env)  # srun asks for a configuration for a minute
+    done = stranger("timeout", "5", "srun", "-n1", "id", env=env)  # srun asks for a configuration for up to a minute
     assert (done.returncode != 0, done.stdout) == (True, "")
     for path in (users_conf, users_conf.parent / "munge.socket", users_conf.parent / "spool"):
         assert stranger("ls", str(path)).returncode != 0
     assert stat.S_IMODE(users_conf.parent.stat().st_mode) == 0o700
 
 
-def steal(stranger: Run, conf: Path, *argv: str, auth: str) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command as the stranger, with the owner's own slurm.conf but for its credentials."""
+def run_as_stranger(stranger: Run, conf: Path, *argv: str, auth: str) -> subprocess.CompletedProcess[str]:
+    """Run a Slurm command as the stranger with the owner's slurm.conf, except for its credentials."""
     lines = [
         line for line in conf.read_text().splitlines() if not line.startswith(("AuthType", "CredType", "AuthInfo"))
     ]
@@ -161,7 +179,7 @@ COMMANDS = (("srun", "-n1", "id"), ("sinfo",), ("scontrol", "ping"), ("scontrol"
 def test_guessed_configuration_without_credentials_is_refused(
     argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
 ) -> None:
-    done = steal(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
+    done = run_as_stranger(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
     assert "uid=" not in done.stdout
     assert "idle" not in done.stdout
     assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
@@ -178,16 +196,25 @@ def test_guessed_configuration_with_another_munge_is_refused(
     os.chown(home / "key", STRANGER.pw_uid, STRANGER.pw_gid)
     munged = subprocess.Popen(
         [
-            "munged", "--foreground", "--force", "--origin=127.0.0.1", f"--socket={home}/socket",
-            f"--key-file={home}/key", f"--pid-file={home}/pid", f"--seed-file={home}/seed",
+            "munged",
+            "--foreground",
+            "--force",
+            "--origin=127.0.0.1",
+            f"--socket={home}/socket",
+            f"--key-file={home}/key",
+            f"--pid-file={home}/pid",
+            f"--seed-file={home}/seed",
         ],
-        user=STRANGER.pw_uid, group=STRANGER.pw_gid, extra_groups=[], stderr=subprocess.DEVNULL,
+        user=STRANGER.pw_uid,
+        group=STRANGER.pw_gid,
+        extra_groups=[],
+        stderr=subprocess.DEVNULL,
         env={"PATH": "/usr/sbin:/usr/bin"},
-    )  # fmt: skip
+    )
     try:
         wait_until((home / "socket").exists, 10)
         auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
-        done = steal(stranger, users_conf, *argv, auth=auth)
+        done = run_as_stranger(stranger, users_conf, *argv, auth=auth)
     finally:
         munged.terminate()
         munged.wait(10)
@@ -197,7 +224,9 @@ def test_guessed_configuration_with_another_munge_is_refused(
     assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
 
 
-def test_sandbox_of_run_has_a_network_that_nobody_else_is_in(nobody: Run, opsctl: tuple[str, ...]) -> None:
+def test_sandbox_of_run_has_a_private_network(nobody: Run, opsctl: tuple[str, ...]) -> None:
+    if nobody("unshare", "--user", "--map-root-user", "--net", "true").returncode:
+        pytest.skip("ordinary users may make no namespaces here")
     script = "grep -o '^AuthType=.*' $SLURM_CONF; readlink /proc/self/ns/net"
     done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
     auth, network = done.stdout.split()
@@ -205,19 +234,22 @@ def test_sandbox_of_run_has_a_network_that_nobody_else_is_in(nobody: Run, opsctl
     assert Path(network) != Path("/proc/self/ns/net").readlink()
 
 
-def test_sandbox_of_run_without_namespaces_is_its_owners_alone(
+def test_sandbox_of_run_without_namespaces_is_private(
     nobody: Run, opsctl: tuple[str, ...], tmp_path: Path, slurm: Sandbox
 ) -> None:
-    refuses = Path(nobody("pwd").stdout.strip()) / "unshare"
-    refuses.write_text("#!/bin/sh\nexit 1\n")
-    refuses.chmod(0o755)
+    unshare = Path(nobody("pwd").stdout.strip()) / "unshare"
+    unshare.write_text("#!/bin/sh\nexit 1\n")
+    unshare.chmod(0o755)
     script = "stat -c %a $(dirname $SLURM_CONF); grep -o '^AuthType=.*' $SLURM_CONF"
-    env = {"PATH": f"{refuses.parent}:/usr/bin:/bin"}
+    env = {"PATH": f"{unshare.parent}:/usr/bin:/bin"}
     done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script, env=env)
     assert done.stdout.split() == ["700", "AuthType=auth/munge"], done.stderr
     as_root = subprocess.run(
         [*OPSCTL, "run", "--nodes", "1", "--", "sh", "-c", script],
-        env={**os.environ, "PATH": f"{refuses.parent}:{os.environ['PATH']}"},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PATH": f"{unshare.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert as_root.stdout.split() == ["700", "AuthType=auth/munge"], as_root.stderr

@@ -21,9 +21,12 @@ from opsctl.scheduler.slurm import Slurm
 
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\t\x1f\x1e"
 PLAN = LaunchPlan(
-    train="t", wrapper="", body="", nonce="n1",
+    train="t",
+    wrapper="",
+    body="",
+    nonce="n1",
     spec=JobSpec(name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="10", tasks=4),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def runner(slurm: Sandbox) -> SystemRunner:
 
 @pytest.fixture
 def scheduler(runner: SystemRunner) -> Iterator[Slurm]:
-    """A queue that is empty before and after."""
+    """A scheduler whose queue is emptied after the test."""
     reader = Slurm(runner)
     yield reader
     for job in reader.jobs():
@@ -43,7 +46,7 @@ def scheduler(runner: SystemRunner) -> Iterator[Slurm]:
 
 @pytest.fixture
 def sbatch(runner: SystemRunner) -> Callable[..., str]:
-    """Submits a job that sleeps; its id."""
+    """A function that submits a sleeping job and returns its id."""
 
     def submit(*options: str) -> str:
         argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--time=10", *options, "--wrap=sleep 600")
@@ -61,14 +64,14 @@ def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
         time.sleep(0.05)
 
 
-def of(reader: Slurm, array: str) -> dict[bool, Job]:
-    """The rows of an array that has not ended: {False: what waits, True: what runs}."""
+def find_rows(reader: Slurm, array: str) -> dict[bool, Job]:
+    """Return the rows of an array that have not ended: the waiting one as False, the running one as True."""
     return {job.state.is_active: job for job in reader.jobs() if job.array == array and not job.state.is_final}
 
 
-def running(reader: Slurm, array: str) -> Job:
-    until(lambda: True in of(reader, array))
-    return of(reader, array)[True]
+def wait_for_running(reader: Slurm, array: str) -> Job:
+    until(lambda: True in find_rows(reader, array))
+    return find_rows(reader, array)[True]
 
 
 def write_wrapper(directory: Path, *directives: str) -> str:
@@ -78,14 +81,14 @@ def write_wrapper(directory: Path, *directives: str) -> str:
     return str(script)
 
 
-def test_a_submitted_array_is_found_by_its_comment(scheduler: Slurm, tmp_path: Path):
+def test_submitted_array_is_found_by_its_comment(scheduler: Slurm, tmp_path: Path):
     script = write_wrapper(tmp_path, "--array=1-4%1", "--mem=10", "--time=10")
     array = scheduler.submit(PLAN, script=script, output=str(tmp_path / "batch.log"))
     assert {job.array for job in scheduler.jobs() if job.comment == "opsctl:t:n1"} == {array}
     until(lambda: (tmp_path / "batch.log").exists() and (tmp_path / "batch.log").read_text() == f"{tmp_path}\n")
 
 
-def test_a_submission_that_slurm_refuses_says_why_in_its_words(scheduler: Slurm, tmp_path: Path):
+def test_refused_submission_quotes_slurm(scheduler: Slurm, tmp_path: Path):
     script = write_wrapper(tmp_path, "--partition=nosuch")
     with pytest.raises(SchedulerError) as caught:
         scheduler.submit(PLAN, script=script, output="/dev/null")
@@ -93,56 +96,56 @@ def test_a_submission_that_slurm_refuses_says_why_in_its_words(scheduler: Slurm,
     assert not isinstance(caught.value, Unreachable)
 
 
-def test_waiting_tasks_are_one_row_and_the_running_task_its_own(scheduler: Slurm, sbatch):
+def test_waiting_tasks_share_a_row(scheduler: Slurm, sbatch):
     array = sbatch("--array=1-5%1")
-    task = running(scheduler, array)
-    waiting = of(scheduler, array)[False]
+    task = wait_for_running(scheduler, array)
+    waiting = find_rows(scheduler, array)[False]
     assert (task.tasks, task.state) == ((1,), JobState.RUNNING)
     assert (waiting.tasks, waiting.state) == ((2, 3, 4, 5), JobState.PENDING)
     assert task.nodes.startswith("node")
     assert task.end - task.start == timedelta(minutes=10)
 
 
-def test_a_held_array_does_not_start_until_it_is_released(scheduler: Slurm, sbatch):
+def test_held_array_waits_for_release(scheduler: Slurm, sbatch):
     array = sbatch("--array=1-3%1", "--begin=now+1hour")
     for _ in range(2):
         scheduler.hold(array)
-    waiting = of(scheduler, array)[False]
+    waiting = find_rows(scheduler, array)[False]
     assert waiting.is_held
     assert waiting.reason in {"JobHeldUser", "JobHeldAdmin"}
     for _ in range(2):
         scheduler.release(array)
-    assert not of(scheduler, array)[False].is_held
+    assert not find_rows(scheduler, array)[False].is_held
 
 
-def test_a_hold_keeps_the_age(scheduler: Slurm, sbatch):
+def test_hold_keeps_the_age(scheduler: Slurm, sbatch):
     everything = sbatch("--nodes=4", "--exclusive")
-    running(scheduler, everything)
+    wait_for_running(scheduler, everything)
     job = sbatch("--nodes=4", "--exclusive")
-    until(lambda: of(scheduler, job)[False].accrued)
-    before = of(scheduler, job)[False].accrued
+    until(lambda: find_rows(scheduler, job)[False].accrued)
+    before = find_rows(scheduler, job)[False].accrued
     scheduler.hold(job)
-    until(lambda: of(scheduler, job)[False].is_held)
-    time.sleep(1.1)  # so that an age that began anew would differ
+    until(lambda: find_rows(scheduler, job)[False].is_held)
+    time.sleep(1.1)  # so that a reset age would differ
     scheduler.release(job)
-    until(lambda: of(scheduler, job)[False].reason in {"Resources", "Priority"})
-    assert of(scheduler, job)[False].accrued == before
+    until(lambda: find_rows(scheduler, job)[False].reason in {"Resources", "Priority"})
+    assert find_rows(scheduler, job)[False].accrued == before
 
 
-def test_cancelling_what_is_queued_leaves_alone_what_runs(scheduler: Slurm, sbatch):
+def test_cancelling_queued_tasks_leaves_the_running_task(scheduler: Slurm, sbatch):
     array = sbatch("--array=1-4%1")
-    running(scheduler, array)
+    wait_for_running(scheduler, array)
     for _ in range(2):
         scheduler.cancel(array, queued_only=True)
-    assert [(job.tasks, job.state) for job in of(scheduler, array).values()] == [((1,), JobState.RUNNING)]
+    assert [(job.tasks, job.state) for job in find_rows(scheduler, array).values()] == [((1,), JobState.RUNNING)]
     scheduler.cancel(f"{array}_1")
-    until(lambda: not of(scheduler, array))
+    until(lambda: not find_rows(scheduler, array))
     scheduler.cancel(array)
 
 
-def test_exclusions_replace_each_other_though_a_task_runs(scheduler: Slurm, sbatch):
+def test_exclusion_replaces_the_earlier_one(scheduler: Slurm, sbatch):
     array = sbatch("--array=1-4%1")
-    running(scheduler, array)
+    wait_for_running(scheduler, array)
     assert scheduler.excluded(array) == ""
     scheduler.exclude(array, "node[002-003]")
     assert scheduler.excluded(array) == "node[002-003]"
@@ -152,25 +155,25 @@ def test_exclusions_replace_each_other_though_a_task_runs(scheduler: Slurm, sbat
     assert scheduler.excluded(array) == ""
 
 
-def test_an_exclusion_of_a_single_task_is_seen(scheduler: Slurm, sbatch):
+def test_exclusion_of_a_single_task_is_reported(scheduler: Slurm, sbatch):
     array = sbatch("--array=1-4%1", "--begin=now+1hour")
     scheduler.exclude(array, "node001")
     scheduler.exclude(f"{array}_3", "node002")
     assert scheduler.excluded(array) == "node[001-002]"
 
 
-def test_a_node_that_does_not_exist_cannot_be_excluded(scheduler: Slurm, sbatch):
+def test_node_that_does_not_exist_cannot_be_excluded(scheduler: Slurm, sbatch):
     with pytest.raises(SchedulerError, match="Invalid node name specified"):
         scheduler.exclude(sbatch("--begin=now+1hour"), "nosuch")
 
 
-def test_a_long_list_of_tasks_is_not_cut(scheduler: Slurm, sbatch):
+def test_long_list_of_tasks_is_not_cut(scheduler: Slurm, sbatch):
     tasks = tuple(sorted(number * number for number in range(31)))
     array = sbatch("--hold", f"--array={','.join(map(str, tasks))}")
-    assert of(scheduler, array)[False].tasks == tasks
+    assert find_rows(scheduler, array)[False].tasks == tasks
 
 
-def test_names_and_comments_are_carried_word_for_word(scheduler: Slurm, sbatch):
+def test_names_and_comments_are_preserved(scheduler: Slurm, sbatch):
     hostile = sbatch("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
     long = sbatch("--hold", f"--job-name={'n' * 300}", "--comment=")
     forged = sbatch("--hold", f"--job-name=x\n{hostile}\x1f{hostile}\x1fN/A\x1fCOMPLETED\x1e\n{hostile}")
@@ -182,54 +185,61 @@ def test_names_and_comments_are_carried_word_for_word(scheduler: Slurm, sbatch):
     assert not Path("owned").exists()
 
 
-def test_the_end_moves_with_the_time_limit(scheduler: Slurm, runner: SystemRunner, sbatch):
+def test_end_moves_with_the_time_limit(scheduler: Slurm, runner: SystemRunner, sbatch):
     array = sbatch("--array=1-2%1")
-    task = running(scheduler, array)
+    task = wait_for_running(scheduler, array)
     before = scheduler.end_time(f"{array}_1")
     assert before == task.end == scheduler.end_time(task.id)
     runner.run(("scontrol", "update", f"JobId={task.id}", "TimeLimit=20"), timeout=60)
     assert scheduler.end_time(f"{array}_1") - before == timedelta(minutes=10)
 
 
-def test_what_does_not_run_has_no_end(scheduler: Slurm, sbatch):
+def test_job_that_does_not_run_has_no_end(scheduler: Slurm, sbatch):
     assert scheduler.end_time(sbatch("--hold")) is None
     assert scheduler.end_time("4000000") is None
 
 
-def test_an_unknown_job_is_absent_not_finished(scheduler: Slurm):
+def test_unknown_job_is_absent_not_finished(scheduler: Slurm):
     assert not [job for job in scheduler.jobs() if job.id == "4000000"]
     assert scheduler.excluded("4000000") == ""
     with pytest.raises(SchedulerError, match="Invalid job id specified for job 4000000"):
         scheduler.hold("4000000")
 
 
-def test_what_ended_is_remembered_with_its_exit_code(scheduler: Slurm, runner: SystemRunner):
+def test_ended_job_keeps_its_exit_code(scheduler: Slurm, runner: SystemRunner):
     argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--wrap=exit 7")
     job = runner.run(argv, timeout=60).out.strip()
-    until(lambda: not of(scheduler, job))
+    until(lambda: not find_rows(scheduler, job))
     (ended,) = [row for row in scheduler.jobs() if row.id == job]
     assert (ended.state, ended.exit_code) == (JobState.FAILED, "7:0")
 
 
-def test_hold_and_release_of_what_ended_do_nothing(scheduler: Slurm, sbatch):
+def test_hold_and_release_of_an_ended_job_do_nothing(scheduler: Slurm, sbatch):
     job = sbatch()
-    running(scheduler, job)
+    wait_for_running(scheduler, job)
     scheduler.cancel(job)
-    until(lambda: not of(scheduler, job))
+    until(lambda: not find_rows(scheduler, job))
     scheduler.hold(job)
     scheduler.release(job)
 
 
-def test_the_users_own_settings_for_squeue_hide_nothing(slurm: Sandbox, scheduler: Slurm, sbatch):
+def test_squeue_settings_of_the_user_hide_nothing(slurm: Sandbox, scheduler: Slurm, sbatch):
     array = sbatch("--array=1-3", "--hold")
-    settings = {"SQUEUE_USERS": "nobody", "SQUEUE_PARTITION": "", "SQUEUE_ARRAY": "1", "SQUEUE_STATES": "RUNNING",
-                "SQUEUE_FORMAT": "%i", "SQUEUE_SORT": "?", "SLURM_TIME_FORMAT": "relative"}  # fmt: skip
-    job = of(Slurm(SystemRunner(env=slurm.env() | settings)), array)[False]
+    settings = {
+        "SQUEUE_USERS": "nobody",
+        "SQUEUE_PARTITION": "",
+        "SQUEUE_ARRAY": "1",
+        "SQUEUE_STATES": "RUNNING",
+        "SQUEUE_FORMAT": "%i",
+        "SQUEUE_SORT": "?",
+        "SLURM_TIME_FORMAT": "relative",
+    }
+    job = find_rows(Slurm(SystemRunner(env=slurm.env() | settings)), array)[False]
     assert job.tasks == (1, 2, 3)
     assert job.submitted is not None
 
 
-def test_a_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner: SystemRunner):
+def test_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner: SystemRunner):
     reason = 'opsctl: gpu: "q" | $(x) é'
     try:
         runner.run(("scontrol", "update", "NodeName=node003", "State=DRAIN", f"Reason={reason}"), timeout=60)
@@ -242,7 +252,7 @@ def test_a_drained_node_shows_its_flags_and_its_reason(scheduler: Slurm, runner:
     assert (nodes["node001"].reason, bool(nodes["node001"].address)) == ("", True)
 
 
-def test_a_site_says_what_it_allows(scheduler: Slurm):
+def test_limits_of_the_site_are_read(scheduler: Slurm):
     limits = scheduler.limits()
     assert (limits.priority, limits.accounting) == ("priority/multifactor", False)
     assert limits.version.count(".") == 2
@@ -257,61 +267,69 @@ def test_without_accounting_there_is_no_past(scheduler: Slurm):
 
 @dataclass(frozen=True)
 class AsNobody:
-    """Runs programs as another user."""
+    """A runner that runs programs as another user."""
 
     runner: SystemRunner
 
-    def run(self, argv, **given) -> Completed:
+    def run(self, argv, **options) -> Completed:
         prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-        done = self.runner.run((*prefix, *argv), **given)
+        done = self.runner.run((*prefix, *argv), **options)
         return Completed(argv=tuple(argv), code=done.code, out=done.out, err=done.err)
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_team_mate_sees_the_train_and_may_not_touch_it(scheduler: Slurm, runner: SystemRunner, sbatch):
+def test_team_mate_sees_the_train_but_cannot_change_it(scheduler: Slurm, runner: SystemRunner, sbatch):
     array = sbatch("--array=1-4%1")
-    running(scheduler, array)
-    other = Slurm(AsNobody(runner))  # type: ignore[arg-type]  # a runner by its one method
-    assert of(other, array)[False].tasks == (2, 3, 4)
-    verbs = (
+    wait_for_running(scheduler, array)
+    other = Slurm(AsNobody(runner))  # type: ignore[arg-type]  # a runner by its only method
+    assert find_rows(other, array)[False].tasks == (2, 3, 4)
+    commands = (
         lambda: other.hold(array),
         lambda: other.release(array),
         lambda: other.cancel(array),
         lambda: other.cancel(array, queued_only=True),
         lambda: other.exclude(array, "node001"),
     )
-    for verb in verbs:
+    for command in commands:
         with pytest.raises(NotAllowed):
-            verb()
-    assert set(of(scheduler, array)) == {False, True}
+            command()
+    assert set(find_rows(scheduler, array)) == {False, True}
 
 
-def test_with_the_controller_down_every_verb_gives_up_in_time(slurm: Sandbox, tmp_path: Path):
+def test_commands_time_out_while_the_controller_is_down(slurm: Sandbox, tmp_path: Path):
     conf = tmp_path / "slurm.conf"
     lines = Path(slurm.env()["SLURM_CONF"]).read_text().splitlines()
     conf.write_text("\n".join("SlurmctldPort=1" if line.startswith("SlurmctldPort=") else line for line in lines))
     down = Slurm(SystemRunner(env=slurm.env() | {"SLURM_CONF": str(conf)}))
     script = write_wrapper(tmp_path, "--time=1")
     lost = Slurm(SystemRunner(env={"SLURM_CONF": str(tmp_path / "nosuch.conf")}))  # Slurm waits a minute for the file
-    verbs = (
-        down.jobs, down.nodes, down.partitions, down.limits,
-        lambda: down.hold("1"), lambda: down.release("1"), lambda: down.exclude("1", "node001"),
-        lambda: down.cancel("1"), lambda: down.cancel("1", queued_only=True),
-        lambda: down.excluded("1"), lambda: down.end_time("1"),
-        lambda: down.submit(PLAN, script=script, output="/dev/null"), lost.jobs,
-    )  # fmt: skip
+    commands = (
+        down.jobs,
+        down.nodes,
+        down.partitions,
+        down.limits,
+        lambda: down.hold("1"),
+        lambda: down.release("1"),
+        lambda: down.exclude("1", "node001"),
+        lambda: down.cancel("1"),
+        lambda: down.cancel("1", queued_only=True),
+        lambda: down.excluded("1"),
+        lambda: down.end_time("1"),
+        lambda: down.submit(PLAN, script=script, output="/dev/null"),
+        lost.jobs,
+    )
 
-    def seconds(verb: Callable[[], object]) -> float:
+    def measure_seconds(command: Callable[[], object]) -> float:
         began = time.monotonic()
         with pytest.raises(Unreachable):
-            verb()
+            command()
         return time.monotonic() - began
 
-    with ThreadPoolExecutor(len(verbs)) as pool:
-        assert max(pool.map(seconds, verbs)) < 45
+    with ThreadPoolExecutor(len(commands)) as pool:
+        assert max(pool.map(measure_seconds, commands)) < 45
 
 
-def test_without_slurm_the_program_that_is_missing_is_named(tmp_path: Path):
+def test_missing_slurm_program_is_named(tmp_path: Path):
     with pytest.raises(MissingProgram, match="squeue"):
         Slurm(SystemRunner(env={"PATH": str(tmp_path)})).jobs()

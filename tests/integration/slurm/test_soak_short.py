@@ -1,4 +1,4 @@
-"""A few cycles of the soak in tests/endurance, so that it is known to work."""
+"""A few cycles of the soak of tests/endurance, to prove that the soak itself works."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import tempfile
 from pathlib import Path
 
 from opsctl.sandbox.record import Places
-from tests.endurance.soak.run_soak import report, soaking, story_of
+from tests.endurance.soak.run_soak import list_causes, make_report, soaking
 
 
-def test_twenty_cycles_with_faults_lose_nothing_and_make_nothing_up(places: Places, home: Path) -> None:
+def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="opsctl-soak-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
             soak.go()
-            fields = report(soak)
-    assert fields["lost"] == {}, os.linesep.join([*story_of(soak, fields), *map(str, fields.items())])
+            fields = make_report(soak)
+    assert fields["lost"] == {}, os.linesep.join([*list_causes(soak, fields), *map(str, fields.items())])
     assert fields["false"] == {"mail": {}, "slack": {}}
     assert fields["doubled though answered"] == {"mail": {}, "slack": {}}
     assert (fields["cycles that died"], fields["bugs"], fields["left in outboxes"]) == ([], [], 0)

@@ -33,7 +33,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
         yield trains
 
 
-def watch(trains: Trains, *words: str) -> list[str]:
+def watch_command(trains: Trains, *words: str) -> list[str]:
     return [
         sys.executable,
         "-P",
@@ -50,18 +50,18 @@ def watch(trains: Trains, *words: str) -> list[str]:
 
 
 def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str:
-    literal, deadline = "", time.monotonic() + seconds
-    while literal.count(holds) < times:
-        assert time.monotonic() < deadline, literal
+    text, deadline = "", time.monotonic() + seconds
+    while text.count(holds) < times:
+        assert time.monotonic() < deadline, text
         if select.select([handle], [], [], 0.1)[0]:
-            literal += os.read(handle, 1 << 16).decode()
-    return literal
+            text += os.read(handle, 1 << 16).decode()
+    return text
 
 
-def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> None:
+def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
-    with subprocess.Popen(watch(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
         with trains.run().main_log.open("a") as log:
@@ -76,11 +76,11 @@ def test_a_terminal_shows_one_page_that_changes_until_ctrl_c(trains: Trains) -> 
     assert "held" in text
 
 
-def test_a_pipe_gets_a_line_of_json_for_each_look(trains: Trains) -> None:
-    with subprocess.Popen(watch(trains, "--json"), stdout=subprocess.PIPE, text=True) as process:
+def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
+    with subprocess.Popen(watch_command(trains, "--json"), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        pages = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=100) == 130
-    assert [look[0]["progress"]["step"] for look in looks] == [299, 299]
-    assert len(looks[0][0]["progress"]["losses"]) == 240
+    assert [page[0]["progress"]["step"] for page in pages] == [299, 299]
+    assert len(pages[0][0]["progress"]["losses"]) == 240

@@ -1,4 +1,4 @@
-"""The main job: a DeepSpeed train over several tasks on a real Slurm, by the verbs that a user types."""
+"""A DeepSpeed train over several tasks on a real Slurm, run by the commands that a user types."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ every = 4
 
 
 class Site:
-    """A directory with a site file and a corpus, and the verbs."""
+    """A directory with a site file and a corpus, and the commands."""
 
     def __init__(self, place: Path, sandbox: Sandbox) -> None:
         self.place = place
@@ -80,8 +80,8 @@ class Site:
     def opsctl(self, *words: str) -> str:
         return self.run([sys.executable, "-m", "opsctl", *words])
 
-    def at_once(self, *words: str) -> None:
-        """In this process: a train of thirty steps does not wait for another Python to start."""
+    def run_in_process(self, *words: str) -> None:
+        """Run a command in this process, as a train of thirty steps is over before a second Python has started."""
         done = CliRunner().invoke(cli, words, env=self.env, standalone_mode=False)
         assert done.exception is None, done.output
 
@@ -96,63 +96,63 @@ class Site:
 
     def until(self, name: str, holds: Callable[[dict], bool], seconds: float = 400) -> dict:
         limit = time.monotonic() + seconds
-        while not holds(seen := self.status(name)):
-            assert time.monotonic() < limit, seen
-            assert seen["state"] not in {"ended", "finished"}, seen
+        status = self.status(name)
+        while not holds(status):
+            assert time.monotonic() < limit, status
+            assert status["state"] not in {"ended", "finished"}, status
             time.sleep(0.3)
-        return seen
+            status = self.status(name)
+        return status
 
 
-def losses(run: RunDir) -> dict[int, list[str]]:
-    """Every loss that was logged for each step, digit for digit."""
-    found: dict[int, list[str]] = {}
+def read_losses(run: RunDir) -> dict[int, list[str]]:
+    """Return the logged losses of each step, as text."""
+    logged_losses: dict[int, list[str]] = {}
     log = run.main_log.read_text() if run.main_log.exists() else ""
     for step, loss in re.findall(r"iteration +(\d+)/.*? lm loss: (\S+)", log):
-        found.setdefault(int(step), []).append(loss)
-    return found
+        logged_losses.setdefault(int(step), []).append(loss)
+    return logged_losses
 
 
-def finalized(run: RunDir) -> list[tuple[str, str]]:
+def read_outcomes(run: RunDir) -> list[tuple[str, str]]:
     events = Journal(run, SystemClock()).events()
     return [(e.data["attempt"], e.data["outcome"]) for e in events if e.kind is EventKind.ATTEMPT_FINALIZED]
 
 
 def wait_for_step(run: RunDir, step: int) -> None:
     limit = time.monotonic() + 250
-    while max(losses(run), default=0) < step:
+    while max(read_losses(run), default=0) < step:
         assert time.monotonic() < limit, run.main_log.read_text()
         time.sleep(0.05)
 
 
-def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happened(
-    tmp_path: Path, fresh_slurm: Callable[..., Sandbox]
-) -> None:
+def test_train_with_a_killed_node_ends_like_a_calm_one(tmp_path: Path, fresh_slurm: Callable[..., Sandbox]) -> None:
     slurm = fresh_slurm(nodes=5, gpus_per_node=0)
     site = Site(tmp_path, slurm)
     calm = site.launch("calm")
-    site.until("calm", lambda seen: seen["state"] == "finished")
+    site.until("calm", lambda status: status["state"] == "finished")
 
     rough = site.launch("rough")
     wait_for_step(rough, 6)
-    site.at_once("kill-switch", "arm", "rough", "--pause", "--reason", "first end")
-    site.until("rough", lambda seen: seen["state"] == "held")
-    paused_at = max(losses(rough))
+    site.run_in_process("kill-switch", "arm", "rough", "--pause", "--reason", "first end")
+    site.until("rough", lambda status: status["state"] == "held")
+    paused_at = max(read_losses(rough))
     site.opsctl("release", "rough")
-    node = site.until("rough", lambda seen: bool(seen["running"]))["running"][0]["nodes"]
+    node = site.until("rough", lambda status: bool(status["running"]))["running"][0]["nodes"]
     wait_for_step(rough, paused_at + 6)
     slurm.fault(node.replace("[", "").partition("-")[0], FaultKind.CRASH)
-    site.until("rough", lambda seen: seen["state"] == "finished")
+    site.until("rough", lambda status: status["state"] == "finished")
 
-    undisturbed = {step: logged[0] for step, logged in losses(calm).items()}
+    undisturbed = {step: logged[0] for step, logged in read_losses(calm).items()}
     assert set(undisturbed) == set(range(1, 31))
-    assert {step: set(logged) for step, logged in losses(rough).items()} == {
+    assert {step: set(logged) for step, logged in read_losses(rough).items()} == {
         step: {loss} for step, loss in undisturbed.items()
     }
     limit = time.monotonic() + 250
-    while len(finalized(rough)) < 3:  # the dead node's job is being completed for as long as Slurm waits for the node
-        assert time.monotonic() < limit, finalized(rough)
+    while len(read_outcomes(rough)) < 3:  # the job of the dead node completes only after Slurm has waited for the node
+        assert time.monotonic() < limit, read_outcomes(rough)
         site.opsctl("watch", "--once")
-    first, second, third = sorted(finalized(rough))
+    first, second, third = sorted(read_outcomes(rough))
     assert first[1] == "paused"
     assert second[1] in {"node-failed", "lost"}
     assert third[1] == "finished"
@@ -164,7 +164,8 @@ def test_a_train_over_three_tasks_with_a_node_killed_ends_as_if_nothing_had_happ
     assert [attempt["outcome"] for attempt in report["attempts"]] == [first[1], second[1], third[1]]
     assert report["attempts"][0]["first_step"] == 1
     assert min(spent[name] for name in ("training", "start-up", "held", "hang until noticed")) > 0, spent
-    again = [step for step, logged in losses(rough).items() if len(logged) > 1]  # unless it died just after a save
-    assert (spent["done twice"] > 0) == bool(again), (spent, again)
+    # No step is repeated if the node died just after a save.
+    repeated_steps = [step for step, logged in read_losses(rough).items() if len(logged) > 1]
+    assert (spent["done twice"] > 0) == bool(repeated_steps), (spent, repeated_steps)
     assert spent["unknown"] < 0.1 * report["wall_s"], spent
     assert 0 < report["ettr"] < report["ettr_without_queue"] < 1

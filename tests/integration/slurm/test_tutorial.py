@@ -64,7 +64,7 @@ def test_readme_quickstart_runs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_programs")
 def test_tutorial_runs(tmp_path: Path) -> None:
-    """The train loses a node, goes on with two others from its newest checkpoint, and finishes."""
+    """The train loses a node, resumes on two other nodes from its newest checkpoint, and finishes."""
     output = run_script(read_script((ROOT / "docs" / "tutorial.md").read_text()), tmp_path, "tutorial")
     assert "first-train goes on without node001" in output
     assert re.search(r"^1_1\.0 .* node-failed +node\[001-002\]", output, re.MULTILINE)

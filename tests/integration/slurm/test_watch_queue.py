@@ -1,4 +1,4 @@
-"""What a watch cycle asks Slurm, and what it makes of each kind of waiting."""
+"""Watch cycles on a real Slurm: the queries of a cycle, and its findings for each kind of waiting."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
 from opsctl.state.journal import EventKind
 from opsctl.watchdogs.node_health import worst_severity
-from tests.support.slurms import slurm_says
+from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
-from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, found, told
+from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, find_finding, list_transitions
 
 SLEEP = ("sleep", "600")
 
@@ -57,25 +57,23 @@ def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "",
 
 
 def status(report: CycleReport, train: str = "t") -> tuple[Level, str]:
-    finding = found(report, f"slurm_status/{train}")
+    finding = find_finding(report, f"slurm_status/{train}")
     return finding.level, finding.summary
 
 
-def runs(trains: Trains, name: str = "t") -> bool:
+def is_running(trains: Trains, name: str = "t") -> bool:
     return any(job.state is JobState.RUNNING for job in trains.rows(name))
 
 
-def test_a_cycle_asks_twice_whatever_the_number_of_trains_and_accounting_once_for_all_that_vanished(
-    trains: Trains, app: CountedApp
-) -> None:
+def test_cycle_runs_three_slurm_commands_at_most(trains: Trains, app: CountedApp) -> None:
     for name in ("a", "b", "c", "d"):
         trains.opsctl("launch", trains.toml(name, command=SLEEP, extra=(), tasks=1, nodes=1))
-    until(lambda: all(runs(trains, name) for name in "abcd"))
+    until(lambda: all(is_running(trains, name) for name in "abcd"))
     cycle(app)
     app.counting.programs.clear()
     cycle(app)
     assert Counter(app.counting.programs) == {"squeue": 1, "sinfo": 1}
-    for name in "abc":  # attempts of jobs that the queue has never heard of
+    for name in "abc":  # attempts of jobs that are not in the queue
         attempt = trains.run(name).attempt("999999_1.0")
         attempt.path.mkdir(parents=True)
     app.counting.programs.clear()
@@ -83,45 +81,41 @@ def test_a_cycle_asks_twice_whatever_the_number_of_trains_and_accounting_once_fo
     assert Counter(app.counting.programs) == {"squeue": 1, "sinfo": 1, "sacct": 1}
 
 
-def test_a_train_that_is_held_is_fine_until_it_is_forgotten(
-    trains: Trains, app: CountedApp, clock: ForwardClock
-) -> None:
+def test_long_held_train_is_reported(trains: Trains, app: CountedApp, clock: ForwardClock) -> None:
     trains.opsctl("launch", trains.toml(extra=()))
     trains.opsctl("hold", "t", "--reason", "look at the data")
     until(lambda: trains.rows() and all(job.is_held for job in trains.rows()))
     report = cycle(app)
-    assert (status(report)[0], found(report, "held/t").level) == (Level.OK, Level.OK)
+    assert (status(report)[0], find_finding(report, "held/t").level) == (Level.OK, Level.OK)
     clock.ahead = timedelta(hours=13)
     report = cycle(app)
-    assert found(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
-    assert told(report) == [("held/t", Level.WARNING)]
+    assert find_finding(report, "held/t").summary == "t has been held for 13.0 h (limit 12 h): look at the data"
+    assert list_transitions(report) == [("held/t", Level.WARNING)]
     clock.ahead = timedelta(hours=25)
-    assert told(cycle(app)) == [("held/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("held/t", Level.CRITICAL)]
     trains.opsctl("release", "t")
     until(lambda: not any(job.is_held for job in trains.rows()))
-    assert told(cycle(app, "held")) == [("held/t", Level.OK)]
+    assert list_transitions(cycle(app, "held")) == [("held/t", Level.OK)]
 
 
-def test_what_will_never_start_is_not_scheduled(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
-    failing = slurm_says(
+def test_task_that_will_never_start_is_critical(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+    failing = run_slurm(
         slurm, "sbatch", "--hold", "--parsable", "--mem=1", "--output=/dev/null", "--wrap=exit 3"
     ).strip()
     trains.opsctl("launch", trains.toml(extra=(f"--dependency=afterok:{failing}",), command=("false",)))
     (array,) = trains.arrays()
-    slurm_says(slurm, "scontrol", "release", failing)
+    run_slurm(slurm, "scontrol", "release", failing)
     until(lambda: [job for job in trains.rows() if "NeverSatisfied" in job.reason])
     report = cycle(app)
-    assert status(report) == (
-        Level.CRITICAL, f"t: {array} will never start: the job before it failed"
-    )  # fmt: skip
-    assert ("slurm_status/t", Level.CRITICAL) in told(report)
+    assert status(report) == (Level.CRITICAL, f"t: {array} will never start: the job before it failed")
+    assert ("slurm_status/t", Level.CRITICAL) in list_transitions(report)
 
 
-def test_a_partition_that_is_down_is_told_when_it_lasts(
+def test_partition_down_for_long_is_reported(
     trains: Trains, app: CountedApp, clock: ForwardClock, slurm: Sandbox
 ) -> None:
     trains.opsctl("launch", trains.toml(command=SLEEP))
-    slurm_says(slurm, "scontrol", "update", "partition=main", "state=down")
+    run_slurm(slurm, "scontrol", "update", "partition=main", "state=down")
     try:
         trains.opsctl("release", "t")
         until(lambda: [job for job in trains.rows() if job.reason == "PartitionDown"])
@@ -130,12 +124,12 @@ def test_a_partition_that_is_down_is_told_when_it_lasts(
         level, summary = status(cycle(app))
         assert (level, "the partition is down, for 31m" in summary) == (Level.WARNING, True)
     finally:
-        slurm_says(slurm, "scontrol", "update", "partition=main", "state=up")
-    until(lambda: runs(trains))
-    assert ("slurm_status/t", Level.OK) in told(cycle(app))
+        run_slurm(slurm, "scontrol", "update", "partition=main", "state=up")
+    until(lambda: is_running(trains))
+    assert ("slurm_status/t", Level.OK) in list_transitions(cycle(app))
 
 
-def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
+def test_waiting_in_an_exclusive_allocation_is_critical(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
     app = app_of(trains, clock, slurm, "exclusive_allocation_minutes = 5")
     trains.opsctl("launch", trains.toml(extra=("--begin=now+2hours",)))
     assert status(cycle(app))[0] is Level.OK
@@ -144,7 +138,7 @@ def test_on_an_exclusive_allocation_waiting_is_wrong(trains: Trains, clock: Forw
     assert (level, "in an exclusive allocation, for 6m" in summary) == (Level.CRITICAL, True)
 
 
-def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: CountedApp) -> None:
+def test_train_cancelled_with_opsctl_is_ok(trains: Trains, app: CountedApp) -> None:
     trains.opsctl("launch", trains.toml())
     trains.opsctl("cancel", "t", "--reason", "wrong data")
     until(lambda: not trains.rows())
@@ -152,96 +146,95 @@ def test_a_train_that_somebody_cancelled_is_no_alarm(trains: Trains, app: Counte
     assert (level, summary.endswith(": wrong data")) == (Level.OK, True)
 
 
-def test_a_train_that_was_cancelled_behind_our_back_is_one(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+def test_train_cancelled_with_scancel_is_critical(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     (array,) = trains.arrays()
-    slurm_says(slurm, "scancel", array)
+    run_slurm(slurm, "scancel", array)
     until(lambda: not trains.rows())
     assert status(cycle(app)) == (Level.CRITICAL, "t is neither running nor scheduled to run")
 
 
-def test_a_job_that_was_started_by_hand_counts_where_the_train_names_it(
-    trains: Trains, app: CountedApp, slurm: Sandbox
-) -> None:
+def test_job_started_by_hand_counts_for_the_train(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     name = "by hand; with a name of more than forty characters, $and |bars"
     trains.opsctl("launch", trains.toml(more='[watch]\nalso_jobs = ["by hand.*bars"]'))
     (array,) = trains.arrays()
-    slurm_says(slurm, "scancel", array)
-    job = slurm_says(
+    run_slurm(slurm, "scancel", array)
+    job = run_slurm(
         slurm, "sbatch", "--parsable", "--hold", "--mem=1", f"--job-name={name}", "--output=/dev/null", "--wrap=true"
-    )  # fmt: skip
+    )
     until(lambda: not trains.rows())
     assert status(cycle(app))[0] is Level.OK
-    slurm_says(slurm, "scancel", job.strip())
-    until(lambda: not [each for each in app.scheduler.jobs() if each.name == name and not each.state.is_final])
+    run_slurm(slurm, "scancel", job.strip())
+    until(lambda: not [row for row in app.scheduler.jobs() if row.name == name and not row.state.is_final])
     assert status(cycle(app))[0] is Level.CRITICAL
 
 
-def refusing(program: Path) -> str:
-    """A program that fails; the PATH on which it comes first."""
+def write_failing_program(program: Path) -> str:
+    """Write a program that fails, and return a PATH on which the program comes first."""
     program.parent.mkdir(exist_ok=True)
     program.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1\n")
     program.chmod(0o755)
     return f"{program.parent}:/usr/bin:/bin"
 
 
-def test_a_node_that_is_drained_under_a_train_is_told_and_over_when_it_is_back(
+def test_drained_node_of_a_train_is_reported_and_resolved(
     trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path
 ) -> None:
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
-    until(lambda: runs(trains))
+    until(lambda: is_running(trains))
     node = trains.rows()[0].nodes
-    slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
+    run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=drain", "reason=xid 79 | fell off")
     try:
         report = cycle(app, "node_health")
-        assert told(report) == [(f"node_health/t/{node}", Level.WARNING)]
-        assert found(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
-        app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
-        assert told(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
+        assert list_transitions(report) == [(f"node_health/t/{node}", Level.WARNING)]
+        assert find_finding(report, f"node_health/t/{node}").summary.endswith("under t: xid 79 | fell off")
+        app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/sinfo")
+        assert list_transitions(cycle(app, "node_health")) == [("node_health/t", Level.UNKNOWN)]
         del app.counting.env["PATH"]
     finally:
-        slurm_says(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
-    until(lambda: all(worst_severity(each.state) is Level.OK for each in app.scheduler.nodes()))
-    assert sorted(told(cycle(app, "node_health"))) == [("node_health/t", Level.OK), (f"node_health/t/{node}", Level.OK)]
+        run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
+    until(lambda: all(worst_severity(row.state) is Level.OK for row in app.scheduler.nodes()))
+    assert sorted(list_transitions(cycle(app, "node_health"))) == [
+        ("node_health/t", Level.OK),
+        (f"node_health/t/{node}", Level.OK),
+    ]
 
 
-def test_a_slurm_that_does_not_answer_is_one_finding_and_takes_nothing_back(
-    trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path
-) -> None:
+def test_unreachable_slurm_is_one_finding(trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path) -> None:
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
-        slurm_says(slurm, "scancel", *trains.arrays(name))
+        run_slurm(slurm, "scancel", *trains.arrays(name))
     until(lambda: not trains.rows("a") and not trains.rows("b"))
-    assert len(told(cycle(app))) == 2
-    app.counting.env["PATH"] = refusing(tmp_path / "bin/squeue")
+    assert len(list_transitions(cycle(app))) == 2
+    app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/squeue")
     report = cycle(app)
-    assert told(report) == [("slurm/site", Level.UNKNOWN)]
-    looked = {finding.key for finding in report.findings}
-    assert {"loss/a", "throughput/b", "checkpoint/a", "fs_quota/root", "cron_alive/site"} <= looked
-    assert not {"hang/a", "slurm_status/a"} & looked
+    assert list_transitions(report) == [("slurm/site", Level.UNKNOWN)]
+    keys = {finding.key for finding in report.findings}
+    assert {"loss/a", "throughput/b", "checkpoint/a", "fs_quota/root", "cron_alive/site"} <= keys
+    assert not {"hang/a", "slurm_status/a"} & keys
     del app.counting.env["PATH"]
-    assert told(cycle(app)) == [("slurm/site", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm/site", Level.OK)]
 
 
-def test_a_cycle_that_was_not_told_how_nodes_are_pings_nobody(
+def test_cycle_without_node_states_sends_no_ping(
     trains: Trains, clock: ForwardClock, slurm: Sandbox, tmp_path: Path
 ) -> None:
     (tmp_path / "ping").write_text("http://127.0.0.1:1/nobody-is-there")
     app = app_of(trains, clock, slurm, alerts=f'ping_url_file = "{tmp_path}/ping"')
     trains.opsctl("launch", trains.toml(command=SLEEP, extra=(), tasks=1))
-    until(lambda: runs(trains))
+    until(lambda: is_running(trains))
     (problem,) = cycle(app).problems
     assert problem.startswith("alerting: ping: ")
     assert "Connection refused" in problem
-    app.counting.env["PATH"] = refusing(tmp_path / "bin/sinfo")
+    app.counting.env["PATH"] = write_failing_program(tmp_path / "bin/sinfo")
     report = cycle(app)
-    assert found(report, "node_health/t").level is Level.UNKNOWN
-    assert not any("ping" in each for each in report.problems)
+    assert find_finding(report, "node_health/t").level is Level.UNKNOWN
+    assert not any("ping" in problem for problem in report.problems)
 
 
-def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+def test_simultaneous_cycles_alert_once(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     reports: list[CycleReport] = []
     both = [threading.Thread(target=lambda: reports.append(Watch(services=app).cycle())) for _ in range(2)]
@@ -249,24 +242,24 @@ def test_of_two_cycles_at_once_one_tells(trains: Trains, app: CountedApp, slurm:
         thread.start()
     for thread in both:
         thread.join()
-    assert sorted(len(told(report)) for report in reports) == [0, 1]
+    assert sorted(len(list_transitions(report)) for report in reports) == [0, 1]
     assert [report.problems for report in reports] == [(), ()]
 
 
-def test_a_train_that_was_removed_takes_its_alerts_with_it(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+def test_alert_of_a_removed_train_is_resolved(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     shutil.rmtree(trains.run().path)
-    assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
-def test_a_team_mate_sees_it_all_and_tells_nobody(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
+def test_cycle_of_a_team_mate_records_nothing(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     cycle(app, "held")
     before = (app.alerting.site.alerts / "ledger.json").read_text()
@@ -276,53 +269,49 @@ def test_a_team_mate_sees_it_all_and_tells_nobody(trains: Trains, app: CountedAp
     assert (app.alerting.site.alerts / "ledger.json").read_text() == before
 
 
-def test_a_train_that_cannot_be_read_stops_no_other(trains: Trains, app: CountedApp) -> None:
+def test_unreadable_train_does_not_stop_the_others(trains: Trains, app: CountedApp) -> None:
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
     config = trains.run("a").config.read_text()
     trains.run("a").config.write_text("name = ")
     report = cycle(app)
-    assert told(report) == [("train/a", Level.WARNING)]
+    assert list_transitions(report) == [("train/a", Level.WARNING)]
     assert status(report, "b")[0] is Level.OK
     trains.run("a").config.write_text(config)
-    assert told(cycle(app)) == [("train/a", Level.OK)]
+    assert list_transitions(cycle(app)) == [("train/a", Level.OK)]
 
 
-def test_a_watchdog_that_is_switched_off_takes_its_alert_with_it(
-    trains: Trains, app: CountedApp, slurm: Sandbox
-) -> None:
+def test_alert_of_a_disabled_watchdog_is_resolved(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
-    assert told(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.CRITICAL)]
     with trains.run().config.open("a") as config:
         config.write('[watch]\noff = ["slurm_status"]\n')
-    assert told(cycle(app, "hang")) == []
-    assert told(cycle(app)) == [("slurm_status/t", Level.OK)]
+    assert list_transitions(cycle(app, "hang")) == []
+    assert list_transitions(cycle(app)) == [("slurm_status/t", Level.OK)]
 
 
-def test_a_log_that_cannot_be_read_to_its_end_stops_nothing_else(
-    trains: Trains, clock: ForwardClock, slurm: Sandbox
-) -> None:
+def test_unreadable_log_stops_no_other_watchdog(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> None:
     app = app_of(trains, clock, slurm, "timeout_seconds = 10")
     for name in ("a", "b"):
         trains.opsctl("launch", trains.toml(name))
     log = trains.run("a").main_log
-    os.mkfifo(log)  # whoever opens it to read waits for ever, as on a file system that is gone
+    os.mkfifo(log)  # opening a pipe for reading blocks, as on a file system that is gone
     try:
         watching = Watch(services=app)
         for _ in range(2):
             report = watching.cycle()
-            assert found(report, "loss/a").summary == "loss could not check a: no answer within 10 s"
-            assert {found(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {Level.OK}
+            assert find_finding(report, "loss/a").summary == "loss could not check a: no answer within 10 s"
+            assert {find_finding(report, key).level for key in ("loss/b", "slurm_status/a", "slurm_status/b")} == {
+                Level.OK
+            }
             assert report.seconds < 100
     finally:
         os.close(os.open(log, os.O_WRONLY | os.O_NONBLOCK))
 
 
-def test_where_nothing_can_be_written_it_is_told_all_the_same(
-    trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path
-) -> None:
+def test_full_disk_does_not_stop_alerts(trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path) -> None:
     trains.opsctl("launch", trains.toml())
     (array,) = trains.arrays()
     place = trains.root
@@ -337,21 +326,23 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(
         shutil.copytree(aside, place, symlinks=True, dirs_exist_ok=True)
         with pytest.raises(OSError, match="No space"):
             (place / "filler").write_bytes(bytes(4 << 20))
-        slurm_says(slurm, "scancel", array)
+        run_slurm(slurm, "scancel", array)
         until(lambda: not trains.rows())
-        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(told(cycle(app)))
+        assert {("slurm_status/t", Level.CRITICAL), ("fs_quota/root", Level.CRITICAL)} <= set(
+            list_transitions(cycle(app))
+        )
         report = cycle(app)
-        assert told(report) == []
+        assert list_transitions(report) == []
         assert any("No space left on device" in problem for problem in report.problems)
         (place / "filler").unlink()
-        assert told(cycle(app)) == [("fs_quota/root", Level.OK)]
+        assert list_transitions(cycle(app)) == [("fs_quota/root", Level.OK)]
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_resident_watch_looks_again_until_it_is_interrupted(trains: Trains, slurm: Sandbox) -> None:
+def test_resident_watch_repeats_until_interrupted(trains: Trains, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     argv = [sys.executable, "-m", "opsctl", "--site", str(trains.site), "watch", "slurm_status", "--every", "1s"]
     with subprocess.Popen(
         argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -371,29 +362,27 @@ def test_bad_interval_is_refused(trains: Trains, interval: str, problem: str) ->
         trains.opsctl("watch", "--every", interval)
 
 
-def test_nagios_gets_its_line_and_its_exit_code_and_nothing_is_done(
-    trains: Trains, app: CountedApp, slurm: Sandbox
-) -> None:
+def test_nagios_output_changes_nothing(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     words = ("watch", "slurm_status", "--train", "t", "--nagios")
     (trains.run().switches / "pause").touch()
     assert trains.opsctl(*words, app=app).splitlines()[0] == "OK - 2 findings"
-    slurm_says(slurm, "scancel", *trains.arrays())
+    run_slurm(slurm, "scancel", *trains.arrays())
     until(lambda: not trains.rows())
     assert trains.opsctl(*words, app=app).splitlines()[0] == "CRITICAL - t is neither running nor scheduled to run"
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
     trains.opsctl("watch", "slurm_status", "--dry-run", app=app)
-    assert EventKind.ARMED not in trains.kinds(), "and nobody has reconciled to the train"
+    assert EventKind.ARMED not in trains.kinds(), "a dry run does not reconcile the train"
     assert trains.opsctl("watch", "--train", "zzz", "--nagios", app=app).startswith("UNKNOWN - no train 'zzz'")
 
 
-def test_one_watchdog_can_be_looked_at_alone_and_printed_as_json(trains: Trains, app: CountedApp) -> None:
+def test_single_watchdog_is_printed_as_json(trains: Trains, app: CountedApp) -> None:
     trains.opsctl("launch", trains.toml())
-    said = json.loads(trains.opsctl("watch", "held", "--train", "t", "--once", "--json", app=app))
-    assert [each["key"] for each in said["findings"]] == ["held/t", "slurm/site"]
+    report = json.loads(trains.opsctl("watch", "held", "--train", "t", "--once", "--json", app=app))
+    assert [finding["key"] for finding in report["findings"]] == ["held/t", "slurm/site"]
 
 
-def test_a_watchdog_that_is_not_there_is_refused_with_those_that_are(app: CountedApp) -> None:
+def test_unknown_watchdog_is_refused_with_the_known_ones(app: CountedApp) -> None:
     with pytest.raises(InputError, match="no watchdog 'hnag'; there are: slurm_status, hang, failures"):
         Watch(services=app, names=["hnag"])

@@ -1,4 +1,4 @@
-"""Evenings of the chronicles, on a real Slurm. `pytest tests/integration/slurm/test_watch_scenarios.py`"""
+"""Incidents of the training chronicles, repeated on a real Slurm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opsctl.model import JobState, Level
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.sandbox.cluster import Sandbox
 from tests.support.guarded_trains import GuardedTrain, until
-from tests.support.watched_trains import ForwardClock, app_of, cycle, found, told
+from tests.support.watched_trains import ForwardClock, app_of, cycle, find_finding, list_transitions
 
 ROOT = Path(__file__).parents[3]
 SPIKE = (ROOT / "tests/corpus/logs/tr1-13b.txt").read_text().splitlines()[:4]
@@ -44,24 +44,24 @@ def make(tmp_path: Path, slurm: Sandbox) -> Iterator[Callable[..., GuardedTrain]
         return made[-1]
 
     yield train
-    for guarded_train in made:
-        guarded_train.clear()
+    for train in made:
+        train.clear()
 
 
-def test_the_evening_when_the_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
+def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
     train = make()
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("echo '[exiting program after 1190.0 minutes] datetime: 2021-08-08 01:00:51'", tasks=1)
     train.wait()
     first = cycle(app)
-    assert told(first) == [("slurm_status/gpt", Level.CRITICAL)]
-    assert found(first, "slurm_status/gpt").summary == "gpt is neither running nor scheduled to run"
+    assert list_transitions(first) == [("slurm_status/gpt", Level.CRITICAL)]
+    assert find_finding(first, "slurm_status/gpt").summary == "gpt is neither running nor scheduled to run"
     clock.ahead = timedelta(minutes=10)
-    assert told(cycle(app)) == []
+    assert list_transitions(cycle(app)) == []
     clock.ahead = timedelta(minutes=20)
     train.submit("touch begun; sleep 600", tasks=2)
     train.wait_for("begun")
-    assert told(cycle(app)) == [("slurm_status/gpt", Level.OK)]
+    assert list_transitions(cycle(app)) == [("slurm_status/gpt", Level.OK)]
     pulse = (train.run.logs / "pulse.log").read_text().splitlines()
     assert "PULSE: ***ALERT: gpt is not RUNNING or SCHEDULED! Alert someone at Eng WG***" in pulse[0]
     assert re.search(r"PULSE: gpt is running for 2[0-4]:\d\d", pulse[-2])
@@ -84,7 +84,7 @@ wait
 """
 
 
-def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm, clock, tmp_path):
+def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     train = make("hang_minutes = 10\nstacks_seconds = 40\nhang_cancels = true")
     train.run.config.write_text(train.run.config.read_text().replace("nodes = 1", "nodes = 1\nprocesses_per_node = 3"))
     app = app_of(tmp_path, slurm.env(), clock)
@@ -94,40 +94,40 @@ def test_the_hang_that_cost_eighteen_hours_while_slurm_said_running(make, slurm,
     )
     for rank in "012":
         train.wait_for(f"rank-{rank}")
-    assert cycle(app).findings  # it learns that this attempt has begun
+    assert cycle(app).findings  # the first cycle records the begin of the attempt
     with train.run.main_log.open("a") as log:
         log.write(f"{line}\n")
-    assert found(cycle(app), "hang/gpt").level is Level.OK
+    assert find_finding(cycle(app), "hang/gpt").level is Level.OK
     clock.ahead = timedelta(minutes=9)
     with train.run.main_log.open("a") as log:
         log.write("NCCL WARN still waiting, which is no sign of life\n")
-    assert found(cycle(app), "hang/gpt").level is Level.OK
+    assert find_finding(cycle(app), "hang/gpt").level is Level.OK
     clock.ahead = timedelta(minutes=11)
     report = cycle(app)
-    assert told(report) == [("hang/gpt", Level.CRITICAL)]
-    finding = found(report, "hang/gpt")
+    assert list_transitions(report) == [("hang/gpt", Level.CRITICAL)]
+    finding = find_finding(report, "hang/gpt")
     assert finding.summary == f"{array}_1.0 hangs: training, step 10, no sign of life for 11m (limit 10m)"
     node = train.task(1).nodes
     assert re.match(rf"1 rank \(node {node}: 1\) in read_batch at", finding.evidence[0])
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])
     assert finding.done == (f"opsctl cancelled {array}_1, so that the next task starts",)
-    [kept] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
-    assert len(list(kept.glob("*.txt"))) == 3
+    [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
+    assert len(list(directory.glob("*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)
     end = train.end(1)
     assert (end["outcome"], end["action"], end["cause"]) == ("hung", "continue", "hang")
-    said, _, cause = end["why"].partition("; unknown: ")
-    assert said == finding.summary
+    summary, _, cause = end["why"].partition("; unknown: ")
+    assert summary == finding.summary
     assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
-    assert told(cycle(app)) == [("hang/gpt", Level.OK)]
+    assert list_transitions(cycle(app)) == [("hang/gpt", Level.OK)]
 
 
 PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 
 
 @pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
-def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tmp_path):
+def test_py_spy_reads_the_stacks_of_silent_ranks(make, slurm, clock, tmp_path):
     train = make(f"hang_minutes = 10\nstacks_seconds = 0\npy_spy = '{PY_SPY}'")
     app = app_of(tmp_path, slurm.env(), clock)
     body = 'import time\ndef deaf(): time.sleep(600)\nopen("begun", "w").close()\ndeaf()'
@@ -138,16 +138,16 @@ def test_py_spy_sees_ranks_that_can_not_answer_themselves(make, slurm, clock, tm
         log.write(LINE.format(step=10, loss=2.5) + "\n")
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
-    finding = found(cycle(app, "hang"), "hang/gpt")
+    finding = find_finding(cycle(app, "hang"), "hang/gpt")
     assert finding.level is Level.CRITICAL
     assert re.match(r"1 rank \(node node\d+: 0\) in deaf at <string>:2$", finding.evidence[0])
-    [kept] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
-    said = (kept / "py-spy.txt").read_text()
-    assert f"== node {train.task(1).nodes} rank 0 pid " in said
-    assert "deaf (<string>:2)" in said
+    [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
+    text = (directory / "py-spy.txt").read_text()
+    assert f"== node {train.task(1).nodes} rank 0 pid " in text
+    assert "deaf (<string>:2)" in text
 
 
-def test_a_hang_is_only_told_where_the_train_does_not_say_to_cancel(make, slurm, clock, tmp_path):
+def test_hang_is_only_reported_without_hang_cancels(make, slurm, clock, tmp_path):
     train = make("hang_minutes = 10\nstacks_seconds = 0")
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("touch begun; sleep 600")
@@ -157,7 +157,7 @@ def test_a_hang_is_only_told_where_the_train_does_not_say_to_cancel(make, slurm,
         log.write(LINE.format(step=10, loss=2.5) + "\n")
     cycle(app, "hang")
     clock.ahead = timedelta(minutes=11)
-    finding = found(cycle(app, "hang"), "hang/gpt")
+    finding = find_finding(cycle(app, "hang"), "hang/gpt")
     assert (finding.level, finding.done) == (Level.CRITICAL, ())
     assert train.task(1).state is JobState.RUNNING
 
@@ -178,60 +178,60 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_disk_that_fills_up_is_told_before_it_is_full_and_again_when_there_is_room(
-    make, slurm, clock, tmp_path, small_disk
-):
+def test_filling_disk_is_reported_and_resolved(make, slurm, clock, tmp_path, small_disk):
     train = make()
     shutil.rmtree(train.run.checkpoints)
     train.run.checkpoints.symlink_to(small_disk)
     app = app_of(tmp_path, slurm.env(), clock, more=f'[[filesystem]]\nname = "scratch"\npath = "{small_disk}"')
     train.submit("touch begun; sleep 600")
     train.wait_for("begun")
-    assert found(cycle(app, "fs_quota"), "fs_quota/scratch").level is Level.OK
+    assert find_finding(cycle(app, "fs_quota"), "fs_quota/scratch").level is Level.OK
     (small_disk / "step1").mkdir()
     (small_disk / "step1/model").write_bytes(bytes(56 << 20))
     report = cycle(app, "fs_quota")
-    assert told(report) == [("fs_quota/scratch", Level.WARNING)]
-    finding = found(report, "fs_quota/scratch")
+    assert list_transitions(report) == [("fs_quota/scratch", Level.WARNING)]
+    finding = find_finding(report, "fs_quota/scratch")
     assert finding.summary == f"scratch ({small_disk}): 87.50% bytes usage, warning at 85% (56 MiB of 64 MiB)"
     assert finding.evidence[-1].startswith("root: 56 MiB, ")
     (small_disk / "step2").mkdir()
     with pytest.raises(OSError, match="No space"):
         (small_disk / "step2/model").write_bytes(bytes(56 << 20))
-    assert told(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.CRITICAL)]
+    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.CRITICAL)]
     for path in small_disk.iterdir():
         shutil.rmtree(path)
-    assert told(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.OK)]
+    assert list_transitions(cycle(app, "fs_quota")) == [("fs_quota/scratch", Level.OK)]
 
 
-def test_the_loss_spike_from_2_77_to_8_7(make, slurm, clock, tmp_path):
+def test_loss_spike_from_2_77_to_8_7(make, slurm, clock, tmp_path):
     train = make()
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("touch begun; sleep 600")
     train.wait_for("begun")
 
-    def say(*lines: str) -> None:
+    def write_log(*lines: str) -> None:
         with train.run.main_log.open("a") as log:
             log.write("".join(f"{line}\n" for line in lines))
 
-    say(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(28000, 29020, 10)))
-    assert found(cycle(app, "loss"), "loss/gpt").level is Level.OK
-    say(*SPIKE)
+    write_log(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(28000, 29020, 10)))
+    assert find_finding(cycle(app, "loss"), "loss/gpt").level is Level.OK
+    write_log(*SPIKE)
     report = cycle(app, "loss")
-    assert told(report) == [("loss/gpt", Level.WARNING)]
-    assert "spiked from 2.78 to 8.716 at step 29050" in found(report, "loss/gpt").summary
-    say(*(LINE.format(step=step, loss=2.8 + 4 * 0.94 ** ((step - 29100) / 10)) for step in range(29100, 29400, 10)))
-    assert told(cycle(app, "loss")) == [("loss/gpt", Level.CRITICAL)]
-    say(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(29550, 29650, 10)))
-    assert told(cycle(app, "loss")) == [("loss/gpt", Level.OK)]
+    assert list_transitions(report) == [("loss/gpt", Level.WARNING)]
+    assert "spiked from 2.78 to 8.716 at step 29050" in find_finding(report, "loss/gpt").summary
+    write_log(
+        *(LINE.format(step=step, loss=2.8 + 4 * 0.94 ** ((step - 29100) / 10)) for step in range(29100, 29400, 10))
+    )
+    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Level.CRITICAL)]
+    write_log(*(LINE.format(step=step, loss=2.77 + (step % 70) / 3000) for step in range(29550, 29650, 10)))
+    assert list_transitions(cycle(app, "loss")) == [("loss/gpt", Level.OK)]
 
 
-def test_a_resident_watch_goes_on_from_where_it_was_and_forgets_nothing_between_processes(make, slurm, clock, tmp_path):
+def test_watch_remembers_findings_between_processes(make, slurm, clock, tmp_path):
     train = make()
     app = app_of(tmp_path, slurm.env(), clock)
     train.submit("exit 0", tasks=1)
     train.wait()
     watching = Watch(services=app)
-    assert told(watching.cycle()) == [("slurm_status/gpt", Level.CRITICAL)]
-    assert told(watching.cycle()) == []
-    assert told(Watch(services=app).cycle()) == []
+    assert list_transitions(watching.cycle()) == [("slurm_status/gpt", Level.CRITICAL)]
+    assert list_transitions(watching.cycle()) == []
+    assert list_transitions(Watch(services=app).cycle()) == []

@@ -1,4 +1,4 @@
-"""`opsctl why` and `opsctl stacks` on ranks of a real Slurm. `pytest tests/integration/slurm/test_why.py`"""
+"""`opsctl why` and `opsctl stacks` on ranks of a real Slurm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
-from opsctl.nodes.remote.srun import NOT_BEGUN
+from opsctl.nodes.remote.srun import NOT_STARTED
 from tests.support.sshds import sshd
 from tests.support.trains import as_user, trains_on, until
 
@@ -50,20 +50,20 @@ def trains(slurm):
         yield made
 
 
-def test_the_rank_that_failed_first_is_found_on_its_node(trains, tmp_path):
+def test_first_failed_rank_is_found_on_its_node(trains, tmp_path):
     (tmp_path / "crash.py").write_text(CRASH)
     command = (sys.executable, str(tmp_path / "crash.py"))
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=()))
     until(lambda: not trains.rows(), seconds=150)
-    found = json.loads(trains.opsctl("why", "t", "--json"))
+    diagnosis = json.loads(trains.opsctl("why", "t", "--json"))
     [attempt] = trains.run().attempts()
     [log] = trains.run().attempt_logs(attempt.name).glob("*-1.log")
-    assert (found["kind"], found["cause"], found["rank"]) == ("gpu", "gpu-ecc", 1)
-    assert f"{found['node']}-1.log" == log.name
-    assert found["attempt"] == attempt.name
+    assert (diagnosis["kind"], diagnosis["cause"], diagnosis["rank"]) == ("gpu", "gpu-ecc", 1)
+    assert f"{diagnosis['node']}-1.log" == log.name
+    assert diagnosis["attempt"] == attempt.name
 
 
-def test_every_rank_that_runs_tells_where_it_is(trains, tmp_path):
+def test_stacks_of_all_running_ranks_are_shown(trains, tmp_path):
     (tmp_path / "hang.py").write_text(HANG)
     command = (sys.executable, str(tmp_path / "hang.py"), str(ROOT))
     trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
@@ -92,35 +92,35 @@ NO_PTRACE = '#!/bin/sh\nexec setpriv --bounding-set=-sys_ptrace --inh-caps=-all 
 @pytest.mark.root
 @pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, who may look at the ranks by ssh")
-def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_is_unknown(trains, tmp_path):
+def test_stacks_are_read_through_the_job_or_by_ssh(trains, tmp_path):
     (tmp_path / "deaf.py").write_text(DEAF)
     command = (sys.executable, str(tmp_path / "deaf.py"))
     refused = trains.place / "refused"
     refused.write_text(NO_PTRACE.format(PY_SPY))
     refused.chmod(0o755)
     with sshd(trains.place, [f"node00{number}" for number in range(1, 5)]) as daemon:
-        (daemon.place / "user").chmod(0o644)  # somebody else's too
+        (daemon.place / "user").chmod(0o644)  # other users read the key too
         trains.site.write_text(trains.site.read_text() + daemon.toml)
         trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), processes_per_node=2))
         until(lambda: len(list(trains.run().path.glob("ready-*"))) == 4, seconds=150)
 
-        def ask(program: str | None = PY_SPY, *more: str) -> list[str]:
+        def read_stacks(program: str | None = PY_SPY, *more: str) -> list[str]:
             return trains.opsctl("stacks", "t", "--seconds", "0", "--py-spy", program, *more).splitlines()
 
-        through_the_job = ask()
+        through_the_job = read_stacks()
         odd = re.fullmatch(r"1 rank \(node (\S+): 1\) in broadcast at deaf.py:\d+", through_the_job[0])[1]
         assert re.fullmatch(r"3 ranks \(.*\) in all_reduce at deaf.py:\d+", through_the_job[1])
         trains.site.write_text(trains.site.read_text().replace('"srun", "job", ', ""))
-        assert ask(PY_SPY, "--native")[0].startswith(f"1 rank (node {odd}: 1) in ")
-        by_others = as_user(65534, 65534, lambda: "\n".join(ask())).splitlines()
+        assert read_stacks(PY_SPY, "--native")[0].startswith(f"1 rank (node {odd}: 1) in ")
+        by_others = as_user(65534, 65534, lambda: "\n".join(read_stacks())).splitlines()
         assert by_others[:2] == through_the_job[:2]
         assert by_others[2].startswith("the ranks could not be asked: ")
 
-        lines = ask(str(refused))
+        lines = read_stacks(str(refused))
         assert re.fullmatch(rf"4 ranks \(.*\) {REFUSED}", lines[0])
         assert lines[1] == PTRACE
         daemon.config.write_text(daemon.config.read_text().replace(f"Port {daemon.ports[odd]}", "Port 1"))
-        lines = ask()
+        lines = read_stacks()
         assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", lines[0])
         assert lines[1:3] == [
             "2 of 4 ranks did not answer",
@@ -128,13 +128,13 @@ def test_ranks_are_seen_through_their_job_else_by_ssh_and_what_is_out_of_reach_i
         ]
 
 
-def test_an_srun_that_does_not_know_the_option_has_begun_nothing(trains):
-    """As that of a Slurm before 20.11 does not know --overlap."""
+def test_srun_with_an_unknown_option_has_begun_nothing(trains):
+    """The srun of a Slurm before 20.11 does not know --overlap."""
     done = trains.app.engine_runner.run(("srun", "--no-such-option", "true"), timeout=60)
-    assert NOT_BEGUN.search(done.err), done.err
+    assert NOT_STARTED.search(done.err), done.err
 
 
-def test_where_nothing_runs_it_says_so(trains):
+def test_stacks_and_why_need_an_attempt(trains):
     trains.opsctl("launch", trains.toml())
     assert trains.refusal("stacks", "t").message == "t: nothing runs"
     assert trains.refusal("why", "t").message == "t: no attempt has ended"

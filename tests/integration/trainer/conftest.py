@@ -1,4 +1,4 @@
-"""Real ranks: a run directory, a launcher in a process of its own, and what they leave behind."""
+"""Real ranks: a run directory, a launcher in its own process, and their results."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ class Attempt:
 
     @property
     def losses(self) -> dict[int, str]:
-        """The loss of each step, digit for digit as it was logged."""
+        """The logged loss of each step, as text."""
         return {int(step): loss for step, loss in re.findall(r"iteration +(\d+)/.*? lm loss: (\S+)", self.log)}
 
     @property
@@ -60,7 +60,7 @@ class Attempt:
 
     @property
     def codes(self) -> list[int]:
-        """Exit code of each rank."""
+        """The exit code of each rank."""
         return json.loads((self.run_dir / "codes.json").read_text())
 
     @property
@@ -68,22 +68,22 @@ class Attempt:
         return read_stop_reason(self.run_dir / "stop.json")
 
     def heartbeat(self, name: str) -> Heartbeat:
-        found = read_heartbeat(self.run_dir / "heartbeat" / f"{name}.json")
-        assert found is not None
-        return found
+        heartbeat = read_heartbeat(self.run_dir / "heartbeat" / f"{name}.json")
+        assert heartbeat is not None
+        return heartbeat
 
-    def wait_for(self, condition, what: str, *, timeout: float = 300) -> None:
+    def wait_for(self, condition, event: str, *, timeout: float = 300) -> None:
         end = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < end, f"waited {timeout} s for {what}; the log:\n{self.log}"
-            assert self.launcher.poll() is None or condition(), f"ended before {what}; the log:\n{self.log}"
+            assert time.monotonic() < end, f"waited {timeout} s for {event}; the log:\n{self.log}"
+            assert self.launcher.poll() is None or condition(), f"ended before {event}; the log:\n{self.log}"
             time.sleep(0.02)
 
     def wait_for_step(self, step: int) -> None:
         self.wait_for(lambda: max(self.losses, default=0) >= step, f"step {step}")
 
     def finish(self, *, timeout: float = 400) -> list[int]:
-        """The exit codes of the ranks, once all have ended."""
+        """Wait until all ranks have ended and return their exit codes."""
         try:
             self.launcher.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -91,20 +91,20 @@ class Attempt:
         return self.codes
 
     def wait_until_gone(self, pids: list[int], *, timeout: float = 100) -> None:
-        """All of `pids` have ended, whoever is left to wait for them."""
+        """Wait until all processes of `pids` have ended. Zombies count as ended."""
         end = time.monotonic() + timeout
         while alive := [pid for pid in pids if _is_alive(pid)]:
             assert time.monotonic() < end, f"ranks {alive} are alive after {timeout} s; the log:\n{self.log}"
             time.sleep(0.02)
 
     def end(self) -> None:
-        """End what is left; for the fixture."""
+        """Kill the launcher and the remaining ranks."""
         self.launcher.kill()
         self.launcher.wait()
         with contextlib.suppress(FileNotFoundError):
             for pid in json.loads((self.run_dir / "pids.json").read_text()):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if str(self.run_dir) in Path(f"/proc/{pid}/cmdline").read_text():  # pids come again
+                    if str(self.run_dir) in Path(f"/proc/{pid}/cmdline").read_text():  # process ids are reused
                         os.kill(pid, signal.SIGKILL)
 
 
@@ -116,7 +116,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class Train:
-    """A run directory with a config, and the attempts that it has had."""
+    """A run directory with a config, and its attempts."""
 
     def __init__(self, run_dir: Path, corpus: Path, **config) -> None:
         self.run_dir, self.attempts = run_dir, []
@@ -133,7 +133,7 @@ class Train:
         return self.attempts[-1]
 
     def adopt(self, other: "Train") -> None:
-        """Begin with a copy of the other train's checkpoints."""
+        """Copy the checkpoints of another train."""
         shutil.copytree(other.checkpoints, self.checkpoints)
 
     def arm(self, switch: str) -> Path:
@@ -147,7 +147,7 @@ class Train:
 
 
 def tiny(**changes) -> dict:
-    """A config whose step takes some hundredths of a second on two stages."""
+    """Return a config whose steps take hundredths of a second on two stages."""
     config = {
         "steps": 20,
         "seed": 1234,
@@ -163,7 +163,7 @@ def tiny(**changes) -> dict:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """This project's own trainer as text, byte by byte."""
+    """A corpus of the trainer's source code, with one token per byte."""
     pytest.importorskip("numpy")
     from opsctl.trainer.prepare import main  # noqa: PLC0415 - numpy may be absent
 
@@ -174,7 +174,7 @@ def corpus(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def trains(tmp_path_factory, corpus):
-    """Makes trains that last for the session; nothing of them survives it."""
+    """A function that makes trains, whose processes end with the session."""
     made: list[Train] = []
 
     def make(**config) -> Train:
@@ -188,7 +188,7 @@ def trains(tmp_path_factory, corpus):
 
 @pytest.fixture
 def train(trains):
-    """Makes trains that end with the test."""
+    """A function that makes trains, whose processes end with the test."""
     made: list[Train] = []
 
     def make(**config) -> Train:
@@ -202,7 +202,7 @@ def train(trains):
 
 @pytest.fixture(scope="session")
 def uninterrupted(trains) -> Train:
-    """Twenty steps on two stages by two data-parallel ranks, in one attempt; checkpoints at 10 and 20."""
+    """A train of twenty steps in one attempt, on two stages with two data-parallel ranks; checkpoints at 10 and 20."""
     run = trains(**tiny())
     assert run.start().finish() == [0, 0, 0, 0], run.attempts[0].log
     return run

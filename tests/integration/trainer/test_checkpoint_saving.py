@@ -1,4 +1,4 @@
-"""A save beside training: what it weighs, what it costs, what it removes, and that nobody leaves before it is done."""
+"""Saves in the background: their size, their cost, pruning, and ranks that wait for a save before they exit."""
 
 import re
 
@@ -13,13 +13,13 @@ pytest.importorskip("deepspeed")
 ENDLESS = tiny(steps=100_000, precision="bf16", checkpoint={"every": 0})
 
 
-def size(path) -> int:
+def total_size(path) -> int:
     return sum(record.size for record in manifest.read_manifest(path).files.values())
 
 
 @pytest.fixture(scope="session")
 def heavy(trains):
-    """A train of one rank whose checkpoint takes 45 MB; it saved three times in the background, pruned, and left."""
+    """A finished train of one rank with checkpoints of 45 MB, three of them saved in the background, and pruning."""
     model = {"layers": 4, "hidden": 256, "heads": 4, "sequence": 64, "vocabulary": 264}
     run = trains(
         **tiny(
@@ -37,46 +37,46 @@ def heavy(trains):
     return run
 
 
-def test_a_whole_checkpoint_takes_at_most_fifteen_bytes_a_parameter_and_weights_two(heavy):
+def test_checkpoint_takes_fifteen_bytes_per_parameter(heavy):
     path = heavy.checkpoints / "step-0000008"
     parameters = flops.parameters(layers=4, hidden=256, sequence=64, vocabulary=264)
     files = manifest.read_manifest(path).files
     weights = sum(record.size for name, record in files.items() if name.startswith("layer_"))
     tied = 264 * 256  # embedding and output are one weight, in two files
     assert weights <= 2.05 * (parameters + tied)
-    assert size(path) <= 15 * parameters
+    assert total_size(path) <= 15 * parameters
 
 
-def test_the_log_says_how_long_training_stood_still(heavy):
+def test_log_reports_how_long_training_stood_still(heavy):
     line = r"saved checkpoint step-(\d+) in ([\d.]+) s; training stood still for ([\d.]+) s"
     saves = re.findall(line, heavy.attempts[0].log)
     assert [int(step) for step, _, _ in saves] == [2, 4, 6, 8]
     assert all(float(stall) <= float(seconds) + 0.1 for _, seconds, stall in saves)
 
 
-def test_pruning_keeps_the_last_and_every_nth(heavy):
+def test_pruning_keeps_the_last_and_every_nth_checkpoint(heavy):
     assert [c.step for c in manifest.list_checkpoints(heavy.checkpoints)] == [4, 6, 8]
     assert "removed checkpoint step-0000002" in heavy.attempts[0].log
 
 
-def test_pruning_finishes_a_removal_of_an_earlier_attempt_that_was_cut_off(heavy):
+def test_pruning_finishes_an_interrupted_removal(heavy):
     assert not list(heavy.checkpoints.glob(".*"))
 
 
-def test_a_save_in_flight_is_waited_for_before_leaving(train):
-    """Stopped in the midst of a save: that one is whole, and so is the last."""
+def test_ranks_wait_for_a_save_before_they_exit(train):
+    """A train stopped during a save completes this save and the last one."""
     model = {"layers": 2, "hidden": 384, "heads": 2, "sequence": 32}
     run = train(**(ENDLESS | {"model": model, "checkpoint": {"every": 0, "keep_last": 0}}))
     attempt = run.start(world=2)
     attempt.wait_for_step(1)
 
     def is_saving() -> bool:
-        if is_saving := any(run.checkpoints.glob(".saving-*")):
-            return is_saving
-        run.arm("save")  # the one before was over before it was seen
+        if any(run.checkpoints.glob(".saving-*")):
+            return True
+        run.arm("save")  # the previous save may have ended between two polls
         return False
 
-    attempt.wait_for(is_saving, "a save to be seen")
+    attempt.wait_for(is_saving, "a save in progress")
     run.arm("stop")
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.stop_reason.checkpoint_step == attempt.stop_reason.step

@@ -1,4 +1,4 @@
-"""The copy that a save is written from is the state as it was, and no more of it than is seen."""
+"""The host copy that a save writes: the state of one moment, without unused storage."""
 
 import os
 from collections import OrderedDict, namedtuple
@@ -15,13 +15,13 @@ Pair = namedtuple("Pair", "left right")
 
 
 class Scale:
-    """As a loss scaler: an object that training changes."""
+    """An object that training changes, such as a loss scaler."""
 
     def __init__(self) -> None:
         self.value, self.history = 1, torch.zeros(2)
 
 
-def test_what_training_does_afterwards_is_not_in_it():
+def test_copy_does_not_follow_later_training():
     state = {"weight": torch.ones(3), "groups": [{"lr": 0.1, "mean": torch.ones(2)}], "scale": Scale()}
     copied = HostCopies().copy("file", state)
     state["weight"].zero_()
@@ -35,14 +35,14 @@ def test_what_training_does_afterwards_is_not_in_it():
     assert torch.equal(copied["scale"].history, torch.zeros(2))
 
 
-def test_a_view_is_copied_without_what_lies_behind_it():
+def test_view_is_copied_without_its_storage():
     flat = torch.arange(1000)
     copied = HostCopies().copy("file", {"part": flat[10:14]})
     assert copied["part"].tolist() == [10, 11, 12, 13]
     assert copied["part"].untyped_storage().nbytes() == 4 * 8
 
 
-def test_the_memory_is_used_again_for_the_same_file_alone():
+def test_memory_is_reused_for_the_same_file_only():
     copies = HostCopies()
     first = copies.copy("one", {"weight": torch.zeros(4)})
     other = copies.copy("two", {"weight": torch.ones(4)})
@@ -52,7 +52,7 @@ def test_the_memory_is_used_again_for_the_same_file_alone():
     assert larger["weight"].shape == (9,)
 
 
-def test_containers_and_what_is_shared_stay_as_they_are():
+def test_containers_and_shared_tensors_are_preserved():
     weight = torch.ones(2)
     state = OrderedDict(a=Pair(weight, (weight, None)), b=[weight], c="text")
     copied = HostCopies().copy("file", state)
@@ -62,7 +62,7 @@ def test_containers_and_what_is_shared_stay_as_they_are():
     assert copied["a"].left is not weight
 
 
-def test_parameters_keep_their_type_and_leave_their_gradient_behind():
+def test_parameters_are_copied_without_gradients():
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
     copied = HostCopies().copy("file", {"p": parameter})
@@ -71,15 +71,15 @@ def test_parameters_keep_their_type_and_leave_their_gradient_behind():
 
 
 @pytest.mark.parametrize(("precision", "least"), [("bf16", 14), ("fp32", 16)])
-def test_the_first_checkpoint_is_expected_as_large_as_it_becomes(tmp_path, precision, least):
+def test_size_of_the_first_checkpoint_is_predicted(tmp_path, precision, least):
     size, files = expected_size(tmp_path, parameters=10**9, precision=precision, ranks=8)
     assert least <= size / 1e9 <= least + 1
     assert files > 8
 
 
-def test_missing_bytes_and_inodes_come_together(tmp_path):
+def test_missing_bytes_and_inodes_are_reported_together(tmp_path):
     assert shortage(tmp_path, size=0, files=0) == ""
     lacking = shortage(tmp_path, size=10**18, files=10**18)
     assert f"not enough space in {tmp_path}: needs about 1000000000000.0 MB, and " in lacking
-    if os.statvfs(tmp_path).f_files:  # some file systems make them as they go
+    if os.statvfs(tmp_path).f_files:  # some file systems create inodes on demand
         assert "; needs about 1000000000000000000 files, and " in lacking

@@ -1,4 +1,4 @@
-"""`python -m opsctl.trainer.checkpoint`: on checkpoints that real ranks wrote."""
+"""`python -m opsctl.trainer.checkpoint` on checkpoints of real ranks."""
 
 import contextlib
 import hashlib
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
 
 
-def tool(*words, code: int = 0) -> str:
-    """What the command prints on stdout, or on stderr where it refuses; it must end with `code`."""
+def run_tool(*words, code: int = 0) -> str:
+    """Run the command, which must exit with `code`, and return its stdout, or its stderr for code 2."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     argv = [sys.executable, "-m", "opsctl.trainer.checkpoint", *map(str, words)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
@@ -35,19 +35,19 @@ def tool(*words, code: int = 0) -> str:
 
 @pytest.fixture
 def copy(uninterrupted, tmp_path):
-    """A checkpoint of two stages by two data-parallel ranks, to be done with as one likes."""
+    """A copy of a checkpoint of two stages with two data-parallel ranks, which the test may change."""
     return shutil.copytree(uninterrupted.checkpoints / "step-0000020", tmp_path / "step-0000020")
 
 
 def test_list_and_verify_name_every_checkpoint(uninterrupted, copy):
-    rows = json.loads(tool("list", uninterrupted.checkpoints, "--json"))
+    rows = json.loads(run_tool("list", uninterrupted.checkpoints, "--json"))
     assert [(row["step"], row["kind"]) for row in rows] == [(10, "native"), (20, "native")]
-    assert f"{copy}: step 20, native, " in tool("list", copy)
-    assert "verified" in tool("verify", copy)
+    assert f"{copy}: step 20, native, " in run_tool("list", copy)
+    assert "verified" in run_tool("verify", copy)
     damaged = copy / "rank-00001.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert "rank-00001.pt has" in tool("verify", copy, code=1)
-    assert "is neither a checkpoint nor a directory of checkpoints" in tool("list", copy.parent / "nowhere", code=2)
+    assert "rank-00001.pt has" in run_tool("verify", copy, code=1)
+    assert "is neither a checkpoint nor a directory of checkpoints" in run_tool("list", copy.parent / "nowhere", code=2)
 
 
 def test_every_flipped_byte_is_detected(copy):
@@ -67,11 +67,12 @@ def test_every_flipped_byte_is_detected(copy):
 def test_prune_dry_run_matches_prune(uninterrupted, tmp_path):
     directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
     shutil.copytree(directory / "step-0000020", directory / "step-0000030")
-    (cut_off := directory / ".removing-step-0000005").mkdir()
+    cut_off = directory / ".removing-step-0000005"
+    cut_off.mkdir()
     argv = ("prune", directory, "--keep-last", "2", "--json")
-    assert [row["step"] for row in json.loads(tool(*argv, "--dry-run"))] == [10]
+    assert [row["step"] for row in json.loads(run_tool(*argv, "--dry-run"))] == [10]
     assert (len(manifest.list_checkpoints(directory)), cut_off.exists()) == (3, True)
-    tool(*argv)
+    run_tool(*argv)
     assert ([c.step for c in manifest.list_checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
 
 
@@ -81,22 +82,22 @@ def test_shrink_keeps_only_used_storage(copy):
     name = "rank-00000.pt"
     tensor = torch.arange(100_000)[10:20]
     torch.save({"torch": tensor, "again": [tensor]}, copy / name)
-    held = manifest.read_manifest(copy)
+    content = manifest.read_manifest(copy)
     from opsctl.trainer.checkpoint.rewrite import _hash_files  # noqa: PLC0415 - torch may be absent
 
     (copy / "COMPLETE").unlink()
     (copy / "manifest.json").unlink()
-    manifest.write_manifest(copy, replace(held, files=_hash_files(copy)))
+    manifest.write_manifest(copy, replace(content, files=_hash_files(copy)))
     before = (copy / name).stat().st_size
 
-    assert "799920 unused bytes in 1 files (dry run)" in tool("shrink", copy, "--dry-run")
+    assert "799920 unused bytes in 1 files (dry run)" in run_tool("shrink", copy, "--dry-run")
     assert (copy / name).stat().st_size == before
-    tool("shrink", copy)
+    run_tool("shrink", copy)
     assert (copy / name).stat().st_size < 3000
     assert torch.equal(torch.load(copy / name)["again"][0], tensor)
     assert manifest.verify(copy) == []
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
-    assert ": 0 unused bytes in 0 files" in tool("shrink", copy)
+    assert ": 0 unused bytes in 0 files" in run_tool("shrink", copy)
 
 
 @pytest.mark.parametrize("named", [lambda copy: copy, lambda copy: copy.parent], ids=["itself", "all"])
@@ -111,47 +112,47 @@ def test_interrupted_shrink_is_finished(copy, named, capsys):
     assert str(copy) in capsys.readouterr().out
 
 
-def of_another_version(checkpoint):
+def change_version(checkpoint):
     text = (checkpoint / "manifest.json").read_text().replace('"format": 1', '"format": 7')
     (checkpoint / "manifest.json").write_text(text)
     (checkpoint / "COMPLETE").write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
 
 
-def test_a_manifest_of_another_version_is_unknown_and_neither_resumed_nor_set_aside(copy, capsys):
+def test_manifest_of_another_version_is_left_in_place(copy, capsys):
     from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - likewise
 
-    of_another_version(copy)
+    change_version(copy)
     assert main(["verify", str(copy)]) == 1
     assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
     assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
     with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
         resuming.resume(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
-def test_what_another_rank_cannot_read_stops_all_and_is_no_refusal(copy):
-    """So that it counts as the file system's fault, and not as the config's."""
+def test_read_error_of_another_rank_stops_all_ranks(copy):
+    """The error counts as one of the file system, not of the config."""
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
-    class Beside(Alone):
+    class TwoRanks(OneRank):
         def gather(self, value):
             return [value, ([], OSError(5, "Input/output error", "x.pt"))]
 
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Beside())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=TwoRanks())
     with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
         resuming.resume(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
-def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
+def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
     (copy / "rank-00001.pt").write_bytes(b"")
     for number in range(1000):
         copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=Alone())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
     with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
         resuming.resume(RunState())
 
@@ -171,26 +172,27 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_refused(copy):
 def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
-    def config(**more):
-        given = {**tiny(), **{key: tiny().get(key, {}) | more[key] if key == "model" else more[key] for key in more}}
-        return TrainerConfig.model_validate(given)
+    def make_config(**tables):
+        table = tiny(**tables)
+        table["model"] = tiny()["model"] | tables.get("model", {})
+        return TrainerConfig.model_validate(table)
 
-    held = manifest.Manifest(
+    other = manifest.Manifest(
         step=1,
         consumed_samples=16,
         topology={"pipeline": 2},
-        model=config().model.model_dump(),
+        model=make_config().model.model_dump(),
         precision="fp32",
         kind=kind,
     )
-    here = config(**changes)
+    here = make_config(**changes)
     topology = {"pipeline": here.parallel.pipeline}
-    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=Alone())
+    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=OneRank())
     with pytest.raises(Refused, match=message) if message else contextlib.nullcontext():
-        resuming._refuse_other(Checkpoint(1, tmp_path), held)
+        resuming._refuse_other(Checkpoint(1, tmp_path), other)
 
 
-class Alone:
+class OneRank:
     """A group of one rank."""
 
     process = RankProcess(rank=0, world_size=1, local_rank=0, node="here")
@@ -250,17 +252,17 @@ def test_export_in_bf16_keeps_the_tokenizer(tmp_path):
         to_bf16(source, target)
 
 
-def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
+def test_bf16_weights_are_not_resumed(copy, train):
     import torch  # noqa: PLC0415 - may be absent
 
     run = train(**tiny(steps=30, parallel={"pipeline": 1}))
     target = run.checkpoints / "step-0000020"
-    tool("bf16", copy, target)
+    run_tool("bf16", copy, target)
     whole, half = (torch.load(path / "layer_02-model_00-model_states.pt") for path in (copy, target))
     assert {tensor.dtype for tensor in half.values()} == {torch.bfloat16}
     assert all(torch.equal(half[key], tensor.bfloat16()) for key, tensor in whole.items())
     assert manifest.verify(target) == []
-    assert "exists already" in tool("bf16", copy, target, code=2)
+    assert "exists already" in run_tool("bf16", copy, target, code=2)
     attempt = run.start(world=1)
     assert attempt.finish() == [2]
     assert "holds only weights" in attempt.log
@@ -268,7 +270,7 @@ def test_weights_in_bf16_are_not_resumed_by_mistake(copy, train):
 
 @pytest.fixture(scope="session")
 def two_ranks(trains):
-    """Data-parallel over two ranks: ten steps, saved, and ten more."""
+    """A train of twenty steps on two data-parallel ranks, with checkpoints at 10 and 20."""
     run = trains(**tiny(parallel={"pipeline": 1}))
     assert run.start(world=2).finish() == [0, 0], run.attempts[0].log
     return run
@@ -276,7 +278,7 @@ def two_ranks(trains):
 
 def test_reshaped_checkpoint_resumes_identically(two_ranks, train):
     run = train(**tiny(parallel={"pipeline": 1}))
-    text = tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
+    text = run_tool("reshape", two_ranks.checkpoints / "step-0000010", run.checkpoints)
     assert "step-0000010: any topology can resume it" in text
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-0000010"]
     assert manifest.verify(run.checkpoints / "step-0000010") == []
@@ -287,13 +289,13 @@ def test_reshaped_checkpoint_resumes_identically(two_ranks, train):
     assert sorted(attempt.losses) == list(range(11, 21))
     differences = [abs(float(loss) - float(whole[step])) for step, loss in attempt.losses.items()]
     assert max(differences) < 2e-6, differences
-    assert "only a checkpoint that the trainer saved can be reshaped" in tool(
+    assert "only a checkpoint that the trainer saved can be reshaped" in run_tool(
         "reshape", run.checkpoints / "step-0000010", run.run_dir / "more", code=2
     )
 
 
 def test_opsctl_export_gives_the_same_logits(uninterrupted, tmp_path):
-    """The verb runs the train's own Python, and passes on what it says and how it ends."""
+    """The command runs the Python of the train and passes on its output and its exit code."""
     pytest.importorskip("transformers")
     run = tmp_path / "tiny"
     run.mkdir()
@@ -301,14 +303,14 @@ def test_opsctl_export_gives_the_same_logits(uninterrupted, tmp_path):
     (run / "train.toml").write_text(f'name = "tiny"\npython = "{sys.executable}"\n{slurm}[trainer]\nsteps = 20\n')
     (run / "checkpoints").symlink_to(uninterrupted.checkpoints)
 
-    def verb(*words):
+    def run_command(*words):
         argv = [sys.executable, "-m", "opsctl", "checkpoint", words[0], str(run), *map(str, words[1:])]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
 
-    done = verb("export", tmp_path / "gpt2", "--compare", "--json")
+    done = run_command("export", tmp_path / "gpt2", "--compare", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["difference"] < 1e-5
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["model_type"] == "gpt2"
-    assert verb("export", tmp_path / "gpt2").returncode == 2
-    assert "step-0000020: 0 unused bytes in 0 files (dry run)" in verb("shrink", "--dry-run").stdout
+    assert run_command("export", tmp_path / "gpt2").returncode == 2
+    assert "step-0000020: 0 unused bytes in 0 files (dry run)" in run_command("shrink", "--dry-run").stdout

@@ -1,5 +1,6 @@
-"""What a config may say, and what is refused with which words."""
+"""Valid and refused trainer configs, and the messages of refusals."""
 
+import itertools
 import json
 import tomllib
 
@@ -10,29 +11,29 @@ from opsctl.trainer.config import TrainerConfig, describe_errors, read
 from opsctl.trainer.rank_layout import check_layout, layout
 
 
-def config(**tables) -> TrainerConfig:
+def make_config(**tables) -> TrainerConfig:
     return TrainerConfig.model_validate({"steps": 100, **tables})
 
 
-def refused(**tables) -> str:
+def read_refusal(**tables) -> str:
     with pytest.raises(ValidationError) as caught:
-        config(**tables)
+        make_config(**tables)
     return str(caught.value)
 
 
 def test_only_steps_is_required():
-    assert config().precision == "bf16"
-    assert "steps" in refused(steps=0)
+    assert make_config().precision == "bf16"
+    assert "steps" in read_refusal(steps=0)
 
 
-def test_frozen_as_json_it_reads_back_the_same(tmp_path):
-    trainer_config = config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
-    (tmp_path / "trainer.json").write_text(trainer_config.model_dump_json())
-    assert read(tmp_path / "trainer.json") == trainer_config
+def test_config_reads_back_from_json(tmp_path):
+    config = make_config(precision="fp32", optimizer={"lr": 1, "warmup_samples": 5})
+    (tmp_path / "trainer.json").write_text(config.model_dump_json())
+    assert read(tmp_path / "trainer.json") == config
 
 
 def test_skip_samples_option_adds_ranges(tmp_path):
-    (tmp_path / "trainer.json").write_text(config(data={"skip_samples": ["1-2"]}).model_dump_json())
+    (tmp_path / "trainer.json").write_text(make_config(data={"skip_samples": ["1-2"]}).model_dump_json())
     assert read(tmp_path / "trainer.json", skip_samples=["3-4"]).data.skipped() == [range(1, 5)]
     with pytest.raises(ValidationError, match="is not a range of samples"):
         read(tmp_path / "trainer.json", skip_samples=["4"])
@@ -51,7 +52,8 @@ def test_every_key_is_documented():
                 yield f"{schema['title']}.{name}"
 
     schema = TrainerConfig.model_json_schema()
-    assert not [name for part in (schema, *schema["$defs"].values()) for name in undocumented(part)]
+    for part in (schema, *schema["$defs"].values()):
+        assert list(undocumented(part)) == []
 
 
 @pytest.mark.parametrize(
@@ -77,21 +79,21 @@ def test_every_key_is_documented():
         ),
     ],
 )
-def test_refused(tables, words):
-    assert words in refused(**tables)
+def test_invalid_config_is_refused(tables, words):
+    assert words in read_refusal(**tables)
 
 
-def test_problems_between_tables_come_together():
-    found = refused(
+def test_problems_between_tables_are_reported_together():
+    text = read_refusal(
         precision="fp32", parallel={"zero_stage": 0}, optimizer={"warmup_samples": 1600}, evaluation={"every": 1}
     )
     for words in ("clips wrongly", "takes the whole run", "has no data to evaluate: data.held_out is 0"):
-        assert words in found
+        assert words in text
 
 
 def test_unknown_key_lists_known_keys():
     with pytest.raises(ValidationError) as caught:
-        config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
+        make_config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
     assert describe_errors(caught.value).split("; ") == [
         "seed: Input should be greater than or equal to 0",
         "model.layerz: unknown key",
@@ -123,28 +125,28 @@ def test_unknown_key_lists_known_keys():
         ({"batch": {"micro_batch": 3}}, 2, "global_batch = 16 is not a multiple of micro_batch x data-parallel ranks"),
     ],
 )
-def test_layout_refused(tables, world, problem):
-    (found,) = check_layout(config(**tables), world)
-    assert problem in found
+def test_invalid_layout_is_refused(tables, world, problem):
+    (text,) = check_layout(make_config(**tables), world)
+    assert problem in text
 
 
-def test_layout_problems_come_together():
-    assert len(check_layout(config(parallel={"pipeline": 4}, batch={"micro_batch": 3}), 8)) == 2
+def test_layout_problems_are_reported_together():
+    assert len(check_layout(make_config(parallel={"pipeline": 4}, batch={"micro_batch": 3}), 8)) == 2
 
 
 def test_layout():
-    trainer_config = config(parallel={"pipeline": 2})
-    assert check_layout(trainer_config, 8) == []
-    cut = layout(trainer_config, 8)
+    config = make_config(parallel={"pipeline": 2})
+    assert check_layout(config, 8) == []
+    cut = layout(config, 8)
     assert (cut.pipeline, cut.data, cut.world) == (2, 4, 8)
     assert [(cut.stage(r), cut.data_rank(r)) for r in (0, 3, 4, 7)] == [(0, 0), (0, 3), (1, 0), (1, 3)]
     assert cut.accumulation(micro_batch=2, global_batch=16) == 2
 
 
 def test_tensor_ranks_are_neighbours():
-    trainer_config = config(parallel={"pipeline": 2, "tensor": 2})
-    assert check_layout(trainer_config, 8) == []
-    cut = layout(trainer_config, 8)
+    config = make_config(parallel={"pipeline": 2, "tensor": 2})
+    assert check_layout(config, 8) == []
+    cut = layout(config, 8)
     assert (cut.pipeline, cut.data, cut.tensor, cut.world) == (2, 2, 2, 8)
     places = [(cut.stage(r), cut.data_rank(r), cut.tensor_rank(r)) for r in range(8)]
-    assert places == [(s, d, t) for s in range(2) for d in range(2) for t in range(2)]
+    assert places == list(itertools.product(range(2), repeat=3))

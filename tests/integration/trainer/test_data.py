@@ -1,4 +1,4 @@
-"""Corpora in Megatron's indexed format, and the samples that are taken from them."""
+"""Corpora in Megatron's indexed format, and their samples."""
 
 import struct
 from collections import Counter
@@ -25,8 +25,8 @@ def write(prefix, *texts, vocabulary=257):
     return write_corpus(map(byte_level, texts), prefix, vocabulary=vocabulary)
 
 
-def test_the_index_is_megatrons_byte_for_byte(tmp_path):
-    """Laid out by hand after Megatron-LM's MMapIndexedDataset, version 1."""
+def test_index_equals_that_of_megatron(tmp_path):
+    """The expected bytes follow Megatron-LM's MMapIndexedDataset, version 1."""
     assert write(tmp_path / "x", b"ab", b"c") == (2, 5)
     assert (tmp_path / "x.bin").read_bytes() == struct.pack("<5H", 97, 98, 256, 99, 256)
     assert (tmp_path / "x.idx").read_bytes() == (
@@ -50,14 +50,14 @@ def test_failed_write_keeps_the_old_corpus(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_large_vocabulary_is_written_in_four_bytes(tmp_path):
+def test_large_vocabulary_is_written_in_four_bytes(tmp_path):
     write_corpus([np.array([70000, 1])], tmp_path / "x", vocabulary=250880)
     assert (tmp_path / "x.bin").read_bytes() == struct.pack("<2i", 70000, 1)
     assert Corpus(str(tmp_path / "x")).tokens.tolist() == [70000, 1]
 
 
-def test_two_bytes_hold_a_vocabulary_up_to_megatrons_limit():
-    """Its best_fitting_dtype: a corpus that it goes on writing must not change its type."""
+def test_two_byte_tokens_end_at_the_limit_of_megatron():
+    """The limit is that of Megatron's best_fitting_dtype, so that Megatron can append to a corpus."""
     assert [token_type(vocabulary)[1] for vocabulary in (65499, 65500)] == [np.uint16, np.int32]
 
 
@@ -71,13 +71,13 @@ def cut_index(prefix, missing=1):
     index.write_bytes(index.read_bytes()[:-missing])
 
 
-def other_version(prefix):
+def write_other_version(prefix):
     index = prefix.with_suffix(".idx")
     index.write_bytes(index.read_bytes().replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8)))
 
 
-def more_sequences(prefix):
-    """More than memory holds: the size tells before they are read."""
+def write_too_many_sequences(prefix):
+    """Write more sequences into the header than memory holds; the file size must be checked first."""
     index = prefix.with_suffix(".idx")
     index.write_bytes(index.read_bytes().replace(struct.pack("<QQ", 2, 3), struct.pack("<QQ", 1 << 61, 3)))
 
@@ -87,10 +87,10 @@ def more_sequences(prefix):
     [
         (cut_data, "has 8 bytes, but its index records 5 tokens of 2 bytes"),
         (cut_index, "has 81 bytes, and should have 82"),
-        (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # amid the lengths
+        (partial(cut_index, missing=46), "has 36 bytes, and should have 82"),  # within the lengths
         (partial(cut_index, missing=70), "has 12 bytes, and its header alone 34"),
-        (other_version, r"is of version 2 \(known is 1\)"),
-        (more_sequences, "should have 27670116110564327482 for 2305843009213693952 sequences"),
+        (write_other_version, r"is of version 2 \(known is 1\)"),
+        (write_too_many_sequences, "should have 27670116110564327482 for 2305843009213693952 sequences"),
         (lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), "not an index in Megatron's format"),
         (lambda prefix: prefix.with_suffix(".idx").unlink(), "cannot be read"),
     ],
@@ -102,80 +102,84 @@ def test_incomplete_corpus_is_refused_with_numbers(tmp_path, damage, words):
         Corpus(str(tmp_path / "x"))
 
 
-def test_a_vocabulary_larger_than_the_models_is_refused(tmp_path):
+def test_vocabulary_larger_than_the_model_is_refused(tmp_path):
     write(tmp_path / "x", b"abc")
     with pytest.raises(Refused, match="has a vocabulary of 257, and the model's has 200"):
         Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
-    (tmp_path / "x.json").unlink()  # as Megatron leaves a corpus: then what is there decides
+    (tmp_path / "x.json").unlink()  # Megatron writes no vocabulary file: then the tokens decide
     with pytest.raises(Refused, match="holds token 256, and the model's vocabulary has 200"):
         Corpus(str(tmp_path / "x")).refuse_vocabulary(200)
     Corpus(str(tmp_path / "x")).refuse_vocabulary(257)
 
 
-def numbered(path, first):
-    """100 samples of 4 tokens; the first token of each sample is its number."""
+def write_numbered(path, first):
+    """Write 100 samples of 4 tokens; the first token of each sample is its number plus `first`."""
     write(path, b"".join(bytes([first + number, 200, 201, 202]) for number in range(100)))
     return Corpus(str(path))
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return numbered(tmp_path / "x", 0)
+    return write_numbered(tmp_path / "x", 0)
 
 
-def whole(corpus, weight=1.0):
+def make_part(corpus, weight=1.0):
     return split(corpus, sequence=4, weight=weight, held_out=0.0)[0]
 
 
-def batches(corpus, **changes):
+def make_batches(corpus, **changes):
     numbers = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
-    return Batches(blend=Blend([whole(corpus)], sequence=4, seed=3), **(numbers | changes))
+    return Batches(blend=Blend([make_part(corpus)], sequence=4, seed=3), **(numbers | changes))
 
 
 def list_samples(batches, consumed, batch):
-    """Which samples the micro-batches hold."""
+    """Return the numbers of the samples in the micro-batches of a step."""
     return [[row[0].item() for row in tokens] for tokens, _ in batches.step(consumed, batch)]
 
 
 def test_labels_are_the_next_tokens(corpus):
-    tokens, labels = next(batches(corpus).step(0, 2))
+    tokens, labels = next(make_batches(corpus).step(0, 2))
     assert tokens.shape == labels.shape == (2, 4)
     assert (tokens[:, 1:] == labels[:, :-1]).all()
 
 
 def test_samples_do_not_depend_on_the_ranks(corpus):
-    alone = set(chain.from_iterable(list_samples(batches(corpus), 16, 16)))
-    four = [list_samples(batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
+    alone = set(chain.from_iterable(list_samples(make_batches(corpus), 16, 16)))
+    four = [list_samples(make_batches(corpus, data_rank=rank, data_ranks=4), 16, 16) for rank in range(4)]
     assert len(alone) == 16
-    assert [len(numberses) for numberses in four] == [2] * 4
+    assert [len(micro_batches) for micro_batches in four] == [2] * 4
     assert set(chain.from_iterable(chain.from_iterable(four))) == alone
 
 
 def test_epoch_reads_every_sample_once(corpus):
-    order = [number for step in range(25) for micro in list_samples(batches(corpus), 4 * step, 4) for number in micro]
+    order: list[int] = []
+    for step in range(25):
+        order += chain.from_iterable(list_samples(make_batches(corpus), 4 * step, 4))
     assert sorted(order) == list(range(100))
-    assert list_samples(batches(corpus), 100, 4) != list_samples(batches(corpus), 0, 4)
+    assert list_samples(make_batches(corpus), 100, 4) != list_samples(make_batches(corpus), 0, 4)
 
 
-def test_one_corpus_comes_in_the_order_of_its_seed(corpus):
+def test_seed_determines_the_order_of_a_corpus(corpus):
     order = SampleOrder(samples=100, seed=3)
-    assert chain.from_iterable(list_samples(batches(corpus), 0, 50)).__next__() == order.sample(0)
-    assert list(chain.from_iterable(list_samples(batches(corpus), 90, 20))) == [order.sample(n) for n in range(90, 110)]
+    assert chain.from_iterable(list_samples(make_batches(corpus), 0, 50)).__next__() == order.sample(0)
+    assert list(chain.from_iterable(list_samples(make_batches(corpus), 90, 20))) == [
+        order.sample(n) for n in range(90, 110)
+    ]
 
 
-def test_a_token_outside_of_the_vocabulary_is_refused(corpus):
+def test_token_outside_the_vocabulary_is_refused(corpus):
     with pytest.raises(Refused, match="holds token 202, and the model's vocabulary has 200"):
-        next(batches(corpus, vocabulary=200).step(0, 2))
+        next(make_batches(corpus, vocabulary=200).step(0, 2))
 
 
-def test_a_token_below_zero_is_refused(tmp_path):
+def test_negative_token_is_refused(tmp_path):
     write_corpus([np.array([3, -7, 5, 1, 2])], tmp_path / "x", vocabulary=100000)
     with pytest.raises(Refused, match="holds token -7"):
-        next(batches(Corpus(str(tmp_path / "x"))).step(0, 2))
+        next(make_batches(Corpus(str(tmp_path / "x"))).step(0, 2))
 
 
 def test_only_skipped_samples_are_left_out(corpus):
-    everything, skipped = batches(corpus), batches(corpus, skipped=[range(6, 10), range(30, 31)])
+    everything, skipped = make_batches(corpus), make_batches(corpus, skipped=[range(6, 10), range(30, 31)])
     consumed, got = 0, []
     for _ in range(5):
         got += chain.from_iterable(list_samples(skipped, consumed, 8))
@@ -185,22 +189,22 @@ def test_only_skipped_samples_are_left_out(corpus):
     assert got == before[:6] + before[10:30] + before[31:]
 
 
-def test_a_range_that_is_past_changes_nothing():
+def test_skipped_range_in_the_past_changes_nothing():
     assert taken(50, 4, [range(10, 20)]) == [50, 51, 52, 53]
     assert taken(12, 4, [range(10, 20)]) == [20, 21, 22, 23]
     assert taken(9, 4, [range(10, 20), range(21, 23)]) == [9, 20, 23, 24]
 
 
-def test_a_blend_mixes_by_weight_from_the_first_samples_on(tmp_path):
-    parts = [whole(numbered(tmp_path / "a", 0), 3.0), whole(numbered(tmp_path / "b", 100), 1.0)]
+def test_blend_mixes_by_weight_from_the_first_samples(tmp_path):
+    parts = [make_part(write_numbered(tmp_path / "a", 0), 3.0), make_part(write_numbered(tmp_path / "b", 100), 1.0)]
     blend = Blend(parts, sequence=4, seed=3)
     for upto in (4, 40, CYCLE):
         assert Counter(parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
 
 
 def test_blend_part_has_its_own_epochs(tmp_path):
-    """Of 90 samples, so that no epoch ends where a cycle of the blend does."""
-    corpora = [numbered(tmp_path / "a", 0), numbered(tmp_path / "b", 100)]
+    """The parts have 90 samples, so that no epoch ends together with a cycle of the blend."""
+    corpora = [write_numbered(tmp_path / "a", 0), write_numbered(tmp_path / "b", 100)]
     parts = [split(c, sequence=4, weight=w, held_out=0.1)[0] for c, w in zip(corpora, (3.0, 1.0), strict=True)]
     blend = Blend(parts, sequence=4, seed=3)
     across = 2 * CYCLE + 1000
@@ -211,8 +215,8 @@ def test_blend_part_has_its_own_epochs(tmp_path):
             assert sorted(samples[epoch : epoch + 90]) == list(range(90))
 
 
-def test_corpora_of_the_same_size_come_in_different_orders(tmp_path):
-    parts = [whole(numbered(tmp_path / name, 0)) for name in "ab"]
+def test_corpora_of_the_same_size_have_different_orders(tmp_path):
+    parts = [make_part(write_numbered(tmp_path / name, 0)) for name in "ab"]
     blend = Blend(parts, sequence=4, seed=3)
     orders = [[sample for source, sample in map(blend.source, range(200)) if source is part] for part in parts]
     assert orders[0] != orders[1]
@@ -220,10 +224,10 @@ def test_corpora_of_the_same_size_come_in_different_orders(tmp_path):
 
 def test_too_small_weight_is_refused(tmp_path, corpus):
     with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
-        Blend([whole(corpus), whole(corpus, 1e-6)], sequence=4, seed=3)
+        Blend([make_part(corpus), make_part(corpus, 1e-6)], sequence=4, seed=3)
 
 
-def test_what_is_held_out_is_never_trained_on(corpus):
+def test_held_out_samples_are_never_trained(corpus):
     trained, held_out = split(corpus, sequence=4, weight=1.0, held_out=0.1)
     assert (trained.samples, held_out.samples, held_out.first) == (90, 10, 90)
     for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
@@ -231,7 +235,7 @@ def test_what_is_held_out_is_never_trained_on(corpus):
         assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
 
 
-def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
+def test_evaluation_reads_the_same_samples_with_any_seed(corpus):
     def read(seed):
         config = TrainerConfig.model_validate(
             {
@@ -250,9 +254,9 @@ def test_evaluations_read_the_same_samples_whatever_the_seed(corpus):
     assert trained != otherwise
 
 
-def test_too_little_is_refused_with_numbers(corpus):
+def test_too_small_corpus_is_refused_with_numbers(corpus):
     with pytest.raises(Refused, match="has 401 tokens, too few for one sample of 1000"):
         split(corpus, sequence=1000, weight=1.0, held_out=0.0)
     with pytest.raises(Refused, match=r"has 100 samples: held_out = 0\.001 of them is none"):
         split(corpus, sequence=4, weight=1.0, held_out=0.001)
-    assert isinstance(whole(corpus), CorpusPart)
+    assert isinstance(make_part(corpus), CorpusPart)

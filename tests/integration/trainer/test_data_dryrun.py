@@ -1,4 +1,4 @@
-"""`--dry-run`: what a run would be, by what its documents measured, and what is wrong with it."""
+"""`--dry-run`: the description of a run, compared with published measurements, and its problems."""
 
 import re
 import subprocess
@@ -14,14 +14,14 @@ from tests.integration.trainer.conftest import ROOT
 EXAMPLES = sorted(ROOT.glob("examples/*gpt*.toml"))
 
 
-def show(capsys, path, processes=None):
+def run_dry(capsys, path, processes=None):
     status = dry_run.main(Path(path), processes=processes, environ={})
     return status, capsys.readouterr().out
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_passes_its_checks(example, capsys):
-    status, text = show(capsys, example)
+    status, text = run_dry(capsys, example)
     assert status == 0, text
     assert "\nchecks     passed\n" in text
 
@@ -29,42 +29,42 @@ def test_every_example_passes_its_checks(example, capsys):
 @pytest.mark.parametrize(
     ("example", "billions"), [("gpt-1.3b", 1.3), ("gpt-13b", 12.9), ("gpt-104b", 104.0), ("gpt-176b", 176.2)]
 )
-def test_examples_are_as_large_as_they_say(example, billions):
+def test_examples_have_the_published_size(example, billions):
     config, _ = dry_run.read(ROOT / "examples" / f"{example}.toml")
     assert footprint.model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-def test_memory_is_about_what_the_bloom_team_measured():
-    """59 GB a GPU on 48 nodes with tensor 4, pipeline 12, two samples at a time (prequel, tables of February)."""
+def test_memory_matches_the_measurement_for_bloom():
+    """The prequel (tables of February) measured 59 GB per GPU: 48 nodes, tensor 4, pipeline 12, micro-batch 2."""
     config, processes = dry_run.read(ROOT / "examples" / "gpt-176b.toml")
     fullest = max(stage.total for stage in footprint.stages(config, layout(config, processes)))
     assert fullest / 1e9 == pytest.approx(59, rel=0.05)
 
 
-def test_the_stages_hold_the_model_once_and_the_tied_table_twice():
+def test_stages_hold_the_model_once_and_the_embedding_twice():
     config, processes = dry_run.read(ROOT / "examples" / "gpt-176b.toml")
     cut = layout(config, processes)
-    held = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
+    parameters = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
     table = config.model.vocabulary * config.model.hidden
-    assert held == pytest.approx(footprint.model_parameters(config.model) + table, rel=1e-4)
+    assert parameters == pytest.approx(footprint.model_parameters(config.model) + table, rel=1e-4)
     assert sum(stage.blocks for stage in footprint.stages(config, cut)) == 70
 
 
-def test_64_nodes_are_refused_for_13b_as_they_were(capsys):
-    status, text = show(capsys, ROOT / "examples" / "gpt-13b.toml", processes=256)
+def test_64_nodes_are_refused_for_13b(capsys):
+    status, text = run_dry(capsys, ROOT / "examples" / "gpt-13b.toml", processes=256)
     assert status == 2
     assert "wrong      rampup = [16, 16, 5000000] has batches of 16, 48, 80, 112, 144 and 27 more" in text
     assert "passed" not in text
 
 
-def test_incomplete_corpus_is_refused_and_absent_is_unknown(tmp_path, capsys):
+def test_incomplete_corpus_is_refused_and_absent_one_unknown(tmp_path, capsys):
     train = tmp_path / "t.toml"
     train.write_text(f"[trainer]\nsteps = 1\n[trainer.data]\nprefix = '{tmp_path}/x'\n")
-    status, text = show(capsys, train)
+    status, text = run_dry(capsys, train)
     assert status == 0
     assert f"data       {tmp_path}/x: not on this machine, not checked" in text
     (tmp_path / "x.idx").write_bytes(b"MMIDIDX\x00\x00")
-    status, text = show(capsys, train)
+    status, text = run_dry(capsys, train)
     assert status == 2
     assert re.search(r"^wrong +corpus .*/x cannot be read", text, re.MULTILINE)
 
@@ -84,10 +84,10 @@ def test_unusable_data_is_refused(tmp_path, capsys, data, words):
     (tmp_path / "in.txt").write_text("x" * 12800)
     prepare(["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "c")])
     train = tmp_path / "t.toml"
-    given = f"prefix = '{tmp_path}/c'\n{data}".replace("'P'", f"'{tmp_path}/c'")
+    table = f"prefix = '{tmp_path}/c'\n{data}".replace("'P'", f"'{tmp_path}/c'")
     every = int("held_out" in data)
-    train.write_text(f"[trainer]\nsteps = 1\nevaluation.every = {every}\n[trainer.data]\n{given}\n")
-    status, text = show(capsys, train)
+    train.write_text(f"[trainer]\nsteps = 1\nevaluation.every = {every}\n[trainer.data]\n{table}\n")
+    status, text = run_dry(capsys, train)
     assert status == 2
     assert words in text
     assert "passed" not in text
@@ -98,7 +98,7 @@ def command(*arguments):
     return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250)
 
 
-def test_the_command_needs_neither_torch_nor_a_gpu():
+def test_command_needs_neither_torch_nor_a_gpu():
     hidden = "import sys; sys.modules['torch'] = None; sys.argv[1:] = ['examples/gpt-13b.toml', '--dry-run'];"
     argv = [sys.executable, "-c", f"{hidden} import runpy; runpy.run_module('trainer', run_name='__main__')"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, timeout=250)

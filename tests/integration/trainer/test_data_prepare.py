@@ -1,4 +1,4 @@
-"""`python -m opsctl.trainer.prepare`: text, lines of JSON, bytes and tokenizers."""
+"""`python -m opsctl.trainer.prepare`: text, JSON lines, bytes and tokenizers."""
 
 import json
 from itertools import chain
@@ -16,7 +16,7 @@ def prepare(*arguments):
     return main([str(argument) for argument in arguments])
 
 
-def tokens(prefix):
+def read_tokens(prefix):
     return Corpus(str(prefix)).tokens.tolist()
 
 
@@ -24,21 +24,21 @@ def as_bytes(*texts):
     return list(chain.from_iterable([*text.encode(), END_OF_DOCUMENT] for text in texts))
 
 
-def refused(capsys, *arguments):
+def read_refusal(capsys, *arguments):
     with pytest.raises(SystemExit) as caught:
         prepare(*arguments)
     assert caught.value.code == 2
     return capsys.readouterr().err
 
 
-def test_a_corpus_reads_back_and_is_always_the_same(tmp_path):
+def test_corpus_reads_back_and_is_reproducible(tmp_path):
     for name in ("b/2.py", "a.py", "b/1.py", "c.txt", "b/empty.py"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_text("" if "empty" in name else name)
     (tmp_path / "in" / "link.py").symlink_to(tmp_path / "in" / "a.py")
     for out in ("one", "two"):
         assert prepare("--input", tmp_path / "in", "--suffix", ".py", "--output", tmp_path / "out" / out) == 0
-    assert tokens(tmp_path / "out" / "one") == as_bytes("a.py", "b/1.py", "b/2.py")
+    assert read_tokens(tmp_path / "out" / "one") == as_bytes("a.py", "b/1.py", "b/2.py")
     for end in (".bin", ".idx", ".json"):
         assert (tmp_path / "out" / f"one{end}").read_bytes() == (tmp_path / "out" / f"two{end}").read_bytes()
     assert len(list((tmp_path / "out").iterdir())) == 6
@@ -48,53 +48,53 @@ def test_jsonl_line_is_a_document(tmp_path):
     lines = [{"text": "ä b"}, {"text": ""}, {"text": "c\nd"}]
     (tmp_path / "x.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
     assert prepare("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x") == 0
-    assert tokens(tmp_path / "x") == as_bytes("ä b", "c\nd")
+    assert read_tokens(tmp_path / "x") == as_bytes("ä b", "c\nd")
 
 
 def test_invalid_lines_are_named_and_nothing_is_written(tmp_path, capsys):
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n{"text": "c"}\n[]\n' + "no\n" * 10)
     (tmp_path / "y.jsonl").write_text('{"text": "a"}\n')
     assert prepare("--input", tmp_path / "y.jsonl", "--output", tmp_path / "y") == 0
-    for name in ("x", "y"):  # y is there already, and stays as it is
-        words = refused(capsys, "--input", tmp_path / "x.jsonl", tmp_path / "y.jsonl", "--output", tmp_path / name)
+    for name in ("x", "y"):  # y exists already and must not change
+        words = read_refusal(capsys, "--input", tmp_path / "x.jsonl", tmp_path / "y.jsonl", "--output", tmp_path / name)
         assert f"not JSON objects with a text under 'text': {tmp_path}/x.jsonl:2 (KeyError('text')); " in words
         assert f"{tmp_path}/x.jsonl:4 (TypeError" in words
         assert words.endswith("; and 2 more\n")
-    assert tokens(tmp_path / "y") == as_bytes("a")
+    assert read_tokens(tmp_path / "y") == as_bytes("a")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "y.bin", "y.idx", "y.json", "y.jsonl"]
 
 
 def test_empty_input_is_refused(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert "the input has no text" in refused(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
-    words = refused(capsys, "--input", tmp_path / "gone", tmp_path / "lost", "--output", tmp_path / "x")
+    assert "the input has no text" in read_refusal(capsys, "--input", tmp_path / "empty", "--output", tmp_path / "x")
+    words = read_refusal(capsys, "--input", tmp_path / "gone", tmp_path / "lost", "--output", tmp_path / "x")
     assert words == f"prepare: No such file or directory: {tmp_path}/gone, {tmp_path}/lost\n"
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         (("--end-token", "</s>"), "--end-token needs --tokenizer"),
         (("--processes", 0), "'0' is not a whole number of at least 1"),
         (("--max-bytes", -5), "'-5' is not a whole number of at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path, capsys, given, words):
-    assert words in refused(capsys, "--input", tmp_path, "--output", tmp_path / "x", *given)
+def test_invalid_options_are_refused(tmp_path, capsys, arguments, words):
+    assert words in read_refusal(capsys, "--input", tmp_path, "--output", tmp_path / "x", *arguments)
 
 
-def test_whole_documents_are_taken_until_so_many_bytes(tmp_path):
+def test_max_bytes_ends_with_a_whole_document(tmp_path):
     for name, text in (("a", "12345"), ("b", "678"), ("c", "9")):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_text(text)
     assert prepare("--input", tmp_path / "in", "--output", tmp_path / "x", "--max-bytes", 8) == 0
-    assert tokens(tmp_path / "x") == as_bytes("12345", "678")
+    assert read_tokens(tmp_path / "x") == as_bytes("12345", "678")
 
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    """A real one, of whole words."""
+    """A real tokenizer of whole words."""
     library = pytest.importorskip("tokenizers")
     words = library.Tokenizer(library.models.WordLevel({"<unk>": 0, "</s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
     words.pre_tokenizer = library.pre_tokenizers.Whitespace()
@@ -102,27 +102,29 @@ def tokenizer(tmp_path):
     return tmp_path / "tokenizer.json"
 
 
-def test_a_tokenizer_is_used_and_its_vocabulary_written_beside(tmp_path, tokenizer):
+def test_tokenizer_is_used_and_its_vocabulary_recorded(tmp_path, tokenizer):
     (tmp_path / "x.jsonl").write_text('{"text": "a b"}\n{"text": "b what a"}\n')
     assert prepare("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--tokenizer", tokenizer) == 0
-    assert tokens(tmp_path / "x") == [2, 3, 1, 3, 0, 2, 1]
+    assert read_tokens(tmp_path / "x") == [2, 3, 1, 3, 0, 2, 1]
     assert json.loads((tmp_path / "x.json").read_text())["vocabulary"] == 4
 
 
-def test_a_tokenizer_without_an_end_is_refused(tmp_path, tokenizer, capsys):
+def test_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer, capsys):
     (tmp_path / "x.txt").write_text("a")
-    given = ("--input", tmp_path / "x.txt", "--output", tmp_path / "x", "--tokenizer", tokenizer)
-    assert "has none of <end>: specify the end-of-document token" in refused(capsys, *given, "--end-token", "<end>")
+    arguments = ("--input", tmp_path / "x.txt", "--output", tmp_path / "x", "--tokenizer", tokenizer)
+    assert "has none of <end>: specify the end-of-document token" in read_refusal(
+        capsys, *arguments, "--end-token", "<end>"
+    )
     tokenizer.write_text("{}")
-    assert "cannot be read" in refused(capsys, *given)
+    assert "cannot be read" in read_refusal(capsys, *arguments)
 
 
 def test_several_processes_write_the_same_corpus(tmp_path, tokenizer, capsys):
     lines = ({"text": " ".join("ab"[n * k % 2] for k in range(n % 7 + 1))} for n in range(1000))
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for processes in (1, 2):
-        given = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / f"x{processes}", "--tokenizer", tokenizer)
-        assert prepare(*given, "--processes", processes, "--progress-s", 0) == 0
+        arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / f"x{processes}", "--tokenizer", tokenizer)
+        assert prepare(*arguments, "--processes", processes, "--progress-s", 0) == 0
     assert (tmp_path / "x1.bin").read_bytes() == (tmp_path / "x2.bin").read_bytes()
     assert (tmp_path / "x1.idx").read_bytes() == (tmp_path / "x2.idx").read_bytes()
     assert "prepare: 1000 documents, " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What is dropped follows from seed, sample and layer, and from nothing else."""
+"""Dropout depends on seed, sample and layer only."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from opsctl.trainer.config import TrainerConfig  # noqa: E402 - likewise
 from opsctl.trainer.rank_layout import Layout  # noqa: E402 - likewise
 
 
-def drawn(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
-    """What a layer draws for one micro-batch of two samples."""
+def draw(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
+    """Return the random numbers of a layer for one micro-batch of two samples."""
     config = TrainerConfig.model_validate({"steps": 1, "seed": seed})
     seeds = dropout.Seeds(config, Layout(pipeline=pipeline, data=data), rank)
     seeds.start(consumed)
@@ -21,14 +21,14 @@ def drawn(*, seed=1, pipeline=1, data=1, rank=0, consumed=0, turn=0, layer=7):
 
 
 def test_dropout_does_not_depend_on_the_layout():
-    alone = drawn(consumed=16, turn=3)
-    assert drawn(consumed=16, data=2, rank=1, turn=1) == alone
-    assert drawn(consumed=16, data=4, rank=3, turn=0) == alone
-    assert drawn(consumed=16, pipeline=2, data=4, rank=7, turn=0) == alone
-    assert drawn(consumed=20, turn=1) == alone
+    alone = draw(consumed=16, turn=3)
+    assert draw(consumed=16, data=2, rank=1, turn=1) == alone
+    assert draw(consumed=16, data=4, rank=3, turn=0) == alone
+    assert draw(consumed=16, pipeline=2, data=4, rank=7, turn=0) == alone
+    assert draw(consumed=20, turn=1) == alone
 
 
-def test_no_two_layers_samples_or_seeds_drop_the_same():
+def test_layers_samples_and_seeds_have_different_dropout():
     changes = ({}, {"seed": 2}, {"layer": 8}, {"turn": 1}, {"consumed": 16}, {"data": 4, "rank": 3})
-    draws = [tuple(drawn(**change)) for change in changes]
+    draws = [tuple(draw(**change)) for change in changes]
     assert len(set(draws)) == len(draws)

@@ -1,4 +1,4 @@
-"""A run with all that changes over it: ramp-up, blend, skipped samples, evaluation, spikes, a drawn seed."""
+"""A run with ramp-up, blend, skipped samples, evaluation, loss spikes and a random seed."""
 
 import json
 import re
@@ -17,8 +17,8 @@ RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 48]}
 DATA = {"held_out": 0.2, "skip_samples": ["10-13", "40-40"]}
 
 
-def rich(**changes) -> dict:
-    """A config with everything on."""
+def make_config(**changes) -> dict:
+    """Return a config with all features on."""
     return tiny(
         **{
             "steps": 10,
@@ -32,8 +32,8 @@ def rich(**changes) -> dict:
     )
 
 
-def blended(train, corpus):
-    """Two corpora by weight: the same one twice, for what is proven is not which."""
+def add_blend(train, corpus):
+    """Give the train a blend of two weighted corpora, which are the same corpus here."""
     blend = [{"prefix": str(corpus), "weight": 3.0}, {"prefix": str(corpus), "weight": 1.0}]
     train.config["data"] = {**DATA, "blend": blend}
     return train
@@ -41,25 +41,28 @@ def blended(train, corpus):
 
 @pytest.fixture(scope="session")
 def whole(trains, corpus):
-    """Ten steps on two stages in one attempt."""
+    """A train of ten steps on two stages in one attempt."""
     pytest.importorskip("tensorboard")
-    run = blended(trains(**rich()), corpus)
+    run = add_blend(trains(**make_config()), corpus)
     assert run.start(world=2).finish() == [0, 0], run.attempts[0].log
     return run
 
 
-def numbers(attempt, field):
+def read_field(attempt, field):
     return {int(step): value for step, value in re.findall(rf"iteration +(\d+)/.*? {field}: +(\S+)", attempt.log)}
 
 
-def evaluations(attempt):
+def read_evaluations(attempt):
     return {
         int(step): loss for step, loss in re.findall(r"validation loss at iteration (\d+) \| .*?: (\S+)", attempt.log)
     }
 
 
-def test_the_batch_grows_and_skipped_samples_are_counted(whole):
-    sizes, consumed = numbers(whole.attempts[0], "global batch size"), numbers(whole.attempts[0], "consumed samples")
+def test_batch_grows_and_skipped_samples_are_counted(whole):
+    sizes, consumed = (
+        read_field(whole.attempts[0], "global batch size"),
+        read_field(whole.attempts[0], "consumed samples"),
+    )
     ramp, at = BatchConfig.model_validate(RAMP).ramp(), 0
     for step in range(1, 11):
         assert int(sizes[step]) == ramp.at(at)
@@ -69,7 +72,7 @@ def test_the_batch_grows_and_skipped_samples_are_counted(whole):
 
 
 def test_evaluation_is_logged_and_falls(whole):
-    losses = evaluations(whole.attempts[0])
+    losses = read_evaluations(whole.attempts[0])
     assert list(losses) == [4, 8]
     assert float(losses[8]) < float(losses[4])
     lines = (whole.run_dir / "metrics" / "metrics.jsonl").read_text().splitlines()
@@ -84,22 +87,22 @@ def test_missing_seed_is_drawn_logged_and_saved(whole):
     assert manifest.read_manifest(whole.checkpoints / "step-0000010").seed == int(seed)
 
 
-def test_resumed_within_the_ramp_it_is_as_never_stopped(whole, train, corpus):
-    """The seed is the checkpoint's, and the batch follows from the samples."""
-    run = blended(train(**rich()), corpus)
+def test_resume_within_the_ramp_changes_nothing(whole, train, corpus):
+    """The checkpoint holds the seed, and the batch size follows from the consumed samples."""
+    run = add_blend(train(**make_config()), corpus)
     run.adopt(whole)
     manifest.remove(run.checkpoints / "step-0000010")
     attempt = run.start(world=2)
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.losses == {step: loss for step, loss in whole.attempts[0].losses.items() if step > 5}
-    assert evaluations(attempt) == {8: evaluations(whole.attempts[0])[8]}
-    held = [manifest.read_manifest(train_run.checkpoints / "step-0000010") for train_run in (run, whole)]
-    assert held[0].files == held[1].files
-    assert held[0].consumed_samples == held[1].consumed_samples
+    assert read_evaluations(attempt) == {8: read_evaluations(whole.attempts[0])[8]}
+    resumed, reference = (manifest.read_manifest(train.checkpoints / "step-0000010") for train in (run, whole))
+    assert resumed.files == reference.files
+    assert resumed.consumed_samples == reference.consumed_samples
 
 
 def test_spikes_are_noted_and_pause_stops_an_evaluation(train):
-    """A rate that goes far too high makes the loss jump; an evaluation that would last minutes ends at the switch."""
+    """A far too high learning rate makes the loss jump; the pause switch ends an evaluation of many minutes."""
     run = train(
         **tiny(
             steps=400,
@@ -117,7 +120,7 @@ def test_spikes_are_noted_and_pause_stops_an_evaluation(train):
     run.arm("pause")
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.stop_reason.reason is TrainerStop.PAUSE
-    assert evaluations(attempt) == {}
+    assert read_evaluations(attempt) == {}
     spike_notes = [note for note in attempt.stop_reason.notes if "loss spike" in note]
     assert len(spike_notes) > 1
     step = int(re.match(r"step (\d+): loss spike: ", spike_notes[-1])[1])

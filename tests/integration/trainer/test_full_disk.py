@@ -1,4 +1,4 @@
-"""A save that finds the disk full costs nothing but that save."""
+"""A full disk costs one save and nothing else."""
 
 import contextlib
 import re
@@ -35,8 +35,8 @@ def small_disk(tmp_path):
 
 
 @contextlib.contextmanager
-def filled_when_a_save_begins(disk):
-    """Takes all space that there is from the moment that a save has begun to write."""
+def fill_during_saves(disk):
+    """Fill the disk as soon as a save writes to it."""
     done = threading.Event()
 
     def fill() -> None:
@@ -55,8 +55,8 @@ def filled_when_a_save_begins(disk):
         filler.join()
 
 
-def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
-    model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # its checkpoints take 24 MB
+def test_full_disk_keeps_the_old_checkpoint_and_the_training(train, small_disk):
+    model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # checkpoints of 24 MB
     run = train(**tiny(steps=100_000, precision="bf16", model=model, checkpoint={"every": 0}))
     run.checkpoints.symlink_to(small_disk)
     attempt = run.start(world=2)
@@ -65,7 +65,7 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     attempt.wait_for(lambda: not save.exists(), "the first save")
     first = manifest.find_newest_complete(run.checkpoints)
 
-    with filled_when_a_save_begins(small_disk):
+    with fill_during_saves(small_disk):
         run.arm("save")
         attempt.wait_for(lambda: "No space left on device" in attempt.log, "the save to fail")
     attempt.wait_for_step(max(attempt.losses) + 3)
@@ -73,7 +73,7 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     assert manifest.verify(first.path) == []
     assert {p.name for p in small_disk.iterdir()} == {first.path.name, "filler"}
     attempt.wait_for(lambda: "No space left on device" in attempt.heartbeat("train").note, "the note in the heartbeat")
-    assert attempt.log.count("was not saved") == 1  # not tried again until somebody asks
+    assert attempt.log.count("was not saved") == 1  # no retry before the next request
 
     with (small_disk / "filler").open("ab", buffering=0) as filler, pytest.raises(OSError, match="No space"):
         while True:
@@ -85,15 +85,15 @@ def test_the_old_checkpoint_stays_and_training_goes_on(train, small_disk):
     (small_disk / "filler").unlink()
     run.arm("stop")
     assert attempt.finish() == [0, 0]
-    left = attempt.stop_reason
-    assert left.reason is TrainerStop.STOP_REQUEST
-    assert left.checkpoint_step == left.step
-    assert ["was not saved" in note for note in left.notes] == [True, True]
-    assert manifest.verify(run.checkpoints / manifest.directory_name(left.step)) == []
+    stop = attempt.stop_reason
+    assert stop.reason is TrainerStop.STOP_REQUEST
+    assert stop.checkpoint_step == stop.step
+    assert ["was not saved" in note for note in stop.notes] == [True, True]
+    assert manifest.verify(run.checkpoints / manifest.directory_name(stop.step)) == []
 
 
-def test_what_one_rank_could_not_write_is_no_checkpoint(train):
-    """Rank 1 alone fails, as with a quota or one bad mount; rank 0, which commits, could write all of its own."""
+def test_failed_write_of_one_rank_makes_no_checkpoint(train):
+    """Only rank 1 fails, as with a quota or one bad mount; rank 0, which commits the checkpoint, can write."""
     run = train(**tiny(steps=100_000, checkpoint={"every": 0}))
     attempt = run.start(world=2)
     attempt.wait_for_step(1)
@@ -104,7 +104,7 @@ def test_what_one_rank_could_not_write_is_no_checkpoint(train):
     assert list(run.checkpoints.iterdir()) == []
 
     resource.prlimit(attempt.pids[1], resource.RLIMIT_FSIZE, no_limit)
-    save = run.arm("save")  # touched anew, so tried anew
+    save = run.arm("save")  # a new request is tried again
     attempt.wait_for(lambda: not save.exists(), "the second save")
     assert manifest.verify(manifest.find_newest_complete(run.checkpoints).path) == []
 
@@ -119,7 +119,7 @@ print(sorted(recorder.files), recorder.errors)
 """
 
 
-def test_a_file_that_cannot_be_written_is_remembered_and_not_raised(tmp_path):
+def test_failed_write_is_recorded_and_not_raised(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SAVE_TOO_MUCH, str(tmp_path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A checkpoint is complete and verified, or it is not one."""
+"""Manifests: a checkpoint counts only when it is complete and verified."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from opsctl.trainer.manifest import COMPLETE, MANIFEST, Checkpoint, FileRecord, 
 
 
 @pytest.fixture
-def made(tmp_path):
+def checkpoint(tmp_path):
     """A complete checkpoint of three small files."""
     path = tmp_path / "step-0000010"
     path.mkdir()
@@ -36,60 +36,60 @@ def made(tmp_path):
     return path
 
 
-def test_what_was_written_verifies_and_reads_back(made):
-    assert manifest.verify(made) == []
-    held = manifest.read_manifest(made)
-    assert (held.step, held.consumed_samples, held.save_s) == (10, 160, 1.5)
-    assert held.files["b.pt"].size == 0
+def test_checkpoint_verifies_and_reads_back(checkpoint):
+    assert manifest.verify(checkpoint) == []
+    record = manifest.read_manifest(checkpoint)
+    assert (record.step, record.consumed_samples, record.save_s) == (10, 160, 1.5)
+    assert record.files["b.pt"].size == 0
 
 
-def test_any_flipped_bit_is_found(made):
+def test_any_flipped_bit_is_detected(checkpoint):
     chance = random.Random(7)
-    for path in made.iterdir():
+    for path in checkpoint.iterdir():
         content = path.read_bytes()
         for place in chance.sample(range(len(content)), min(60, len(content))):
             flipped = bytearray(content)
             flipped[place] ^= 1 << chance.randrange(8)
             path.write_bytes(flipped)
-            # the line's end is the one byte of COMPLETE that says nothing
+            # the newline is the only byte of COMPLETE without meaning
             if flipped.strip() != content.strip():
-                assert len(manifest.verify(made)) == 1, (path.name, place)
+                assert len(manifest.verify(checkpoint)) == 1, (path.name, place)
         path.write_bytes(content)
-    assert manifest.verify(made) == []
+    assert manifest.verify(checkpoint) == []
 
 
-def test_what_is_missing_or_cut_short_is_named(made):
-    (made / "a.pt").write_bytes(b"alpha")
-    (made / "b.pt").unlink()
-    assert manifest.verify(made) == [
+def test_missing_or_truncated_file_is_named(checkpoint):
+    (checkpoint / "a.pt").write_bytes(b"alpha")
+    (checkpoint / "b.pt").unlink()
+    assert manifest.verify(checkpoint) == [
         "step-0000010: a.pt has 5 bytes instead of 250",
         "step-0000010: b.pt is missing",
     ]
-    (made / MANIFEST).unlink()
-    assert "not complete" in manifest.verify(made)[0]
+    (checkpoint / MANIFEST).unlink()
+    assert "not complete" in manifest.verify(checkpoint)[0]
 
 
-def test_ranks_share_the_hashing(made):
-    (made / "a.pt").write_bytes(b"b" * 250)
-    assert manifest.verify(made, mine=lambda number: number == 0)
-    assert not manifest.verify(made, mine=lambda number: number != 0)
+def test_ranks_share_the_hashing(checkpoint):
+    (checkpoint / "a.pt").write_bytes(b"b" * 250)
+    assert manifest.verify(checkpoint, mine=lambda number: number == 0)
+    assert not manifest.verify(checkpoint, mine=lambda number: number != 0)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_not_damage(made):
-    (made / "a.pt").chmod(0)
+def test_unreadable_file_is_not_damage(checkpoint):
+    (checkpoint / "a.pt").chmod(0)
     with pytest.raises(PermissionError):
-        manifest.verify(made)
+        manifest.verify(checkpoint)
 
 
-def test_only_complete_ones_count(made):
-    directory = made.parent
+def test_only_complete_checkpoints_count(checkpoint):
+    directory = checkpoint.parent
     assert manifest.list_checkpoints(directory / "nowhere") == []
     for name in ("step-0000020", ".saving-step-0000030", "damaged-step-0000040", "step-5", "step-0000050.tmp"):
         (directory / name).mkdir()
     (directory / "damaged-step-0000040" / COMPLETE).touch()
     (directory / "latest").write_text("step-0000020")
-    assert manifest.find_newest_complete(directory) == Checkpoint(10, made)
+    assert manifest.find_newest_complete(directory) == Checkpoint(10, checkpoint)
     (directory / "step-0000020" / COMPLETE).touch()
     assert manifest.find_newest_complete(directory).step == 20
     wide = directory / manifest.directory_name(12_345_678)
@@ -98,19 +98,19 @@ def test_only_complete_ones_count(made):
     assert manifest.find_newest_complete(directory).step == 12_345_678
 
 
-def test_set_aside_never_overwrites(made):
+def test_set_aside_never_overwrites(checkpoint):
     names = []
     for _ in range(3):
-        aside = manifest.set_aside(made)
+        aside = manifest.set_aside(checkpoint)
         names.append(aside.name)
-        made.mkdir()
+        checkpoint.mkdir()
     assert names == ["damaged-step-0000010", "damaged-step-0000010.1", "damaged-step-0000010.2"]
 
 
-def test_an_unknown_manifest_is_refused_by_name(made):
-    (made / MANIFEST).write_text(json.dumps({"format": 99}))
+def test_unknown_manifest_is_refused_by_name(checkpoint):
+    (checkpoint / MANIFEST).write_text(json.dumps({"format": 99}))
     with pytest.raises(ValueError, match="step-0000010"):
-        manifest.read_manifest(made)
+        manifest.read_manifest(checkpoint)
 
 
 STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
@@ -120,21 +120,21 @@ STEPS = [Checkpoint(step, Path("nowhere")) for step in (5, 3, 1, 2, 4)]
     ("last", "every", "gone"),
     [(0, 0, []), (0, 2, []), (1, 0, [1, 2, 3]), (2, 0, [1, 2, 3]), (4, 0, [1]), (9, 0, []), (2, 2, [1, 3]), (2, 1, [])],
 )
-def test_the_last_and_every_nth_are_not_superfluous(last, every, gone):
+def test_last_and_every_nth_are_not_superfluous(last, every, gone):
     checkpoints = manifest.find_superfluous(STEPS, keep_last=last, keep_every=every, is_good=lambda _: True)
     assert [c.step for c in checkpoints] == gone
 
 
-def five(directory: Path) -> list[Checkpoint]:
+def make_five(directory: Path) -> list[Checkpoint]:
     for step in range(1, 6):
         path = directory / manifest.directory_name(step)
         path.mkdir()
         (path / "a.pt").write_bytes(b"alpha")
         record = FileRecord(size=5, sha256=hashlib.sha256(b"alpha").hexdigest())
-        held = Manifest(
+        content = Manifest(
             step=step, consumed_samples=step, topology={}, model={}, precision="fp32", files={"a.pt": record}
         )
-        manifest.write_manifest(path, held)
+        manifest.write_manifest(path, content)
     return manifest.list_checkpoints(directory)
 
 
@@ -142,37 +142,37 @@ def five(directory: Path) -> list[Checkpoint]:
     ("damaged", "gone"),
     [([], [1, 2, 3]), ([5], [1, 2]), ([5, 4], [1]), ([5, 3], [1, 3]), ([5, 4, 3], [3]), ([1, 2, 3, 4], [])],
 )
-def test_the_last_two_that_are_good_are_never_superfluous(tmp_path, damaged, gone):
-    checkpoints = five(tmp_path)
+def test_last_two_good_ones_are_never_superfluous(tmp_path, damaged, gone):
+    checkpoints = make_five(tmp_path)
     for step in damaged:
         (tmp_path / manifest.directory_name(step) / "a.pt").write_bytes(b"alp")
     assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == gone
 
 
 def test_protected_checkpoint_is_never_superfluous(tmp_path):
-    checkpoints = five(tmp_path)
+    checkpoints = make_five(tmp_path)
     manifest.keep(checkpoints[0].path, "the loss doubled at step 2")
     assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == [2, 3]
     assert (checkpoints[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
     assert manifest.verify(checkpoints[0].path) == []
 
 
-def test_what_is_removed_half_way_is_no_checkpoint(tmp_path):
-    oldest, *others = five(tmp_path)
+def test_half_removed_directory_is_no_checkpoint(tmp_path):
+    oldest, *others = make_five(tmp_path)
     (oldest.path / "a.pt").chmod(0)
     manifest.remove(oldest.path)
     assert not oldest.path.exists()
-    (others[0].path / COMPLETE).unlink()  # as a removal of before left it
+    (others[0].path / COMPLETE).unlink()  # as an interrupted removal leaves a checkpoint
     assert [c.step for c in manifest.list_checkpoints(tmp_path)] == [3, 4, 5]
 
 
 def test_interrupted_removal_is_finished_later(tmp_path, monkeypatch):
-    def stuck(_):
+    def fail(_):
         raise OSError("Device or resource busy")
 
-    *_, newest = five(tmp_path)
+    *_, newest = make_five(tmp_path)
     with monkeypatch.context() as cut, pytest.raises(OSError, match="busy"):
-        cut.setattr(manifest.shutil, "rmtree", stuck)  # root may remove anything
+        cut.setattr(manifest.shutil, "rmtree", fail)  # root may remove any file
         manifest.remove(newest.path)
     assert [c.step for c in manifest.list_checkpoints(tmp_path)] == [1, 2, 3, 4]
     assert len(list(tmp_path.iterdir())) == 5
@@ -181,7 +181,7 @@ def test_interrupted_removal_is_finished_later(tmp_path, monkeypatch):
 
 
 def test_returned_checkpoint_is_removed_again(tmp_path):
-    *_, newest = five(tmp_path)
+    *_, newest = make_five(tmp_path)
     left = newest.path.with_name(f".removing-{newest.path.name}")
     left.mkdir()
     (left / "a.pt").touch()
@@ -189,8 +189,8 @@ def test_returned_checkpoint_is_removed_again(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_without_its_manifest_nothing_is_complete(tmp_path):
-    (tmp_path / MANIFEST).mkdir()  # so that none can be written
+def test_checkpoint_without_manifest_is_incomplete(tmp_path):
+    (tmp_path / MANIFEST).mkdir()  # so that the manifest cannot be written
     with pytest.raises(IsADirectoryError):
         manifest.write_manifest(
             tmp_path, Manifest(step=1, consumed_samples=1, topology={}, model={}, precision="fp32", files={})
@@ -198,22 +198,26 @@ def test_without_its_manifest_nothing_is_complete(tmp_path):
     assert not (tmp_path / COMPLETE).exists()
 
 
-def test_manifest_of_another_version_is_no_damage(made):
-    text = (made / MANIFEST).read_text().replace('"format": 1', '"format": 7')
-    (made / MANIFEST).write_text(text)
-    (made / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
+def test_manifest_of_another_version_is_no_damage(checkpoint):
+    text = (checkpoint / MANIFEST).read_text().replace('"format": 1', '"format": 7')
+    (checkpoint / MANIFEST).write_text(text)
+    (checkpoint / COMPLETE).write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
     with pytest.raises(OSError, match="not a manifest of format 1"):
-        manifest.verify(made)
+        manifest.verify(checkpoint)
 
 
-def test_only_newest_of_one_reason_stay_protected(tmp_path):
-    found = []
+def test_only_the_newest_of_a_reason_stay_protected(tmp_path):
+    checkpoints = []
     for step, why in enumerate(("loss spike: 9", "by hand", "loss spike: 8", "loss spike: 7", ""), start=1):
         path = tmp_path / manifest.directory_name(step)
         path.mkdir()
         if why:
             manifest.keep(path, why)
-        found.append(manifest.Checkpoint(step=step, path=path))
+        checkpoints.append(manifest.Checkpoint(step=step, path=path))
     for _ in range(2):
-        manifest.unprotect(found, "loss spike", newest=2)
-        assert [checkpoint.step for checkpoint in found if (checkpoint.path / manifest.KEEP).exists()] == [2, 3, 4]
+        manifest.unprotect(checkpoints, "loss spike", newest=2)
+        assert [checkpoint.step for checkpoint in checkpoints if (checkpoint.path / manifest.KEEP).exists()] == [
+            2,
+            3,
+            4,
+        ]

@@ -1,4 +1,4 @@
-"""How full memory is, of the node and of the job, and that the fullest of all decides."""
+"""Memory usage of node, job and GPU; the fullest rank decides."""
 
 import os
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 class Ranks:
-    """A group in which the other ranks measured `others`."""
+    """A group whose other ranks measured `others`."""
 
     def __init__(self, *others, names=()):
         self.others, self.names = others, names
@@ -30,15 +30,15 @@ class Ranks:
         return [value, *self.names]
 
 
-def hooks(**limits):
+def make_hooks(**limits):
     return Hooks({}, polls=True, margin_s=0, memory=MemoryUsage(where="n1-0", **limits))
 
 
-def test_the_nodes_own_memory_is_measured_in_percent():
+def test_memory_of_the_node_is_measured_in_percent():
     measured = host_percent()
     assert 0.5 < measured <= 100.0
     free = os.sysconf("SC_AVPHYS_PAGES") / os.sysconf("SC_PHYS_PAGES")
-    assert measured <= 100.0 - 100.0 * free + 60  # caches that can go do not count
+    assert measured <= 100.0 - 100.0 * free + 60  # reclaimable caches do not count
 
 
 def test_caches_do_not_count(tmp_path):
@@ -46,7 +46,7 @@ def test_caches_do_not_count(tmp_path):
     assert host_percent(meminfo=tmp_path / "meminfo", cgroup=tmp_path / "gone") == 40.0
 
 
-def test_what_cannot_be_read_is_no_reason_to_stop(tmp_path):
+def test_unreadable_memory_figures_do_not_stop(tmp_path):
     assert host_percent(meminfo=tmp_path / "gone", cgroup=tmp_path / "gone") == 0.0
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_no_reason_to_stop(tmp_path):
         ),
     ],
 )
-def test_a_jobs_own_limit_counts_where_it_is_nearer(tmp_path, monkeypatch, line, files):
+def test_memory_limit_of_the_job_counts_if_lower(tmp_path, monkeypatch, line, files):
     monkeypatch.setattr(memory_usage, "_ROOT", tmp_path / "cgroup")
     for name, text in files.items():
         path = tmp_path / "cgroup" / name
@@ -71,32 +71,32 @@ def test_a_jobs_own_limit_counts_where_it_is_nearer(tmp_path, monkeypatch, line,
     assert host_percent(meminfo=tmp_path / "gone", cgroup=tmp_path / "self") == 80.0
 
 
-def test_the_fullest_node_decides_and_is_named():
-    watching = hooks(host_limit=99.9)
-    decision = watching.agree(Ranks((99.95, 0.0), (3.0, 0.0), names=("", "n7-0")), RunState())
+def test_fullest_node_decides_and_is_named():
+    hooks = make_hooks(host_limit=99.9)
+    decision = hooks.agree(Ranks((99.95, 0.0), (3.0, 0.0), names=("", "n7-0")), RunState())
     assert decision.stop is TrainerStop.MEMORY
-    assert watching.detail == "host memory is 100.0 % full, and the limit is 99.9 % (n7-0)"
+    assert hooks.detail == "host memory is 100.0 % full, and the limit is 99.9 % (n7-0)"
 
 
-def test_a_gpu_that_is_full_stops_as_well():
-    watching = hooks(gpu_limit=90.0)
-    assert watching.agree(Ranks((0.0, 91.0)), RunState()).stop is TrainerStop.MEMORY
-    assert watching.detail.startswith("GPU memory is 91.0 % full, and the limit is 90 %")
+def test_full_gpu_stops_too():
+    hooks = make_hooks(gpu_limit=90.0)
+    assert hooks.agree(Ranks((0.0, 91.0)), RunState()).stop is TrainerStop.MEMORY
+    assert hooks.detail.startswith("GPU memory is 91.0 % full, and the limit is 90 %")
 
 
-def test_percent_is_of_a_hundred():
-    """A limit of 95 is not passed by memory that is 1 % or 94 % full."""
+def test_limit_is_compared_in_percent():
+    """Memory that is 1 % or 94 % full is below a limit of 95."""
     for full in (1.0, 94.0):
-        assert hooks(gpu_limit=95.0).agree(Ranks((0.0, full)), RunState()).stop is None
+        assert make_hooks(gpu_limit=95.0).agree(Ranks((0.0, full)), RunState()).stop is None
 
 
 def test_without_a_limit_nothing_is_measured():
     assert MemoryUsage().measure() == (0.0, 0.0)
-    assert hooks().agree(Ranks((100.0, 100.0)), RunState()).stop is None
+    assert make_hooks().agree(Ranks((100.0, 100.0)), RunState()).stop is None
 
 
-def test_a_run_whose_node_is_full_saves_and_stops_and_says_so(train):
-    """The first question comes before the model is built: nothing to save, then."""
+def test_run_on_a_full_node_stops_with_the_reason(train):
+    """The first check comes before the model is built, so there is nothing to save."""
     run = train(**tiny(limits={"host_memory_percent": 0.01}))
     attempt = run.start(world=2)
     assert attempt.finish() == [1, 1], attempt.log

@@ -1,4 +1,4 @@
-"""A batch that gives no number: no step is taken, by no rank, and the layer where it began is named."""
+"""A batch whose loss is NaN: no rank takes the step, and the first faulty layer is named."""
 
 import pytest
 
@@ -17,13 +17,13 @@ MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 @pytest.mark.parametrize(
     ("precision", "plant", "words"),
     [
-        ("fp32", {"layer": 3, "what": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
-        ("bf16", {"layer": 3, "what": "weight"}, "layer 3 (Block) already: its up.weight"),
-        ("bf16", {"layer": 2, "what": "backward"}, "backward pass of layer 2 (Block)"),
-        ("fp32", {"layer": 3, "what": "once"}, "no single layer"),
+        ("fp32", {"layer": 3, "fault": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
+        ("bf16", {"layer": 3, "fault": "weight"}, "layer 3 (Block) already: its up.weight"),
+        ("bf16", {"layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
+        ("fp32", {"layer": 3, "fault": "once"}, "no single layer"),
     ],
 )
-def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):
+def test_no_rank_takes_a_nan_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):
     config = tiny(steps=4, model=MODEL, precision=precision, data={"prefix": str(corpus)})
     ranks = run_ranks(tmp_path, 2, config, plant={"step": 3} | plant)
     assert len({rank["fault"] for rank in ranks}) == 1
@@ -33,12 +33,12 @@ def test_no_rank_takes_the_step_and_all_name_the_layer(corpus, tmp_path, precisi
         assert rank["fault"].startswith(words)
 
 
-def test_the_stop_reason_says_where(train):
-    """The first step throws the weights far out; the second overflows in them."""
+def test_stop_reason_names_the_layer(train):
+    """The first step makes the weights huge; the second step overflows."""
     run = train(**tiny(precision="bf16", optimizer={"lr": 1e30}, checkpoint={"every": 1}, parallel={"tensor": 2}))
     attempt = run.start(world=2)
     assert attempt.finish() == [1, 1], attempt.log
-    left = attempt.stop_reason
-    assert left.reason is TrainerStop.NAN
-    assert left.checkpoint_step == left.step - 1
-    assert f"at step {left.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in left.detail
+    stop = attempt.stop_reason
+    assert stop.reason is TrainerStop.NAN
+    assert stop.checkpoint_step == stop.step - 1
+    assert f"at step {stop.step}; began in layer 2 (Block), out of norm1, from numbers up to 2" in stop.detail

@@ -11,7 +11,7 @@ from opsctl.trainer.sample_order import SampleOrder, permute
 from opsctl.trainer.schedule import Rate, is_due
 
 
-def test_the_rate_rises_then_falls_to_its_least():
+def test_rate_rises_then_falls_to_its_minimum():
     rate = Rate(peak=1.0, least=0.1, warmup=100, end=1100)
     assert [rate.at(n) for n in (0, 50, 100, 1100, 5000)] == [0.0, 0.5, 1.0, 0.1, 0.1]
     assert rate.at(600) == pytest.approx(0.55)
@@ -19,7 +19,7 @@ def test_the_rate_rises_then_falls_to_its_least():
     assert falling == sorted(falling, reverse=True)
 
 
-def test_a_level_rate_stays():
+def test_constant_rate_stays():
     assert Rate(peak=2.0, least=0.0, warmup=0, end=None).at(10**9) == 2.0
 
 
@@ -35,7 +35,7 @@ def test_epoch_is_a_permutation(size):
         assert sorted(order.sample(epoch * size + n) for n in range(size)) == list(range(size))
 
 
-def test_epochs_and_seeds_differ_and_nothing_stays_in_place():
+def test_epochs_and_seeds_have_different_orders():
     def epoch(seed, number):
         order = SampleOrder(samples=1000, seed=seed)
         return [order.sample(number * 1000 + n) for n in range(1000)]
@@ -47,7 +47,7 @@ def test_epochs_and_seeds_differ_and_nothing_stays_in_place():
 
 
 def test_samples_spread_evenly():
-    """Where sample 0 lands over many keys: no eighth of the epoch is preferred."""
+    """Over many keys, sample 0 lands in every eighth of the epoch equally often."""
     places = Counter(permute(0, 1000, key=key) // 125 for key in range(4000))
     assert all(abs(count - 500) < 5 * math.sqrt(500) for count in places.values())
 
@@ -55,8 +55,8 @@ def test_samples_spread_evenly():
 PINNED = [2, 5, 3, 1, 4, 6, 0, 9, 7, 8, 6, 7, 9, 5, 1, 0, 3, 2, 4, 8]
 
 
-def test_the_order_is_the_same_for_ever():
-    """Pinned: another order would repeat and drop samples of a run that is resumed."""
+def test_order_of_samples_never_changes():
+    """The order is pinned: another order would repeat and drop samples of a resumed run."""
     order = SampleOrder(samples=10, seed=1234)
     assert [order.sample(n) for n in range(20)] == PINNED
 
@@ -70,7 +70,7 @@ def test_sizes_of_gpt2():
     assert plain == pytest.approx(1024 * (6 * weights + attention))  # tokens x 6 operations a weight, and attention
 
 
-def test_the_first_step_of_a_attempt_is_forgotten_once_there_is_another():
+def test_first_step_time_is_replaced_by_the_second():
     state = RunState(slowest_step_s=3.0)
     slowest = []
     for seconds in (60.0, 2.0, 5.0, 4.0):

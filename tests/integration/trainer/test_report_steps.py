@@ -1,4 +1,4 @@
-"""The log line, its JSON and TensorBoard's events."""
+"""The log line, the JSON metrics and the TensorBoard events."""
 
 import json
 import math
@@ -18,19 +18,19 @@ from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import StepLog
 
 
-def config(**tables):
+def make_config(**tables):
     return TrainerConfig.model_validate({"steps": 100, "log": {"every": 2}, **tables})
 
 
-def stepped(state, loss, seconds=0.5, samples=16):
+def take_step(state, loss, seconds=0.5, samples=16):
     state.advance(samples=samples, loss=loss, grad_norm=1.2345, step_s=seconds)
     return state
 
 
-def test_the_line_is_megatrons_and_means_are_over_the_interval():
-    log, state = StepLog(config(), world_size=4), RunState()
-    assert log.add(stepped(state, 6.0, 0.4), rate=1e-4, batch=16) is None
-    assert log.add(stepped(state, 4.0, 0.6), rate=1e-4, batch=16).line() == (
+def test_line_is_megatrons_with_means_of_the_interval():
+    log, state = StepLog(make_config(), world_size=4), RunState()
+    assert log.add(take_step(state, 6.0, 0.4), rate=1e-4, batch=16) is None
+    assert log.add(take_step(state, 4.0, 0.6), rate=1e-4, batch=16).line() == (
         " iteration        2/     100 | consumed samples:           32 | consumed tokens:         4096 | "
         "elapsed time per iteration (s): 0.500 | learning rate: 1.000E-04 | global batch size:    16 | "
         "lm loss: 5.000000E+00 | grad norm: 1.234 | num zeros: 0.0 | number of skipped iterations:   0 | "
@@ -38,17 +38,17 @@ def test_the_line_is_megatrons_and_means_are_over_the_interval():
     )
 
 
-def test_a_batch_that_grew_within_the_interval_is_counted_as_it_was():
-    log, state = StepLog(config(), world_size=1), RunState()
-    log.add(stepped(state, 6.0, samples=8), rate=1e-4, batch=8)
-    interval = log.add(stepped(state, 4.0, samples=16), rate=1e-4, batch=16)
+def test_growing_batch_is_counted_exactly():
+    log, state = StepLog(make_config(), world_size=1), RunState()
+    log.add(take_step(state, 6.0, samples=8), rate=1e-4, batch=8)
+    interval = log.add(take_step(state, 4.0, samples=16), rate=1e-4, batch=16)
     assert (interval.samples_per_s, interval.batch, interval.consumed_samples) == (24.0, 16, 24)
 
 
-def test_a_loss_that_is_not_a_number_is_counted():
-    log, state = StepLog(config(), world_size=1), RunState(step=98)
-    log.add(stepped(state, 2.0), rate=1e-4, batch=16)
-    interval = log.add(stepped(state, math.nan), rate=1e-4, batch=16)
+def test_nan_loss_is_counted():
+    log, state = StepLog(make_config(), world_size=1), RunState(step=98)
+    log.add(take_step(state, 2.0), rate=1e-4, batch=16)
+    interval = log.add(take_step(state, math.nan), rate=1e-4, batch=16)
     assert "lm loss: NAN |" in interval.line()
     assert "number of nan iterations:   1 |" in interval.line()
 
@@ -56,11 +56,11 @@ def test_a_loss_that_is_not_a_number_is_counted():
 BLOOM = {"layers": 70, "hidden": 14336, "heads": 112, "sequence": 2048, "vocabulary": 250880}
 
 
-def test_operations_are_those_that_the_bloom_team_reported():
-    """384 GPUs took 102.03 s for 2048 samples, which their log called 153.68 TFLOPs (prequel, tables of February)."""
-    log = StepLog(config(model=BLOOM, recompute=True), world_size=384, device="NVIDIA A100-SXM4-80GB")
+def test_operations_match_the_report_for_bloom():
+    """384 GPUs took 102.03 s for 2048 samples, logged as 153.68 TFLOPs (prequel, tables of February)."""
+    log = StepLog(make_config(model=BLOOM, recompute=True), world_size=384, device="NVIDIA A100-SXM4-80GB")
     state = RunState(step=99)
-    interval = log.add(stepped(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
+    interval = log.add(take_step(state, 2.0, 102.03, samples=2048), rate=6e-5, batch=2048)
     assert interval.tflops == pytest.approx(153.68, rel=0.005)
     assert interval.model_tflops == pytest.approx(interval.tflops * 3 / 4, rel=0.01)
     assert interval.mfu == pytest.approx(interval.model_tflops / 312)
@@ -83,17 +83,17 @@ def test_operations_are_those_that_the_bloom_team_reported():
         ("", None),
     ],
 )
-def test_a_peak_is_known_by_the_whole_name(device, peak):
+def test_peak_is_known_by_the_full_device_name(device, peak):
     assert flops.peak_tflops(device) == peak
 
 
 def log_step(step):
-    log = StepLog(config(log={"every": 1, "peak_tflops": 1.0}), world_size=1)
+    log = StepLog(make_config(log={"every": 1, "peak_tflops": 1.0}), world_size=1)
     state = RunState(step=step - 1, consumed_samples=16 * (step - 1))
-    return log.add(stepped(state, 2.5), rate=1e-4, batch=16), state
+    return log.add(take_step(state, 2.5), rate=1e-4, batch=16), state
 
 
-def test_one_json_line_per_interval(tmp_path):
+def test_interval_is_one_json_line(tmp_path):
     metrics = Metrics(LogConfig(), {Env.RUN_DIR: str(tmp_path), Env.ATTEMPT: "7_1.0"}, step=0, writes=True)
     for step in (1, 2):
         metrics.interval(*log_step(step))
@@ -124,9 +124,9 @@ def test_unwritable_metrics_are_noted_once(tmp_path):
     assert note == f"metrics {tmp_path}/file/x/metrics.jsonl cannot be written: Not a directory"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is what is tested
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # this test causes the exception
 def test_full_disk_stops_only_tensorboard(tmp_path, monkeypatch):
-    """Events are written by a thread of its own, to a disk that fills after the first of them."""
+    """A thread writes the events to a disk that is full after the first event."""
     disk, before = tmp_path / "disk", set(threading.enumerate())
     disk.symlink_to(tmp_path / "room")
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
@@ -142,13 +142,13 @@ def test_full_disk_stops_only_tensorboard(tmp_path, monkeypatch):
         metrics.interval(interval, state)
         lines += 1
     metrics.close()
-    for thread in set(threading.enumerate()) - before:  # its exception is told before the test ends
+    for thread in set(threading.enumerate()) - before:  # so that the exception is raised before the test ends
         thread.join(100)
     assert state.notes == ["TensorBoard's events cannot be written: No space left on device"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == lines
 
 
-def test_a_place_that_is_none_stops_nothing(tmp_path):
+def test_invalid_metrics_directory_stops_nothing(tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "file").touch()
     metrics = Metrics(LogConfig(directory=str(tmp_path / "file"), tensorboard=True), {}, step=0, writes=True)

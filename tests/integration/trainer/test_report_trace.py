@@ -1,4 +1,4 @@
-"""`--trace`: the calls of chosen packages, as they happen, in a file of each rank."""
+"""`--trace`: the calls of chosen packages, written to one file per rank."""
 
 import json
 import re
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
 
 
-def test_a_full_disk_is_not_noticed_by_what_is_traced():
+def test_full_disk_does_not_disturb_the_traced_code():
     profile = _Profile(("json",), Path("/dev/full").open("w", buffering=1))  # noqa: SIM115 - closing it would raise
     sys.setprofile(profile)
     try:
@@ -25,7 +25,7 @@ def test_a_full_disk_is_not_noticed_by_what_is_traced():
     assert json.loads(text) == {"a": 1}
 
 
-def test_a_package_is_chosen_by_its_whole_name(tmp_path):
+def test_package_is_chosen_by_its_full_name(tmp_path):
     calls = (tmp_path / "calls").open("w+", buffering=1)
     profile = _Profile(("json.enc", "json.decoder"), calls)
     sys.setprofile(profile)

@@ -1,4 +1,4 @@
-"""Twenty steps are twenty steps, however often the run was cut: same losses, same bytes."""
+"""Interrupted and resumed runs have the losses and the checkpoint bytes of an uninterrupted run."""
 
 import os
 import random
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
 
 
-def files(train, step):
+def read_files(train, step):
     return manifest.read_manifest(train.checkpoints / manifest.directory_name(step)).files
 
 
-def test_a_run_finishes_and_says_so(uninterrupted):
+def test_run_finishes_with_a_stop_reason(uninterrupted):
     attempt = uninterrupted.attempts[0]
     assert sorted(attempt.losses) == list(range(1, 21))
     assert float(attempt.losses[20]) < float(attempt.losses[1])
@@ -32,7 +32,7 @@ def test_a_run_finishes_and_says_so(uninterrupted):
     assert sorted(p.name for p in uninterrupted.checkpoints.iterdir()) == ["step-0000010", "step-0000020"]
 
 
-def test_a_flipped_byte_is_found_and_the_one_before_resumed_bit_for_bit(uninterrupted, train):
+def test_damaged_checkpoint_is_skipped_bit_exactly(uninterrupted, train):
     run = train(**tiny())
     run.adopt(uninterrupted)
     damaged = sorted((run.checkpoints / "step-0000020").glob("*optim_states.pt"))[1]
@@ -48,18 +48,18 @@ def test_a_flipped_byte_is_found_and_the_one_before_resumed_bit_for_bit(uninterr
 
     whole = uninterrupted.attempts[0].losses
     assert attempt.losses == {step: whole[step] for step in range(11, 21)}
-    assert files(run, 20) == files(uninterrupted, 20)  # weights, optimizer and random state, byte for byte
+    assert read_files(run, 20) == read_files(uninterrupted, 20)  # weights, optimizer and random state, byte for byte
 
 
-def test_killed_at_random_moments_then_resumed_is_as_never_killed(uninterrupted, train):
+def test_killed_run_resumes_bit_exactly(uninterrupted, train):
     moment = random.Random(5)
     run = train(**tiny(checkpoint={"every": 3}))
 
     attempt = run.start()
-    attempt.wait_for_step(moment.randint(1, 5))  # there are more to come than are done until it is killed
+    attempt.wait_for_step(moment.randint(1, 5))  # well before the last step
     victim = moment.choice(attempt.pids)
     os.kill(victim, signal.SIGKILL)
-    assert 0 not in attempt.finish()  # without a word from anyone, the others notice and leave
+    assert 0 not in attempt.finish()  # the other ranks notice the death and exit
     assert attempt.stop_reason is None
     attempts = [attempt]
 
@@ -75,10 +75,10 @@ def test_killed_at_random_moments_then_resumed_is_as_never_killed(uninterrupted,
     whole = uninterrupted.attempts[0].losses
     for attempt in attempts:
         assert attempt.losses == {step: whole[step] for step in attempt.losses}
-    assert files(run, 20) == files(uninterrupted, 20)
+    assert read_files(run, 20) == read_files(uninterrupted, 20)
 
 
-def test_a_checkpoint_of_another_layout_is_refused(uninterrupted, train):
+def test_checkpoint_of_another_layout_is_refused(uninterrupted, train):
     run = train(**tiny())
     run.adopt(uninterrupted)
     attempt = run.start(world=2)

@@ -1,4 +1,4 @@
-"""The ramp-up of the batch, and what is refused of it."""
+"""The ramp-up of the batch size, and refused ramps."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from opsctl.trainer.rank_layout import check_layout
 from opsctl.trainer.schedule import Ramp
 
 
-def config(**tables) -> TrainerConfig:
+def make_config(**tables) -> TrainerConfig:
     return TrainerConfig.model_validate({"steps": 100, **tables})
 
 
@@ -25,8 +25,8 @@ RAMPS = st.builds(
 )
 
 
-def megatrons(ramp: Ramp, consumed: int) -> int:
-    """Megatron-LM's RampupBatchsizeNumMicroBatches.update, with its floating point."""
+def batch_of_megatron(ramp: Ramp, consumed: int) -> int:
+    """Return the batch size of Megatron-LM's RampupBatchsizeNumMicroBatches.update, in its floating point."""
     increments = (ramp.full - ramp.start) // ramp.increment
     if increments == 0 or consumed > ramp.samples:
         return ramp.full
@@ -34,12 +34,12 @@ def megatrons(ramp: Ramp, consumed: int) -> int:
 
 
 @given(ramp=RAMPS, consumed=st.integers(0, 6000))
-def test_the_batch_is_megatrons(ramp, consumed):
-    assert ramp.at(consumed) == megatrons(ramp, consumed)
+def test_batch_equals_that_of_megatron(ramp, consumed):
+    assert ramp.at(consumed) == batch_of_megatron(ramp, consumed)
 
 
 @given(ramp=RAMPS, steps=st.integers(0, 300))
-def test_samples_of_a_run_are_those_of_its_steps(ramp, steps):
+def test_samples_of_a_run_are_the_sum_of_its_steps(ramp, steps):
     consumed = 0
     for _ in range(steps):
         consumed += ramp.at(consumed)
@@ -47,24 +47,24 @@ def test_samples_of_a_run_are_those_of_its_steps(ramp, steps):
 
 
 @given(ramp=RAMPS, steps=st.integers(0, 100))
-def test_no_step_has_a_size_that_was_not_checked(ramp, steps):
+def test_every_batch_size_is_among_the_checked_sizes(ramp, steps):
     consumed, sizes = 0, set(ramp.sizes())
     for _ in range(steps):
         assert ramp.at(consumed) in sizes
         consumed += ramp.at(consumed)
 
 
-def test_the_104b_ramps_as_its_documents_say():
+def test_ramp_of_the_104b_run_is_reproduced():
     """--rampup-batch-size 16 16 6_000_000 --global-batch-size 2048."""
-    ramp = config(batch={"micro_batch": 1, "global_batch": 2048, "rampup": [16, 16, 6_000_000]}).batch.ramp()
+    ramp = make_config(batch={"micro_batch": 1, "global_batch": 2048, "rampup": [16, 16, 6_000_000]}).batch.ramp()
     assert len(ramp.sizes()) == 128
     assert [ramp.at(n) for n in (0, 47_244, 47_245, 6_000_000, 10**9)] == [16, 16, 32, 2048, 2048]
 
 
-def test_the_decay_ends_with_the_last_step_ramp_included():
-    trainer_config = config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
-    assert trainer_config.samples() == trainer_config.batch.ramp().consumed(100) < 1600
-    assert trainer_config.rate().at(trainer_config.samples()) == pytest.approx(1e-5)
+def test_decay_ends_with_the_last_step():
+    config = make_config(batch={"global_batch": 16, "rampup": [2, 2, 70]}, optimizer={"min_lr": 1e-5})
+    assert config.samples() == config.batch.ramp().consumed(100) < 1600
+    assert config.rate().at(config.samples()) == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(
@@ -76,28 +76,28 @@ def test_the_decay_ends_with_the_last_step_ramp_included():
         ({"rampup": [2, 2]}, "at least 3 items"),
     ],
 )
-def test_a_ramp_that_cannot_be_climbed_is_refused(batch, words):
+def test_impossible_ramp_is_refused(batch, words):
     with pytest.raises(ValidationError, match=words):
-        config(batch=batch)
+        make_config(batch=batch)
 
 
-def test_a_ramp_must_divide_at_every_step_of_it():
-    (problem,) = check_layout(config(batch={"rampup": [4, 2, 100]}), 2)
+def test_ramp_must_be_divisible_at_every_step():
+    (problem,) = check_layout(make_config(batch={"rampup": [4, 2, 100]}), 2)
     assert problem == (
         "rampup = [4, 2, 100] has batches of 6, 10, 14, which are not multiples of micro_batch x data-parallel ranks = "
         "2 x 2 = 4"
     )
-    (problem,) = check_layout(config(batch={"rampup": [4, 1, 100], "micro_batch": 4}), 1)
+    (problem,) = check_layout(make_config(batch={"rampup": [4, 1, 100], "micro_batch": 4}), 1)
     assert "5, 6, 7, 9, 10 and 4 more" in problem
-    assert check_layout(config(batch={"rampup": [4, 4, 100]}), 2) == []
+    assert check_layout(make_config(batch={"rampup": [4, 4, 100]}), 2) == []
 
 
 @pytest.mark.parametrize("text", ["5", "7-3", "a-b", "-3", "1-2-3"])
-def test_what_is_no_range_of_samples_is_refused(text):
+def test_invalid_range_of_samples_is_refused(text):
     with pytest.raises(ValidationError, match="is not a range of samples A-B with A up to B"):
-        config(data={"skip_samples": [text]})
+        make_config(data={"skip_samples": [text]})
 
 
-def test_ranges_of_samples_that_touch_are_one():
-    skipped = config(data={"skip_samples": ["20-20", "3-5", "6-9", "4-7"]}).data.skipped()
+def test_adjacent_ranges_of_samples_are_merged():
+    skipped = make_config(data={"skip_samples": ["20-20", "3-5", "6-9", "4-7"]}).data.skipped()
     assert skipped == [range(3, 10), range(20, 21)]

@@ -1,4 +1,4 @@
-"""The trainer's last word where nobody watches it."""
+"""The trainer's note about a cron that no longer ticks."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Matrices, heads and vocabulary cut over ranks: the numbers are those of one process, and stay so over a restart."""
+"""Tensor parallelism: the numbers equal those of one process, before and after a restart."""
 
 import math
 import re
@@ -28,7 +28,7 @@ def config(corpus):
     return tiny(steps=6, model=MODEL, data={"prefix": str(corpus)})
 
 
-def test_losses_and_norms_are_those_of_one_plain_loop(config, tmp_path):
+def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path):
     cut = run_ranks(tmp_path, 4, config | {"parallel": CUT})
     losses, norms = train_plainly(TrainerConfig.model_validate(config))
     assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
@@ -38,15 +38,15 @@ def test_losses_and_norms_are_those_of_one_plain_loop(config, tmp_path):
 
 
 def test_no_restart_spike(config, tmp_path):
-    """Weights and optimizer of every rank, before the save and after the load; dropout goes on where it was."""
-    given = config | {"parallel": CUT, "model": MODEL | {"dropout": 0.1, "family": "bloom"}}
-    whole = run_ranks(tmp_path / "whole", 4, given)
-    saved = run_ranks(tmp_path / "cut", 4, given, steps=3, save=True)
-    loaded = run_ranks(tmp_path / "cut", 4, given, steps=3, resume=True)
-    for one, before, after in zip(whole, saved, loaded, strict=True):
+    """Weights, optimizer and dropout of every rank continue exactly after a save and a load."""
+    parallel = config | {"parallel": CUT, "model": MODEL | {"dropout": 0.1, "family": "bloom"}}
+    whole = run_ranks(tmp_path / "whole", 4, parallel)
+    saved = run_ranks(tmp_path / "cut", 4, parallel, steps=3, save=True)
+    loaded = run_ranks(tmp_path / "cut", 4, parallel, steps=3, resume=True)
+    for reference, before, after in zip(whole, saved, loaded, strict=True):
         assert after["first"] == before["last"]
-        assert before["losses"] + after["losses"] == one["losses"]
-        assert after["last"] == one["last"]
+        assert before["losses"] + after["losses"] == reference["losses"]
+        assert after["last"] == reference["last"]
     for slice_rank in (0, 1):  # the embedding of the first stage, and its copy on the last
         first, last = loaded[slice_rank], loaded[2 + slice_rank]
         assert first["first"]["tied_modules.embedding.weight"] == last["first"]["tied_modules.embedding.weight"]
@@ -54,43 +54,39 @@ def test_no_restart_spike(config, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom"])
-def test_slices_put_together_are_the_whole(family):
-    """As the checkpoint tools are told to put them together."""
+def test_joined_slices_equal_the_whole_model(family):
+    """The checkpoint tools join slices by the patterns of `universal_info`."""
     model = ModelConfig.model_validate(MODEL | {"family": family})
     info = universal_info(model)
     replicated, rows = info["tp_replicated_parameter_patterns"], info["parameter_with_row_parallelism_patterns"]
-    whole, *slices = (parameters(model, part) for part in (Slice(), Slice(rank=0, size=2), Slice(rank=1, size=2)))
+    whole, *slices = (build_parameters(model, part) for part in (Slice(), Slice(rank=0, size=2), Slice(rank=1, size=2)))
     matched = set()
     for name, value in whole.items():
         parts = [slice[name] for slice in slices]
-        found = [pattern for pattern in (*replicated, *rows) if re.match(pattern, name)]
-        assert len(found) < 2
-        matched.update(found)
-        if found and found[0] in replicated:
+        patterns = [pattern for pattern in (*replicated, *rows) if re.match(pattern, name)]
+        assert len(patterns) < 2
+        matched.update(patterns)
+        if patterns and patterns[0] in replicated:
             assert all(part.equal(value) and not part.model_parallel for part in parts)
         else:
-            assert torch.cat(parts, dim=1 if found else 0).equal(value)
+            assert torch.cat(parts, dim=1 if patterns else 0).equal(value)
             assert all(part.model_parallel for part in parts)
     assert matched == {*replicated, *rows}
 
 
-def parameters(model, part):
-    """By the names that they have in a pipeline."""
-    built = [spec.build() for spec in layers(model, seed=1, part=part)[:-1]]
-    return {
-        f"{number or 'tied_modules.embedding'}.{name}": mark(value)
-        for number, layer in enumerate(built)
-        for name, value in layer.named_parameters()
-    }
+def build_parameters(model, part):
+    """Return the parameters of all layers by their names in a pipeline."""
+    parameters = {}
+    for number, spec in enumerate(layers(model, seed=1, part=part)[:-1]):
+        prefix = number or "tied_modules.embedding"
+        for name, value in spec.build().named_parameters():
+            value.model_parallel = getattr(value, "model_parallel", False)
+            parameters[f"{prefix}.{name}"] = value
+    return parameters
 
 
-def mark(value):
-    value.model_parallel = getattr(value, "model_parallel", False)
-    return value
-
-
-def test_ranks_draw_their_own_from_any_seed_and_the_same_afterwards():
-    """Seeds are spread over all that torch takes, and one just below its end must not end the run."""
+def test_ranks_draw_own_numbers_and_then_the_same():
+    """Seeds cover the whole range of torch; a seed just below its end must not stop the run."""
     drawn = []
     for rank in (0, 1):
         torch.manual_seed((1 << 64) - 1)
@@ -102,7 +98,7 @@ def test_ranks_draw_their_own_from_any_seed_and_the_same_afterwards():
 
 
 def test_only_matrices_decay():
-    """BLOOM's norm behind the embedding decayed once, and nobody saw it for long."""
+    """In BLOOM the norm after the embedding decayed by mistake, which stayed unnoticed for long."""
     model = ModelConfig.model_validate(MODEL | {"family": "bloom"})
     module = torch.nn.ModuleList([spec.build() for spec in layers(model, seed=1, part=Slice())[:-1]])
     decaying, others = parameter_groups(module, weight_decay=0.1)
@@ -120,10 +116,10 @@ def test_only_matrices_decay():
 
 @pytest.mark.parametrize("heads", [1, 2, 8, 12])
 def test_slopes_fall_evenly_and_never_repeat(heads):
-    floats = slopes(heads)
-    assert len(set(floats)) == heads
+    values = slopes(heads)
+    assert len(set(values)) == heads
     if heads == 8:
-        assert floats == tuple(2.0**-n for n in range(1, 9))  # as in the paper
-    if heads == 12:  # those of 8, and every other of 16
-        assert floats[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
-    assert all(0 < slope < 1 and math.isfinite(slope) for slope in floats)
+        assert values == tuple(2.0**-n for n in range(1, 9))  # as in the paper
+    if heads == 12:  # the slopes of 8 heads, and every second slope of 16
+        assert values[8:] == pytest.approx([2 ** (-(2 * n + 1) / 2) for n in range(4)])
+    assert all(0 < slope < 1 and math.isfinite(slope) for slope in values)

@@ -1,4 +1,4 @@
-"""What went wrong is said before it does harm."""
+"""Invalid input is reported before training begins."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytest.importorskip("deepspeed")
 MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
 
 
-def trainer(*arguments, **environ):
+def run_trainer(*arguments, **environ):
     return subprocess.run(
         [sys.executable, "-m", "opsctl.trainer", *map(str, arguments)],
         capture_output=True,
@@ -52,17 +52,17 @@ def trainer(*arguments, **environ):
         ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
     ],
 )
-def test_invalid_input_is_refused_in_one_sentence(tmp_path, config, environ, words):
+def test_invalid_input_is_refused_in_one_line(tmp_path, config, environ, words):
     (tmp_path / "trainer.json").write_text(json.dumps(config))
-    done = trainer(tmp_path / "trainer.json", **environ)
+    done = run_trainer(tmp_path / "trainer.json", **environ)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_usage():
-    assert "usage: python -m opsctl.trainer CONFIG " in trainer().stderr
-    assert "cannot be read" in trainer("/gone.json").stderr
+def test_missing_arguments_show_the_usage():
+    assert "usage: python -m opsctl.trainer CONFIG " in run_trainer().stderr
+    assert "cannot be read" in run_trainer("/gone.json").stderr
 
 
 def test_too_little_data_is_refused(train, corpus):

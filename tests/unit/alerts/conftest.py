@@ -1,4 +1,4 @@
-"""A ledger and an outbox in a directory of their own, under a clock that is moved by hand."""
+"""A ledger and an outbox in a temporary directory, under a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def finding(level, key="hang/gpt", **more):
 
 @dataclass
 class World:
-    """One site; `see` is one look."""
+    """One site, whose findings the test records."""
 
     path: object
     clock: Clock = field(default_factory=Clock)
@@ -63,20 +63,20 @@ class World:
     def ledger(self) -> AlertLedger:
         return self.alerting.ledger
 
-    def see(self, mark, key="hang/gpt", **more):
-        """What a look that found `mark` has people told."""
-        return [said(transition) for transition in self.ledger.record([finding(LEVELS[mark], key, **more)])]
+    def record(self, mark, key="hang/gpt", **more):
+        """Record a finding of the level `mark` and return its transitions."""
+        return [format_change(transition) for transition in self.ledger.record([finding(LEVELS[mark], key, **more)])]
 
-    def story(self, marks, minutes=10):
-        """What each look of a row has people told, as `before>after`."""
-        told = []
+    def record_series(self, marks, minutes=10):
+        """Record one finding per mark; return the transitions of every record as `before>after`."""
+        changes = []
         for mark in marks:
-            told.append(" ".join(self.see(mark)) or "-")
+            changes.append(" ".join(self.record(mark)) or "-")
             self.clock.forward(minutes=minutes)
-        return told
+        return changes
 
 
-def said(transition):
+def format_change(transition):
     marks = {level: mark for mark, level in LEVELS.items()}
     return f"{marks[transition.before]}>{marks[transition.finding.level]}"
 

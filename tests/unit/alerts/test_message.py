@@ -1,4 +1,4 @@
-"""What people read at three in the morning, word for word."""
+"""The text of alerts, word for word."""
 
 from datetime import timedelta
 
@@ -19,13 +19,13 @@ STOPPED = finding(
 )
 
 
-def noted(found=STOPPED, before=Level.OK, was="", serial=1):
-    transition = Transition(id=f"0123456789ab.{serial}", finding=found, before=before, at=AT)
+def make_transition(reported=STOPPED, before=Level.OK, was="", serial=1):
+    transition = Transition(id=f"0123456789ab.{serial}", finding=reported, before=before, at=AT)
     return AlertTransition(transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=was)
 
 
-def test_bad_news():
-    message = render_single(noted(was="task 3 runs"))
+def test_critical_message():
+    message = render_single(make_transition(was="task 3 runs"))
     assert message.subject == "[opsctl] CRITICAL: slurm_status/gpt: nothing of it runs or waits"
     assert (message.id, message.root) == ("0123456789ab.1", "0123456789ab.1")
     assert (
@@ -56,9 +56,11 @@ incident 0123456789ab, message 0123456789ab.1
     )
 
 
-def test_good_news_says_what_was_and_for_how_long():
-    good = finding(Level.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
-    message = render_single(noted(good, Level.CRITICAL, "nothing of it runs or waits", serial=2), root="0123456789ab.1")
+def test_resolved_message_has_previous_level_and_time():
+    recovery = finding(Level.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
+    message = render_single(
+        make_transition(recovery, Level.CRITICAL, "nothing of it runs or waits", serial=2), root="0123456789ab.1"
+    )
     assert message.subject == "[opsctl] RESOLVED: slurm_status/gpt: task 4 runs on node[001-002]"
     assert message.root == "0123456789ab.1"
     assert (
@@ -77,9 +79,9 @@ incident 0123456789ab, message 0123456789ab.2
     )
 
 
-def test_each_step_has_its_word():
+def test_transition_has_its_label():
     steps = [(Level.CRITICAL, Level.CRITICAL), (Level.WARNING, Level.CRITICAL), (Level.CRITICAL, Level.WARNING)]
-    subjects = [render_single(noted(finding(after), before)).subject for before, after in steps]
+    subjects = [render_single(make_transition(finding(after), before)).subject for before, after in steps]
     assert [subject.split(":")[0] for subject in subjects] == [
         "[opsctl] STILL CRITICAL",
         "[opsctl] CRITICAL",
@@ -87,28 +89,28 @@ def test_each_step_has_its_word():
     ]
 
 
-def test_without_a_remedy_status_is_where_to_look():
-    assert "  opsctl status gpt\n" in render_single(noted(finding(Level.CRITICAL))).body
-    assert "  opsctl status\n" in render_single(noted(finding(Level.CRITICAL, train=""))).body
+def test_default_remedy_is_status():
+    assert "  opsctl status gpt\n" in render_single(make_transition(finding(Level.CRITICAL))).body
+    assert "  opsctl status\n" in render_single(make_transition(finding(Level.CRITICAL, train=""))).body
 
 
-def test_a_subject_is_one_line_of_bounded_length():
+def test_subject_is_one_line_of_bounded_length():
     subject = render_single(
-        noted(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
+        make_transition(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
     ).subject
     assert "\n" not in subject
     assert "\r" not in subject
     assert len(subject) == MAX_SUBJECT_CHARS
 
 
-def test_braces_in_a_finding_are_no_template():
-    assert "{{ 7 * 7 }}" in render_single(noted(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
+def test_braces_in_a_finding_are_literal():
+    assert "{{ 7 * 7 }}" in render_single(make_transition(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
 
 
-def test_a_storm_is_one_message_with_the_worst_first():
-    many = [noted(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
-    many.append(noted(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
-    message = render_storm(Batch(id="b1", number=1, changes=tuple(many)), many)
+def test_storm_is_one_message_with_the_worst_first():
+    transitions = [make_transition(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
+    transitions.append(make_transition(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
+    message = render_storm(Batch(id="b1", number=1, changes=tuple(transitions)), transitions)
     assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING"
     assert message.level is Level.CRITICAL
     first = message.body.splitlines()[2]

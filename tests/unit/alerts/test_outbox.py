@@ -1,4 +1,4 @@
-"""Messages on their way: in order, again and again, and none twice."""
+"""Undelivered messages: order, retries, and no duplicates."""
 
 import json
 from dataclasses import replace
@@ -13,8 +13,8 @@ from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
 
 
-class Post:
-    """An outbox, and a channel that fails as it is told."""
+class FakeChannel:
+    """An outbox, and a channel that raises the errors of `failures`."""
 
     def __init__(self, site, clock):
         self.clock, self.journal, self.sent, self.failures = clock, [], [], {}
@@ -42,279 +42,284 @@ class Post:
 
 
 @pytest.fixture
-def post(world):
+def channel(world):
     world.site.create()
-    return Post(world.site, world.clock)
+    return FakeChannel(world.site, world.clock)
 
 
 DOWN = Undelivered("down")
 REFUSED = Undelivered("no such mailbox", is_permanent=True)
 
 
-def test_what_is_put_is_delivered_once(post):
-    post.put(1, "a.1")
-    post.flush()
-    post.flush()
-    assert (post.sent, post.waiting, post.journal) == (["a.1"], [], ["delivered"])
+def test_message_is_delivered_once(channel):
+    channel.put(1, "a.1")
+    channel.flush()
+    channel.flush()
+    assert (channel.sent, channel.waiting, channel.journal) == (["a.1"], [], ["delivered"])
 
 
-def test_what_was_delivered_can_be_put_again_and_is_not_sent_again(post):
-    post.put(1, "a.1")
-    post.flush()
-    post.put(1, "a.1")
-    post.flush()
-    assert post.sent == ["a.1"]
+def test_delivered_message_is_not_sent_again(channel):
+    channel.put(1, "a.1")
+    channel.flush()
+    channel.put(1, "a.1")
+    channel.flush()
+    assert channel.sent == ["a.1"]
 
 
-def test_they_go_in_the_order_of_their_batches_whatever_the_clocks_say(post):
-    post.put(1, "z.1")
-    post.clock.forward(seconds=-90)
-    post.put(2, "a.2")
-    post.put(10, "m.3")
-    post.flush()
-    assert post.sent == ["z.1", "a.2", "m.3"]
+def test_batches_are_sent_in_order_despite_clocks(channel):
+    channel.put(1, "z.1")
+    channel.clock.forward(seconds=-90)
+    channel.put(2, "a.2")
+    channel.put(10, "m.3")
+    channel.flush()
+    assert channel.sent == ["z.1", "a.2", "m.3"]
 
 
-def test_the_delay_grows_up_to_an_hour(post):
-    post.put(1, "a.1")
-    post.failures["all"] = DOWN
+def test_retry_delay_grows_to_an_hour(channel):
+    channel.put(1, "a.1")
+    channel.failures["all"] = DOWN
     delays = []
     for _ in range(10):
-        post.flush()
-        [item] = post.outbox.waiting()
-        delays.append((item.next_try - post.clock.now()).total_seconds())
-        post.clock.at = item.next_try
+        channel.flush()
+        [item] = channel.outbox.waiting()
+        delays.append((item.next_try - channel.clock.now()).total_seconds())
+        channel.clock.at = item.next_try
     assert delays == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
 
 
-def test_it_is_not_tried_before_its_time(post):
-    post.put(1, "a.1")
-    post.failures["all"] = DOWN
-    post.flush()
-    assert post.flush() == []
+def test_retry_waits_for_its_time(channel):
+    channel.put(1, "a.1")
+    channel.failures["all"] = DOWN
+    channel.flush()
+    assert channel.flush() == []
 
 
-def test_the_other_side_can_ask_for_more_time(post):
-    post.put(1, "a.1")
-    post.failures["all"] = Undelivered("429", retry_after=900)
-    post.flush()
-    assert post.outbox.waiting()[0].next_try == post.clock.now() + timedelta(seconds=900)
+def test_channel_may_request_a_delay(channel):
+    channel.put(1, "a.1")
+    channel.failures["all"] = Undelivered("429", retry_after=900)
+    channel.flush()
+    assert channel.outbox.waiting()[0].next_try == channel.clock.now() + timedelta(seconds=900)
 
 
-def test_a_channel_that_asked_for_time_is_left_alone_also_by_what_comes_later(post):
+def test_requested_delay_applies_to_later_messages(channel):
     for n in range(3):
-        post.put(n, f"{n}.1")
-    post.failures["all"] = Undelivered("429", retry_after=900)
-    assert len(post.flush()) == 1
-    post.failures.clear()
-    post.put(3, "3.1")
-    post.clock.forward(seconds=899)
-    assert post.flush() == []
-    post.clock.forward(seconds=1)
-    post.flush()
-    assert post.sent == ["0.1", "1.1", "2.1", "3.1"]
+        channel.put(n, f"{n}.1")
+    channel.failures["all"] = Undelivered("429", retry_after=900)
+    assert len(channel.flush()) == 1
+    channel.failures.clear()
+    channel.put(3, "3.1")
+    channel.clock.forward(seconds=899)
+    assert channel.flush() == []
+    channel.clock.forward(seconds=1)
+    channel.flush()
+    assert channel.sent == ["0.1", "1.1", "2.1", "3.1"]
 
 
 @pytest.mark.parametrize("seconds", [1e9, 1e20, float("inf")])
-def test_no_more_time_than_we_ever_wait(post, seconds):
-    post.put(1, "a.1")
-    post.failures["all"] = Undelivered("429", retry_after=seconds)
-    post.flush()
-    assert post.outbox.waiting()[0].next_try < post.clock.now() + 2 * MAX_WAIT
+def test_requested_delay_is_bounded(channel, seconds):
+    channel.put(1, "a.1")
+    channel.failures["all"] = Undelivered("429", retry_after=seconds)
+    channel.flush()
+    assert channel.outbox.waiting()[0].next_try < channel.clock.now() + 2 * MAX_WAIT
 
 
-def test_a_channel_that_is_down_is_not_asked_fifty_times(post):
+def test_failing_channel_is_tried_twice_a_cycle(channel):
     for n in range(50):
-        post.put(n, f"{n}.1")
-    post.failures["all"] = DOWN
-    assert len(post.flush()) == 2
+        channel.put(n, f"{n}.1")
+    channel.failures["all"] = DOWN
+    assert len(channel.flush()) == 2
 
 
-def test_the_first_that_gets_through_is_followed_by_all_that_wait(post):
+def test_recovered_channel_gets_all_messages(channel):
     for n in range(5):
-        post.put(n, f"{n}.1")
-    post.failures["all"] = DOWN
-    post.flush()
-    post.failures.clear()
-    post.clock.forward(seconds=30)
-    post.flush()
-    assert post.sent == [f"{n}.1" for n in range(5)]
+        channel.put(n, f"{n}.1")
+    channel.failures["all"] = DOWN
+    channel.flush()
+    channel.failures.clear()
+    channel.clock.forward(seconds=30)
+    channel.flush()
+    assert channel.sent == [f"{n}.1" for n in range(5)]
 
 
-def test_one_that_always_fails_does_not_hold_up_the_others(post):
-    post.put(1, "poison.1")
-    post.put(2, "b.1")
-    post.failures["poison.1"] = DOWN
-    post.flush()
-    assert post.sent == ["b.1"]
+def test_failing_message_does_not_block_the_others(channel):
+    channel.put(1, "poison.1")
+    channel.put(2, "b.1")
+    channel.failures["poison.1"] = DOWN
+    channel.flush()
+    assert channel.sent == ["b.1"]
 
 
-def test_good_news_does_not_come_before_the_bad(post):
-    post.put(1, "a.1")
-    post.put(2, "a.2", root="a.1")
-    post.failures["a.1"] = DOWN
-    post.flush()
-    assert post.sent == []
-    post.failures.clear()
-    post.clock.forward(minutes=1)
-    post.flush()
-    assert post.sent == ["a.1", "a.2"]
+def test_recovery_is_sent_after_its_alert(channel):
+    channel.put(1, "a.1")
+    channel.put(2, "a.2", root="a.1")
+    channel.failures["a.1"] = DOWN
+    channel.flush()
+    assert channel.sent == []
+    channel.failures.clear()
+    channel.clock.forward(minutes=1)
+    channel.flush()
+    assert channel.sent == ["a.1", "a.2"]
 
 
-def test_what_is_refused_is_tried_seldom_and_is_never_thrown_away(post):
-    post.put(1, "a.1")
-    post.put(2, "b.1")
-    post.failures["a.1"] = REFUSED
-    post.flush()
-    assert (post.sent, post.waiting) == (["b.1"], ["a.1"])
-    post.clock.forward(minutes=59)
-    assert post.flush() == []
-    post.failures.clear()
-    post.clock.forward(minutes=2)
-    post.flush()
-    assert post.sent == ["b.1", "a.1"]
+def test_refused_message_is_retried_hourly(channel):
+    channel.put(1, "a.1")
+    channel.put(2, "b.1")
+    channel.failures["a.1"] = REFUSED
+    channel.flush()
+    assert (channel.sent, channel.waiting) == (["b.1"], ["a.1"])
+    channel.clock.forward(minutes=59)
+    assert channel.flush() == []
+    channel.failures.clear()
+    channel.clock.forward(minutes=2)
+    channel.flush()
+    assert channel.sent == ["b.1", "a.1"]
 
 
-def test_however_many_are_refused_they_do_not_hold_up_the_others(post):
+def test_many_refused_messages_do_not_block_others(channel):
     for n in range(5):
-        post.put(n, f"{n}.1")
-        post.failures[f"{n}.1"] = REFUSED
-    post.put(9, "good.1")
-    post.flush()
-    assert post.sent == ["good.1"]
+        channel.put(n, f"{n}.1")
+        channel.failures[f"{n}.1"] = REFUSED
+    channel.put(9, "good.1")
+    channel.flush()
+    assert channel.sent == ["good.1"]
 
 
-def test_what_may_have_been_taken_is_journalled_and_sent_again(post):
-    post.put(1, "a.1")
-    post.failures["a.1"] = Undelivered("cut off", is_ambiguous=True)
-    post.flush()
-    post.failures.clear()
-    post.clock.forward(minutes=1)
-    post.flush()
-    assert post.journal == ["ambiguous", "delivered"]
+def test_ambiguous_delivery_is_journalled_and_retried(channel):
+    channel.put(1, "a.1")
+    channel.failures["a.1"] = Undelivered("cut off", is_ambiguous=True)
+    channel.flush()
+    channel.failures.clear()
+    channel.clock.forward(minutes=1)
+    channel.flush()
+    assert channel.journal == ["ambiguous", "delivered"]
 
 
-def test_an_attempt_whose_process_died_is_journalled_and_made_again(post):
-    post.put(1, "a.1")
+def test_interrupted_delivery_is_journalled_and_retried(channel):
+    channel.put(1, "a.1")
 
     def die(_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        post.outbox.flush("mail", die, lambda item: "")
-    post.flush()
-    assert (post.sent, post.journal) == (["a.1"], ["ambiguous", "delivered"])
+        channel.outbox.flush("mail", die, lambda item: "")
+    channel.flush()
+    assert (channel.sent, channel.journal) == (["a.1"], ["ambiguous", "delivered"])
 
 
-def test_two_do_not_deliver_at_once(post):
-    post.put(1, "a.1")
-    with lease(post.outbox.queue("mail"), Clock()):
-        assert post.flush() == []
-    assert post.waiting == ["a.1"]
+def test_queue_is_delivered_by_a_single_process(channel):
+    channel.put(1, "a.1")
+    with lease(channel.outbox.queue("mail"), Clock()):
+        assert channel.flush() == []
+    assert channel.waiting == ["a.1"]
 
 
 @pytest.mark.parametrize("first", ["site", "spare"])
-def test_two_do_not_deliver_the_same_out_of_both_outboxes_at_once(world, first):
+def test_item_in_both_outboxes_is_sent_once(world, first):
     world.site.create()
-    posts = {name: Post(getattr(world, name), world.clock) for name in ("site", "spare")}
-    here, there = (posts.pop(first), *posts.values())
-    here.outbox, there.outbox = (
-        replace(here.outbox, other=there.outbox),
-        replace(there.outbox, other=here.outbox),
+    channels = {name: FakeChannel(getattr(world, name), world.clock) for name in ("site", "spare")}
+    first_channel, second_channel = (channels.pop(first), *channels.values())
+    first_channel.outbox, second_channel.outbox = (
+        replace(first_channel.outbox, other=second_channel.outbox),
+        replace(second_channel.outbox, other=first_channel.outbox),
     )
-    for post in (here, there):
-        post.put(1, "a.1")
+    for channel in (first_channel, second_channel):
+        channel.put(1, "a.1")
 
-    def meanwhile(item):
-        there.flush()
-        return here.deliver(item)
+    def flush_other(item):
+        second_channel.flush()
+        return first_channel.deliver(item)
 
-    here.outbox.flush("mail", meanwhile, lambda item: "")
-    there.flush()
-    assert (here.sent, there.sent, here.waiting, there.waiting) == (["a.1"], [], [], [])
+    first_channel.outbox.flush("mail", flush_other, lambda item: "")
+    second_channel.flush()
+    assert (first_channel.sent, second_channel.sent, first_channel.waiting, second_channel.waiting) == (
+        ["a.1"],
+        [],
+        [],
+        [],
+    )
 
 
-def test_one_whose_lease_was_taken_stops_at_once(post):
-    post.put(1, "a.1")
-    post.put(2, "b.1")
-    lock = post.outbox.queue("mail") / ".lease"
+def test_lost_lease_stops_delivery(channel):
+    channel.put(1, "a.1")
+    channel.put(2, "b.1")
+    lock = channel.outbox.queue("mail") / ".lease"
 
-    def slow(item):
+    def steal_lease(item):
         lock.unlink()
-        lock.write_text("of another host, for which it was too old")
-        return post.deliver(item)
+        lock.write_text("the lease of another host, which broke the stale one")
+        return channel.deliver(item)
 
-    attempts = post.outbox.flush("mail", slow, lambda item: "")
-    assert (len(attempts), post.sent, post.waiting) == (1, ["a.1"], ["b.1"])
+    attempts = channel.outbox.flush("mail", steal_lease, lambda item: "")
+    assert (len(attempts), channel.sent, channel.waiting) == (1, ["a.1"], ["b.1"])
 
 
-def test_what_the_fallback_has_delivered_is_done(post):
-    post.put(1, "a.1")
-    post.failures["a.1"], post.instead = REFUSED, "team"
-    post.flush()
-    [item] = post.outbox.waiting()
+def test_item_delivered_by_the_fallback_is_done(channel):
+    channel.put(1, "a.1")
+    channel.failures["a.1"], channel.instead = REFUSED, "team"
+    channel.flush()
+    [item] = channel.outbox.waiting()
     assert item.fallback == "team"
-    place = post.outbox.delivered("team")
-    place.mkdir(parents=True)
-    (place / item.name).write_text("{}")
-    post.flush()
-    assert (post.waiting, post.sent) == ([], [])
+    delivered = channel.outbox.delivered("team")
+    delivered.mkdir(parents=True)
+    (delivered / item.name).write_text("{}")
+    channel.flush()
+    assert (channel.waiting, channel.sent) == ([], [])
 
 
-def test_what_waits_behind_one_that_fails_is_given_to_the_fallback_as_well(post):
+def test_items_behind_a_failure_go_to_the_fallback(channel):
     for n in range(5):
-        post.put(n, f"{n}.1")
-    post.failures["all"], post.instead = DOWN, "team"
-    post.flush()
-    assert [item.fallback for item in post.outbox.waiting()] == ["team"] * 5
+        channel.put(n, f"{n}.1")
+    channel.failures["all"], channel.instead = DOWN, "team"
+    channel.flush()
+    assert [item.fallback for item in channel.outbox.waiting()] == ["team"] * 5
 
 
-def test_a_clock_that_was_far_ahead_delays_nothing_for_long(post):
-    post.clock.forward(days=400)
-    post.put(1, "a.1")
-    post.failures["all"] = DOWN
-    post.flush()
-    post.clock.forward(days=-400)
-    post.failures.clear()
-    post.flush()
-    assert post.sent == ["a.1"]
+def test_clock_that_was_ahead_delays_nothing(channel):
+    channel.clock.forward(days=400)
+    channel.put(1, "a.1")
+    channel.failures["all"] = DOWN
+    channel.flush()
+    channel.clock.forward(days=-400)
+    channel.failures.clear()
+    channel.flush()
+    assert channel.sent == ["a.1"]
 
 
-def test_a_file_that_is_no_item_stops_nothing(post):
-    post.put(1, "a.1")
-    (post.outbox.queue("mail") / "00000000~x.json").write_bytes(b"\xff{")
-    post.flush()
-    assert post.sent == ["a.1"]
+def test_invalid_file_in_the_queue_is_skipped(channel):
+    channel.put(1, "a.1")
+    (channel.outbox.queue("mail") / "00000000~x.json").write_bytes(b"\xff{")
+    channel.flush()
+    assert channel.sent == ["a.1"]
 
 
-def test_the_name_that_the_channel_gave_it_is_kept(post):
-    post.put(1, "a.1")
-    post.flush()
-    assert post.outbox.reference("mail", "a.1") == "name-of-a.1"
-    assert post.outbox.reference("mail", "a.2") == ""
+def test_reference_of_the_channel_is_stored(channel):
+    channel.put(1, "a.1")
+    channel.flush()
+    assert channel.outbox.reference("mail", "a.1") == "name-of-a.1"
+    assert channel.outbox.reference("mail", "a.2") == ""
 
 
-def test_what_lies_in_the_outbox_can_be_read(post):
-    post.put(1, "a.1")
-    [path] = post.outbox.queue("mail").glob("*.json")
+def test_queued_item_is_readable_json(channel):
+    channel.put(1, "a.1")
+    [path] = channel.outbox.queue("mail").glob("*.json")
     assert json.loads(path.read_text())["message"]["subject"] == "a.1"
 
 
-def test_nothing_is_hopeless_while_the_channel_takes_others_or_asks_for_time(post):
-    post.put(1, "a.1")
-    post.clock.forward(days=31)
-    post.failures["a.1"] = DOWN
+def test_working_channel_expires_nothing(channel):
+    channel.put(1, "a.1")
+    channel.clock.forward(days=31)
+    channel.failures["a.1"] = DOWN
     for _ in range(MIN_TRIES_BEFORE_ABANDON):
-        post.clock.forward(hours=1)
-        attempts = post.flush()
-    (old,) = post.outbox.find_expired("mail", attempts)
-    assert old.message.id == "a.1"
-    post.clock.forward(hours=1)
-    post.put(2, "b.1")
-    attempts = post.flush()
+        channel.clock.forward(hours=1)
+        attempts = channel.flush()
+    (expired,) = channel.outbox.find_expired("mail", attempts)
+    assert expired.message.id == "a.1"
+    channel.clock.forward(hours=1)
+    channel.put(2, "b.1")
+    attempts = channel.flush()
     assert [attempt.error for attempt in attempts] == [DOWN, None]
-    assert post.outbox.find_expired("mail", attempts) == []
-    assert post.outbox.find_expired("mail", []) == []
-    post.clock.forward(hours=1)
-    post.failures["a.1"] = Undelivered("later", retry_after=60)
-    assert post.outbox.find_expired("mail", post.flush()) == []
+    assert channel.outbox.find_expired("mail", attempts) == []
+    assert channel.outbox.find_expired("mail", []) == []
+    channel.clock.forward(hours=1)
+    channel.failures["a.1"] = Undelivered("later", retry_after=60)
+    assert channel.outbox.find_expired("mail", channel.flush()) == []

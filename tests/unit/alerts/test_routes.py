@@ -1,4 +1,4 @@
-"""Who is told of what, and when."""
+"""Routes: which channels get an alert, and when."""
 
 import time
 from datetime import UTC, datetime
@@ -16,53 +16,55 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 TWO = {"mail": {"kind": "file", "path": "a"}, "team": {"kind": "file", "path": "b"}}
 
 
-def noted(before, after, at=NOON, **more):
+def make_transition(before, after, at=NOON, **more):
     transition = Transition(id="abc.1", finding=finding(after, **more), before=before, at=at)
     return AlertTransition(transition=transition, opened=at, was="")
 
 
-def told(rules, each, thread=None):
+def route(rules, transition, thread=None):
     site = AlertSettings.model_validate({"channels": TWO, **rules})
-    return find_destinations(each, site, site.channels, thread)
+    return find_destinations(transition, site, site.channels, thread)
 
 
-def by(*routes):
+def with_routes(*routes):
     return {"routes": routes}
 
 
-def test_without_routes_everything_goes_everywhere():
-    assert list(told({}, noted(Level.OK, Level.WARNING))) == ["mail", "team"]
+def test_default_route_is_every_channel():
+    assert list(route({}, make_transition(Level.OK, Level.WARNING))) == ["mail", "team"]
 
 
-def test_without_channels_it_goes_to_a_file_of_the_site(tmp_path):
+def test_default_channel_is_a_file_of_the_site(tmp_path):
     [(name, table)] = select_channels(AlertSettings(), SiteDir(tmp_path)).items()
     assert (name, table.path) == ("log", f"{tmp_path}/alerts/alerts.log")
 
 
-def test_a_route_for_what_is_critical_takes_no_warnings():
-    only_critical = by({"channels": ("mail",), "level": "critical"})
-    assert told(only_critical, noted(Level.OK, Level.WARNING)) == {}
-    assert list(told(only_critical, noted(Level.WARNING, Level.CRITICAL))) == ["mail"]
+def test_critical_route_takes_no_warnings():
+    only_critical = with_routes({"channels": ("mail",), "level": "critical"})
+    assert route(only_critical, make_transition(Level.OK, Level.WARNING)) == {}
+    assert list(route(only_critical, make_transition(Level.WARNING, Level.CRITICAL))) == ["mail"]
 
 
-def test_who_was_told_that_it_is_critical_is_told_that_it_is_over():
-    assert list(told(by({"channels": ("mail",), "level": "critical"}), noted(Level.CRITICAL, Level.OK))) == ["mail"]
+def test_critical_route_gets_the_recovery():
+    assert list(
+        route(with_routes({"channels": ("mail",), "level": "critical"}), make_transition(Level.CRITICAL, Level.OK))
+    ) == ["mail"]
 
 
-def test_who_was_told_of_an_incident_is_told_how_it_goes_on_by_whatever_steps():
-    rules = by({"channels": ("mail",), "level": "critical"})
+def test_channel_of_an_incident_gets_its_recovery():
+    rules = with_routes({"channels": ("mail",), "level": "critical"})
     thread = Thread(at=NOON, roots={"mail": "abc.1"})
-    assert list(told(rules, noted(Level.WARNING, Level.OK), thread)) == ["mail"]
+    assert list(route(rules, make_transition(Level.WARNING, Level.OK), thread)) == ["mail"]
 
 
-def test_what_is_unknown_for_long_is_as_a_warning():
-    assert list(told(by({"channels": ("mail",)}), noted(Level.OK, Level.UNKNOWN))) == ["mail"]
+def test_unknown_is_routed_like_a_warning():
+    assert list(route(with_routes({"channels": ("mail",)}), make_transition(Level.OK, Level.UNKNOWN))) == ["mail"]
 
 
 def test_routes_by_train_and_by_key():
-    rules = by({"channels": ("mail",), "trains": ("big-*",)}, {"channels": ("team",), "keys": ("fs_quota/*",)})
-    assert list(told(rules, noted(Level.OK, Level.CRITICAL, train="big-1"))) == ["mail"]
-    assert list(told(rules, noted(Level.OK, Level.CRITICAL, train="", key="fs_quota/scratch"))) == ["team"]
+    rules = with_routes({"channels": ("mail",), "trains": ("big-*",)}, {"channels": ("team",), "keys": ("fs_quota/*",)})
+    assert list(route(rules, make_transition(Level.OK, Level.CRITICAL, train="big-1"))) == ["mail"]
+    assert list(route(rules, make_transition(Level.OK, Level.CRITICAL, train="", key="fs_quota/scratch"))) == ["team"]
 
 
 @pytest.mark.parametrize(
@@ -74,30 +76,30 @@ def test_routes_by_train_and_by_key():
         (datetime(2026, 6, 2, 5, 0, tzinfo=UTC), None),
     ],
 )
-def test_in_quiet_hours_a_warning_waits_for_their_end(at, sent):
-    rules = {"time_zone": "Europe/Paris"} | by({"channels": ("mail",), "quiet": "22:00-07:00"})
-    assert told(rules, noted(Level.OK, Level.WARNING, at)) == {"mail": sent}
+def test_warning_waits_for_the_end_of_quiet_hours(at, sent):
+    rules = {"time_zone": "Europe/Paris"} | with_routes({"channels": ("mail",), "quiet": "22:00-07:00"})
+    assert route(rules, make_transition(Level.OK, Level.WARNING, at)) == {"mail": sent}
 
 
 @pytest.mark.parametrize(("hour", "minute", "waits"), [(10, 59, False), (11, 0, True), (13, 29, True), (13, 30, False)])
 def test_quiet_hours_may_lie_within_one_day(hour, minute, waits):
-    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"})
+    rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"})
     end = NOON.replace(hour=13, minute=30)
     at = NOON.replace(hour=hour, minute=minute)
-    assert told(rules, noted(Level.OK, Level.WARNING, at)) == {"mail": end if waits else None}
+    assert route(rules, make_transition(Level.OK, Level.WARNING, at)) == {"mail": end if waits else None}
 
 
-def test_what_is_critical_does_not_wait():
-    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"})
-    assert told(rules, noted(Level.OK, Level.CRITICAL)) == {"mail": None}
+def test_critical_ignores_quiet_hours():
+    rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"})
+    assert route(rules, make_transition(Level.OK, Level.CRITICAL)) == {"mail": None}
 
 
-def test_of_two_routes_to_one_channel_the_sooner_counts():
-    rules = {"time_zone": "UTC"} | by({"channels": ("mail",), "quiet": "11:00-13:30"}, {"channels": ("mail",)})
-    assert told(rules, noted(Level.OK, Level.WARNING)) == {"mail": None}
+def test_earliest_route_to_a_channel_counts():
+    rules = {"time_zone": "UTC"} | with_routes({"channels": ("mail",), "quiet": "11:00-13:30"}, {"channels": ("mail",)})
+    assert route(rules, make_transition(Level.OK, Level.WARNING)) == {"mail": None}
 
 
-def test_the_fallback_is_the_sites_choice_else_the_next_that_does_not_have_it():
+def test_fallback_is_configured_or_the_next_channel():
     site = AlertSettings.model_validate({"channels": TWO, "fallback": "team"})
     assert find_fallback(site, site.channels, "mail", ["mail"]) == "team"
     assert find_fallback(AlertSettings(), ["a", "b", "c"], "a", ["a", "b"]) == "c"
@@ -105,13 +107,13 @@ def test_the_fallback_is_the_sites_choice_else_the_next_that_does_not_have_it():
 
 
 @pytest.mark.parametrize("zone", ["", "Europe/Paris"])
-def test_quiet_hours_end_by_the_clock_of_the_morning_though_it_was_changed_in_the_night(zone, monkeypatch):
+def test_quiet_hours_end_by_local_clock_after_dst(zone, monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Paris")
     time.tzset()
     try:
         evening = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)  # 23:30 in summer time; 07:00 is in winter time
-        rules = {**by({"channels": ("mail",), "quiet": "22:00-07:00"}), "time_zone": zone}
-        moments = told(rules, noted(Level.OK, Level.WARNING, evening))
+        rules = {**with_routes({"channels": ("mail",), "quiet": "22:00-07:00"}), "time_zone": zone}
+        moments = route(rules, make_transition(Level.OK, Level.WARNING, evening))
     finally:
         monkeypatch.undo()
         time.tzset()

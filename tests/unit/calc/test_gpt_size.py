@@ -1,4 +1,4 @@
-"""Model sizes that the documents work out. `pytest tests/unit/calc/test_gpt_size.py`"""
+"""Model sizes against the figures of the documents. `pytest tests/unit/calc/test_gpt_size.py`"""
 
 import pytest
 
@@ -37,18 +37,18 @@ def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> ModelShape:
         (82, 14336, 250880, 206),
     ],
 )
-def test_a_shape_has_as_many_billions_as_the_documents_say(
-    layers: int, hidden: int, vocabulary: int, billions: int
-) -> None:
+def test_shape_has_the_documented_billions(layers: int, hidden: int, vocabulary: int, billions: int) -> None:
     assert round(parameters(shape(layers, hidden, vocabulary=vocabulary)) / 1e9) == billions
 
 
-def test_the_145b_of_the_table_of_sizes_is_a_146b_and_the_prequels_own_formula_says_so() -> None:
+def test_145b_of_the_size_table_is_146b() -> None:
+    """The size table says 145B; the formula of the prequel gives 146B."""
     assert parameters(shape(80, 12288)) == 145_610_674_176
     assert approximate_parameters(shape(80, 12288)) == 145_610_674_176 - 2 * 12288
 
 
-def test_the_530b_is_530b_although_the_prequel_pastes_the_310b_line_under_it() -> None:
+def test_530b_shape_is_530b() -> None:
+    """The prequel repeats the line of the 310B below the 530B."""
     assert round(parameters(shape(105, 20480)) / 1e9) == 530
     assert round(shape(105, 20480).ratio) == 195
     assert round(parameters(shape(96, 16384)) / 1e9) == 310
@@ -58,19 +58,30 @@ def test_the_530b_is_530b_although_the_prequel_pastes_the_310b_line_under_it() -
 @pytest.mark.parametrize(
     ("layers", "hidden", "ratio"),
     [
-        (80, 14336, 179), (96, 13312, 138), (112, 12288, 109), (96, 12288, 128), (80, 12288, 153), (106, 12288, 115),
-        (100, 12288, 122), (82, 13312, 162), (94, 13312, 141), (70, 14336, 204), (82, 14336, 174),
+        (80, 14336, 179),
+        (96, 13312, 138),
+        (112, 12288, 109),
+        (96, 12288, 128),
+        (80, 12288, 153),
+        (106, 12288, 115),
+        (100, 12288, 122),
+        (82, 13312, 162),
+        (94, 13312, 141),
+        (70, 14336, 204),
+        (82, 14336, 174),
     ],
-)  # fmt: skip
-def test_the_ratio_is_hidden_over_layers(layers: int, hidden: int, ratio: int) -> None:
+)
+def test_ratio_is_hidden_over_layers(layers: int, hidden: int, ratio: int) -> None:
     assert int(shape(layers, hidden).ratio) == ratio
 
 
-def test_the_ratio_of_the_104b_is_181_where_the_table_of_sizes_has_180() -> None:
+def test_ratio_of_the_104b_is_181() -> None:
+    """The size table says 180."""
     assert shape(64, 11600).ratio == 181.25
 
 
-def test_the_table_of_sizes_rounds_the_ratios_that_its_formula_cuts_off() -> None:
+def test_size_table_rounds_the_ratios() -> None:
+    """The formula of the size table truncates; the printed ratios are rounded."""
     for layers, hidden, cut, rounded in ((80, 12288, 153, 154), (96, 13312, 138, 139)):
         assert (int(shape(layers, hidden).ratio), round(shape(layers, hidden).ratio)) == (cut, rounded)
 
@@ -79,35 +90,33 @@ def test_the_table_of_sizes_rounds_the_ratios_that_its_formula_cuts_off() -> Non
     ("layers", "hidden", "billions"),
     [(8, 14400, 20), (10, 14336, 25), (20, 14336, 50), (40, 14336, 100), (80, 10240, 100), (80, 12288, 145)],
 )
-def test_the_sizes_told_of_the_runs_that_hung_are_those_of_the_layers_alone(
-    layers: int, hidden: int, billions: int
-) -> None:
+def test_sizes_of_hung_runs_count_the_layers_only(layers: int, hidden: int, billions: int) -> None:
     assert layers * block_parameters(shape(layers, hidden)) / 1e9 == pytest.approx(billions, rel=0.015)
 
 
-def test_bloom_has_exactly_the_parameters_that_it_was_published_with() -> None:
+def test_bloom_has_the_published_parameters() -> None:
     assert parameters(PUBLISHED["bloom"]) == 176_247_271_424
 
 
-def test_both_formulas_agree_but_for_the_final_norm() -> None:
+def test_formulas_differ_by_the_final_norm_only() -> None:
     for model_shape in PUBLISHED.values():
         if model_shape.positions:
             assert parameters(model_shape) - approximate_parameters(model_shape) == 2 * model_shape.hidden
 
 
-def test_one_layer_and_the_embedding_of_the_104b_are_those_of_the_prequel() -> None:
+def test_layer_and_embedding_of_the_104b() -> None:
     assert block_parameters(shape(64, 11600)) == 1_614_870_800
     assert embedding_parameters(shape(64, 11600)) == 582_981_200
     assert (1_614_870_800 / 4, 582_981_200 / 4) == (403_717_700, 145_745_300)
 
 
-def test_the_embedding_of_the_206b_is_about_as_large_as_a_layer() -> None:
+def test_embedding_of_the_206b_is_as_large_as_a_layer() -> None:
     wide = shape(96, 13312, vocabulary=150257)
     assert embedding_parameters(wide) == 2_000_221_184 == 4 * 500_055_296
     assert embedding_parameters(wide) / block_parameters(wide) == pytest.approx(1, abs=0.1)
 
 
-def test_the_layer_of_the_206b_is_the_full_one_where_the_prequel_prints_a_quarter_beside_it() -> None:
+def test_layer_of_the_206b_is_not_a_quarter() -> None:
     # "12*h**2 + 13*h: 2_126_685_184 / 4 (TP=4)  => 531_671_296", and then "4*531_671_296" for four layers
     wide = shape(96, 13312, vocabulary=150257)
     assert block_parameters(wide) == 2_126_685_184
@@ -116,7 +125,7 @@ def test_the_layer_of_the_206b_is_the_full_one_where_the_prequel_prints_a_quarte
     assert (block_parameters(wide) / 2, block_parameters(wide) / 2 * 18) == (1_063_342_592, 19_140_166_656)
 
 
-def test_all_that_is_wrong_with_a_shape_is_told_at_once() -> None:
+def test_all_problems_of_a_shape_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         ModelShape(layers=0, hidden=-1, heads=1, vocabulary=10)
     assert caught.value.message == (
@@ -124,6 +133,6 @@ def test_all_that_is_wrong_with_a_shape_is_told_at_once() -> None:
     )
 
 
-def test_hidden_has_to_divide_by_the_heads() -> None:
+def test_hidden_must_divide_by_the_heads() -> None:
     with pytest.raises(InputError, match="hidden 100 does not divide by 3 heads"):
         ModelShape(layers=1, hidden=100, heads=3, vocabulary=10)

@@ -1,4 +1,4 @@
-"""Bytes per GPU that the documents work out. `pytest tests/unit/calc/test_gpu_memory.py`"""
+"""Bytes per GPU against the figures of the documents. `pytest tests/unit/calc/test_gpu_memory.py`"""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ ONE = Topology(tp=4, pp=32, dp=1)
 BLOOM = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True)
 
 
-def test_an_80b_model_needs_23_gpus_of_80_gb_to_train_and_3_to_infer() -> None:
+def test_80b_model_needs_23_gpus_to_train_and_3_to_infer() -> None:
     assert gpu_memory.least_gpus(billions=80, gpu_gb=80) == 23
     assert gpu_memory.least_gpus(billions=80, gpu_gb=80, training=False) == 3
 
@@ -24,21 +24,21 @@ def test_mixed_precision_with_adam_is_18_bytes_a_parameter() -> None:
     assert sum(gpu_memory.states_bytes(ONE)) == 18
 
 
-def test_a_gpu_of_the_104b_holds_17_gb_with_the_embedding_and_15_gb_without() -> None:
+def test_104b_takes_17_gb_with_the_embedding_and_15_without() -> None:
     first, second, *_ = gpu_memory.stages(SMALL, ONE, batch=2048)
     assert (first.parameters, second.parameters) == (953_180_700, 807_435_400)
     assert first.states == 17_157_252_600
     assert second.states == 14_533_837_200
 
 
-def test_what_the_104b_was_seen_to_take_leaves_4_gb_for_activations_with_the_embedding_and_2_without() -> None:
+def test_104b_leaves_4_or_2_gb_for_activations() -> None:
     first, second, *_ = gpu_memory.stages(SMALL, ONE, batch=2048)
     on_a_v100 = 1271 * 2**20
     assert 22 - (first.states + on_a_v100) / 1e9 == pytest.approx(3.5, abs=0.05)  # the prequel says 4
     assert 18 - (second.states + on_a_v100) / 1e9 == pytest.approx(2.1, abs=0.05)
 
 
-def test_the_199b_leaves_28_gb_for_activations_where_the_embedding_is() -> None:
+def test_199b_leaves_28_gb_for_activations() -> None:
     shape = ModelShape(layers=80, hidden=14336, heads=64, vocabulary=150257)
     first, second, *_ = gpu_memory.stages(shape, Topology(tp=8, pp=10, dp=4, zero=0), batch=2048)
     assert (second.states / 1e9, first.states / 1e9) == (pytest.approx(44, abs=0.5), pytest.approx(50, abs=1))
@@ -51,7 +51,8 @@ def test_94_layers_and_two_slots_are_four_on_each_of_24_stages() -> None:
     assert layers_of_stages(shape, Topology(tp=4, pp=24, dp=4, embedding_slots=True)) == [3, *[4] * 22, 3]
 
 
-def test_accumulating_gradients_in_fp32_takes_4_bytes_a_parameter_more_and_zero_does_not_share_them_out() -> None:
+def test_fp32_gradients_take_4_more_bytes_a_parameter() -> None:
+    """ZeRO does not shard the accumulated gradients."""
     kinds = {name: gpu_memory.states_bytes(replace(BLOOM, precision=name)) for name in ("fp16", "bf16-optimizer")}
     assert kinds["bf16-optimizer"][1] - kinds["fp16"][1] == 4
 
@@ -60,7 +61,7 @@ def test_fp32_with_adam_is_16_bytes_a_parameter() -> None:
     assert gpu_memory.PRECISIONS["fp32"].total == 4 + 4 + 8
 
 
-def test_the_last_stage_holds_the_tied_embedding_too_and_the_logits() -> None:
+def test_last_stage_holds_tied_embedding_and_logits() -> None:
     first, *_, last = gpu_memory.stages(SMALL, ONE, batch=2048)
     assert last.parameters == first.parameters
     assert last.output == 2048 * 50257 / 4 * 10
@@ -77,7 +78,7 @@ def test_the_last_stage_holds_the_tied_embedding_too_and_the_logits() -> None:
         (13312, 150257, 4500.50, 4785.04),
     ],
 )
-def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_prints_gb(
+def test_eighth_has_the_bytes_of_the_prequel(
     hidden: int, vocabulary: int, embedding_mb: float, block_mb: float
 ) -> None:
     shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
@@ -95,7 +96,7 @@ def test_a_share_of_eight_has_the_bytes_of_the_prequel_which_are_mb_though_it_pr
         (13312, 150257, (2000.22, 36003.98), (2126.69, 38280.33)),
     ],
 )
-def test_the_whole_has_the_millions_and_the_mb_of_the_prequel(
+def test_whole_model_has_the_millions_of_the_prequel(
     hidden: int, vocabulary: int, embedding: tuple[float, float], block: tuple[float, float]
 ) -> None:
     shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
@@ -109,39 +110,39 @@ def test_the_whole_has_the_millions_and_the_mb_of_the_prequel(
 @pytest.mark.parametrize(
     ("hidden", "layers", "gigabytes"), [(12288, 10, 40), (16384, 6, 44), (20480, 3, 34), (14336, 8, 44)]
 )
-def test_so_many_layers_of_a_stage_hold_about_half_a_gpu(hidden: int, layers: int, gigabytes: int) -> None:
+def test_layers_of_a_stage_take_half_a_gpu(hidden: int, layers: int, gigabytes: int) -> None:
     # For the 530B the prequel prints "6*7.3 = ~33.9GB": the 310B's factors, and the right result of 3 x 11.3.
     shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=50257)
     assert layers * block_parameters(shape) * 18 / 8 / 1e9 == pytest.approx(gigabytes, rel=0.025)
 
 
-def test_zero_shares_out_optimizer_then_gradients_then_weights() -> None:
+def test_zero_shards_optimizer_then_gradients_then_weights() -> None:
     by_stage = [gpu_memory.states_bytes(replace(BLOOM, precision="bf16", zero=zero)) for zero in range(4)]
     assert by_stage == [(2, 4, 12), (2, 4, 1.5), (2, 0.5, 1.5), (0.25, 0.5, 1.5)]
 
 
-def test_recomputation_holds_one_input_a_layer_instead_of_all_activations() -> None:
-    with_it = gpu_memory.fullest(PUBLISHED["bloom"], BLOOM, batch=2048)
+def test_recomputation_stores_one_input_a_layer() -> None:
+    recomputed = gpu_memory.fullest(PUBLISHED["bloom"], BLOOM, batch=2048)
     without = gpu_memory.fullest(PUBLISHED["bloom"], replace(BLOOM, recompute=False), batch=2048)
-    assert with_it.activations < 10 * gpu_memory.GIB < 80 * gpu_memory.GIB < without.activations
+    assert recomputed.activations < 10 * gpu_memory.GIB < 80 * gpu_memory.GIB < without.activations
 
 
-def test_activations_of_a_layer_without_tensor_parallelism_are_those_of_the_paper() -> None:
+def test_activations_of_a_layer_match_the_paper() -> None:
     gpt3 = PUBLISHED["gpt-3"]  # sbh(34 + 5as/h) = 34 + 80 of 2048 x 12288
     alone = gpu_memory.layer_activation_bytes(gpt3, Topology(tp=1, pp=1, dp=1))
     assert alone / (gpt3.sequence * gpt3.hidden) == pytest.approx(34 + 80)
 
 
-def test_the_first_stage_is_the_fullest_for_it_has_the_embedding_and_most_batches_in_flight() -> None:
+def test_first_stage_is_the_fullest() -> None:
     assert gpu_memory.fullest(PUBLISHED["bloom"], BLOOM, batch=2048).stage == 0
 
 
-def test_a_small_batch_does_not_fill_the_pipeline_and_holds_less() -> None:
+def test_small_batch_leaves_the_pipeline_emptier() -> None:
     full, small = (gpu_memory.fullest(PUBLISHED["bloom"], BLOOM, batch=batch).activations for batch in (2048, 16))
     assert small < full / 3
 
 
-def test_78_layers_on_12_stages_leave_one_for_the_last() -> None:
+def test_78_layers_leave_one_for_the_last_of_12_stages() -> None:
     shape = ModelShape(layers=78, hidden=13824, heads=64, vocabulary=250880)
     assert layers_of_stages(shape, Topology(tp=4, pp=12, dp=8)) == [7] * 11 + [1]
 
@@ -150,17 +151,17 @@ def test_70_layers_and_two_slots_are_even_on_12_stages() -> None:
     assert layers_of_stages(PUBLISHED["bloom"], BLOOM) == [5, *[6] * 10, 5]
 
 
-def test_stages_that_get_no_layers_have_none_and_not_fewer() -> None:
+def test_stage_without_layers_has_zero_layers() -> None:
     few = ModelShape(layers=5, hidden=64, heads=1, vocabulary=100)
     assert layers_of_stages(few, Topology(tp=1, pp=6, dp=1, embedding_slots=True)) == [1, 2, 2, 0, 0, 0]
 
 
-def test_a_single_stage_takes_all_layers_with_and_without_slots() -> None:
+def test_single_stage_takes_all_layers() -> None:
     for slots in (False, True):
         assert layers_of_stages(SMALL, Topology(tp=1, pp=1, dp=1, embedding_slots=slots)) == [64]
 
 
-def test_an_unknown_precision_is_told_with_those_that_are_known() -> None:
+def test_unknown_precision_lists_the_known_ones() -> None:
     with pytest.raises(InputError) as caught:
         gpu_memory.states_bytes(replace(ONE, precision="fp8"))
     assert caught.value.message == "precision: 'fp8' is not known"

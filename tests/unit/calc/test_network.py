@@ -1,4 +1,4 @@
-"""Communication that the documents work out. `pytest tests/unit/calc/test_network.py`"""
+"""Communication times against the figures of the documents. `pytest tests/unit/calc/test_network.py`"""
 
 import pytest
 
@@ -9,39 +9,40 @@ from opsctl.errors import InputError
 IDEFICS = {"billions": 80, "sequence": 1024, "batch": 3584, "gpus": 512}
 
 
-def test_idefics_communicates_for_11_s_and_computes_for_18_s() -> None:
+def test_idefics_communicates_11_s_and_computes_18_s() -> None:
     traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
     assert traffic.communication_s == pytest.approx(11, abs=0.5)
     assert traffic.compute_s == pytest.approx(18, abs=0.5)
     assert not traffic.network_bound
 
 
-def test_the_18_s_come_of_250_tflops_where_the_book_has_just_said_234() -> None:
+def test_18_s_of_compute_imply_250_tflops() -> None:
+    """The book says 234 TFLOPs just before."""
     assert network.compute_s(tflops=250, **IDEFICS) == pytest.approx(18.4, abs=0.05)
     assert network.compute_s(tflops=312 * 0.75, **IDEFICS) == pytest.approx(19.6, abs=0.05)
 
 
-def test_at_the_90_tflops_that_it_logged_idefics_computes_for_51_s() -> None:
+def test_idefics_computes_51_s_at_the_logged_90_tflops() -> None:
     assert network.compute_s(tflops=90, **IDEFICS) == pytest.approx(51, abs=0.1)
 
 
 @pytest.mark.parametrize(("gb_s", "seconds"), [(8.5, 56), (212, 2)])
-def test_a_network_five_times_slower_or_faster_takes_56_or_2_s(gb_s: float, seconds: float) -> None:
+def test_five_times_slower_or_faster_network(gb_s: float, seconds: float) -> None:
     assert network.sent_gb(billions=80, zero=3) / gb_s == pytest.approx(seconds, abs=0.5)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 40), (1, 40), (2, 40), (3, 60)])
-def test_10b_in_bf16_send_60_gb_under_zero_3_and_40_under_the_others(zero: int, gigabytes: int) -> None:
+def test_10b_sends_60_gb_under_zero_3_and_40_otherwise(zero: int, gigabytes: int) -> None:
     assert network.sent_gb(billions=10, zero=zero) == gigabytes
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 40), (1, 40), (2, 100), (3, 240)])
-def test_accumulation_costs_nothing_more_under_zero_1(zero: int, gigabytes: int) -> None:
+def test_accumulation_adds_nothing_under_zero_1(zero: int, gigabytes: int) -> None:
     assert network.sent_gb(billions=10, zero=zero, accumulation=4) == gigabytes
 
 
-def test_a_2b_model_is_bound_by_200_gbit_and_not_by_nvlink_although_the_book_says_so_of_both() -> None:
-    # It prints "0.053 > 0.42, so the comms will be slower than compute"; and 0.027 s in its table, at 600 GB/s.
+def test_2b_model_is_bound_by_200_gbit_and_not_by_nvlink() -> None:
+    # The book prints "0.053 > 0.42, so the comms will be slower than compute"; and 0.027 s in a table, at 600 GB/s.
     gradients, compute = 2 * 4 * 2, 65.536 / 156
     assert gradients / 300 == pytest.approx(0.053, abs=0.001)
     assert gradients / 300 < compute
@@ -55,48 +56,50 @@ def test_16_gb_take_an_h100_node_0_035_s() -> None:
 
 
 @pytest.mark.parametrize(("name", "links"), [("V100", 6), ("A100", 12), ("H100", 18)])
-def test_an_nvlink_has_25_gb_s_one_way(name: str, links: int) -> None:
+def test_nvlink_has_25_gb_s_each_way(name: str, links: int) -> None:
     assert accelerator(name).link_gb_s == 25 * links
 
 
-def test_half_of_the_nvlink_that_is_advertised_is_one_way() -> None:
+def test_advertised_nvlink_counts_both_ways() -> None:
     assert 235 / accelerator("A100").link_gb_s == pytest.approx(0.8, abs=0.02)
 
 
-def test_900_gb_s_are_7_2_tbit_s_and_not_the_5_6_that_the_book_has_beside_it() -> None:
+def test_900_gb_s_are_7_2_tbit_s() -> None:
+    """The book prints 5.6 TBit/s."""
     assert 900 * 8 / 1000 == 7.2
 
 
-def test_the_superpods_57_6_are_tb_s_where_the_book_has_gb_s() -> None:
+def test_superpod_has_57_6_tb_s() -> None:
+    """The book prints GB/s."""
     assert 32 * 1.8 == 57.6
 
 
-def test_a_bucket_of_half_a_billion_is_1_gb_in_bf16_and_2_in_fp32() -> None:
-    assert [network.sent_gb(billions=0.5, zero=0, bytes_each=size) / 2 for size in (2, 4)] == [1, 2]
+def test_half_billion_bucket_is_1_gb_in_bf16_and_2_in_fp32() -> None:
+    assert [network.sent_gb(billions=0.5, zero=0, bytes_per_parameter=size) / 2 for size in (2, 4)] == [1, 2]
 
 
-def test_communication_and_compute_of_idefics_make_30_s_of_the_49_that_a_step_took() -> None:
+def test_idefics_step_of_49_s_has_30_s_explained() -> None:
     # The book: "the math checks out as comms + compute are in the ballpark of the measured time"
     traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
     assert traffic.communication_s + traffic.compute_s == pytest.approx(29.7, abs=0.1)
 
 
-def test_23_times_slower_is_against_nvlink_both_ways_and_12_times_against_one_way() -> None:
+def test_nvlink_is_23_times_faster_counting_both_ways() -> None:
     assert (600 / 25, 300 / 25) == (24, 12)
 
 
-def test_below_its_balance_a_run_is_bound_by_the_network() -> None:
+def test_low_arithmetic_intensity_is_network_bound() -> None:
     balance = network.traffic(zero=3, gb_s=1, tflops=250, **IDEFICS).balance_gb_s
     below, above = (network.traffic(zero=3, gb_s=balance * by, tflops=250, **IDEFICS) for by in (0.99, 1.01))
     assert (below.network_bound, above.network_bound) == (True, False)
 
 
-def test_80_percent_of_what_is_sold_is_what_one_gets_and_480_of_800_is_not_that() -> None:
+def test_80_percent_of_800_is_not_480() -> None:
     # The book: "at most 80% of advertised speed. e.g., if you are told you get 800Gbps, expect ~480Gbps"
     assert 0.8 * 800 == 640
     assert 480 / 800 == 0.6
 
 
-def test_an_unknown_stage_is_told() -> None:
+def test_unknown_zero_stage_is_refused() -> None:
     with pytest.raises(InputError, match="zero is 4, needs to be 0, 1, 2 or 3"):
         network.sent_gb(billions=1, zero=4)

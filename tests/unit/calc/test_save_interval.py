@@ -1,4 +1,4 @@
-"""Checkpoints, storage and spares that the documents work out. `pytest tests/unit/calc/test_save_interval.py`"""
+"""Checkpoints, storage and spares against published figures. `pytest tests/unit/calc/test_save_interval.py`"""
 
 import math
 from itertools import islice
@@ -13,7 +13,7 @@ from opsctl.errors import InputError
 HOUR, WEEK = 3600.0, 7 * 86400.0
 
 
-def test_blooms_checkpoints_cost_0_37_percent_and_five_times_slower_2_percent() -> None:
+def test_bloom_checkpoints_cost_0_37_percent() -> None:
     cost = save_interval.cost(interval_s=3 * HOUR, save_s=40, mtbf_s=WEEK)
     assert cost.saving == pytest.approx(0.0037, abs=0.00005)
     assert cost.lost_per_failure_s == 1.5 * HOUR
@@ -24,42 +24,44 @@ def test_blooms_checkpoints_cost_0_37_percent_and_five_times_slower_2_percent() 
     assert 720 * 200 / 3600 == 40
 
 
-def test_bloom_could_have_saved_every_1_93_hours() -> None:
+def test_bloom_optimum_is_1_93_hours() -> None:
     assert save_interval.young(40, WEEK) == pytest.approx(6956, abs=1)
     assert save_interval.daly(40, WEEK) == pytest.approx(6916, abs=1)
     assert save_interval.with_restart(40, WEEK, 0) == pytest.approx(6996, abs=1)
 
 
-def test_a_bloom_checkpoint_is_2_24_tib_of_14_bytes_a_parameter_and_told_as_2_3_tb() -> None:
+def test_bloom_checkpoint_is_2_24_tib() -> None:
+    """The size is 14 bytes a parameter; the book says 2.3 TB."""
     size = save_interval.size_bytes(parameters(PUBLISHED["bloom"]))
     assert size / 2**40 == pytest.approx(2.24, abs=0.01)
     assert size / 1e12 == pytest.approx(2.47, abs=0.01)
 
 
-def test_2_3_tb_every_3_hours_are_18_4_tb_a_day_and_not_the_2_6_that_the_book_prints() -> None:
+def test_2_3_tb_every_3_hours_are_18_4_tb_a_day() -> None:
+    """The book prints 2.6."""
     assert checkpoint_space.per_day(2.3, 3 * HOUR) == pytest.approx(18.4)
 
 
-def test_a_file_of_16_kb_in_a_block_of_16_mb_makes_100_gb_100_tb_and_not_100_mb() -> None:
+def test_small_files_in_large_blocks_waste_space() -> None:
+    """Files of 16 kB in blocks of 16 MB leave room for 100 GB in 100 TB; the book says 100 MB."""
     assert 16_000_000 / 16_000 == 1000
     assert 100e12 / 1000 == 100e9
 
 
-def test_13b_checkpoints_are_0_4_tb_each() -> None:
-    assert checkpoint_space.per_day(4 / 10, 18 * 32) == pytest.approx(
-        60
-    )  # every 18 steps of 32 s, if nobody deletes any
+def test_13b_checkpoint_is_0_4_tb() -> None:
+    # One checkpoint every 18 steps of 32 s, and none is deleted.
+    assert checkpoint_space.per_day(4 / 10, 18 * 32) == pytest.approx(60)
     assert checkpoint_space.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
 
 
-def test_a_quota_is_full_sooner_by_what_cannot_be_relied_upon() -> None:
+def test_unreliable_space_fills_the_quota_sooner() -> None:
     full = checkpoint_space.days_until_full(free=184, size=2.3, interval_s=3 * HOUR)
     assert full == pytest.approx(10)
     assert checkpoint_space.days_until_full(free=184, size=2.3, interval_s=3 * HOUR, reliable=0.8) == pytest.approx(8)
     assert checkpoint_space.fits(free=184, size=2.3, reliable=0.8) == 64
 
 
-def test_the_interval_with_restart_is_where_the_exact_form_has_its_maximum() -> None:
+def test_interval_with_restart_maximizes_the_exact_form() -> None:
     mtbf, save, restart = 3 * HOUR, 60.0, 600.0
     best = save_interval.with_restart(save, mtbf, restart)
 
@@ -70,41 +72,41 @@ def test_the_interval_with_restart_is_where_the_exact_form_has_its_maximum() -> 
     assert effective(best) == pytest.approx(top, abs=0.001)
 
 
-def test_a_save_longer_than_the_time_between_failures_is_no_reason_for_nonsense() -> None:
+def test_save_longer_than_the_mtbf_gives_a_finite_result() -> None:
     assert save_interval.daly(100, 10) == 10
 
 
-def test_failures_cost_no_more_than_all_the_time() -> None:
+def test_failures_cost_at_most_all_the_time() -> None:
     assert save_interval.cost(interval_s=HOUR, save_s=1, mtbf_s=60).failing == 1
 
 
-def test_an_interval_is_at_least_one_step() -> None:
+def test_interval_is_at_least_one_step() -> None:
     assert save_interval.in_steps(10, 105) == 1
     assert save_interval.in_steps(3 * HOUR, 105) == 103
 
 
-def test_metas_mean_times_between_failures_are_1_8_and_0_23_hours() -> None:
+def test_mtbf_of_meta_is_1_8_and_0_23_hours() -> None:
     assert spares.mtbf_hours(16384 // 8, 6.5) == pytest.approx(1.8, abs=0.01)
     assert spares.mtbf_hours(131072 // 8, 6.5) == pytest.approx(0.23, abs=0.01)
 
 
-def test_the_exact_form_gives_what_was_published() -> None:
+def test_exact_form_matches_published_values() -> None:
     mtbf = spares.mtbf_hours(2048, 6.5)
     assert renewal(mtbf_h=mtbf, interval_h=1, restart_h=1 / 12) == pytest.approx(0.714, abs=0.001)
     assert renewal(mtbf_h=mtbf, interval_h=1 / 12, restart_h=1 / 12) == pytest.approx(0.93, abs=0.005)
     assert renewal(mtbf_h=spares.mtbf_hours(512, 6.5), interval_h=1, restart_h=1 / 12) == pytest.approx(0.92, abs=0.005)
 
 
-def test_the_1_over_n_law_does_not_fit_the_small_jobs_of_the_same_paper() -> None:
+def test_1_over_n_law_fails_for_small_jobs() -> None:
     assert spares.mtbf_hours(1, 6.5) / 24 == pytest.approx(154, abs=1)  # 47.7 days were measured at 8 GPUs
     assert spares.mtbf_hours(128, 6.5) == pytest.approx(28.8, abs=0.1)  # 7.9 hours were measured at 1024
 
 
-def test_nothing_is_effective_where_failures_come_a_thousand_times_an_interval() -> None:
+def test_very_frequent_failures_leave_nothing_effective() -> None:
     assert renewal(mtbf_h=0.001, interval_h=10) == 0
 
 
-def test_llama_3s_90_percent_leave_18_minutes_for_each_of_419_failures() -> None:
+def test_llama_3_loses_18_minutes_a_failure() -> None:
     assert 466 - 47 == 419
     assert 148 + 72 + 19 + 17 + 35 + 54 + 32 + 7 + 7 + 6 + 6 + 3 + 3 + 5 * 2 == 419
     between = 54 * 24 / 419
@@ -112,25 +114,25 @@ def test_llama_3s_90_percent_leave_18_minutes_for_each_of_419_failures() -> None
     assert between * (1 - 0.9) * 60 == pytest.approx(18.6, abs=0.1)
 
 
-def test_llama_3s_30_1_percent_for_148_faulty_gpus_is_of_neither_total() -> None:
+def test_llama_3_share_of_faulty_gpus_fits_neither_total() -> None:
     assert pytest.approx(0.353, abs=0.001) == 148 / 419
     assert pytest.approx(0.318, abs=0.001) == 148 / 466
 
 
-def test_byterobusts_97_percent_leave_8_5_minutes_a_failure_at_9600_gpus() -> None:
+def test_byterobust_loses_8_5_minutes_a_failure() -> None:
     between = 2.78 * 16384 / 9600
     assert between * (1 - 0.97) * 60 == pytest.approx(8.5, abs=0.1)
 
 
-def test_four_nodes_in_reserve_of_52_as_bloom_had_are_enough_at_3_failures_per_1000_node_days() -> None:
+def test_four_spares_of_52_nodes_are_enough() -> None:
     out = spares.out_at_once(48, 3, 3)
     assert spares.failures_per_week(48, 3) == pytest.approx(1.008)
     assert spares.spares(out, 0.99) <= 4
     assert (416 - 384) / 8 == 4
-    assert 0.05 < 4 / 52 < 0.10  # the book's share of nodes in reserve
+    assert 0.05 < 4 / 52 < 0.10  # the book's share of spare nodes
 
 
-def test_spares_are_enough_with_the_wanted_confidence_and_one_less_is_not() -> None:
+def test_one_spare_fewer_misses_the_confidence() -> None:
     for mean in (0.3, 2.0, 40.0):
         count = spares.spares(mean, 0.95)
         known = list(islice(spares.enough(mean), count + 1))
@@ -138,18 +140,18 @@ def test_spares_are_enough_with_the_wanted_confidence_and_one_less_is_not() -> N
         assert count == 0 or known[count - 1] < 0.95
 
 
-def test_poisson_and_normal_agree_where_the_one_takes_over_from_the_other() -> None:
+def test_poisson_and_normal_agree_at_the_switch() -> None:
     count = next(n for n, known in enumerate(spares.enough(499.0)) if known >= 0.99)
     assert abs(count - spares.spares(501.0, 0.99)) <= 5
 
 
 @pytest.mark.parametrize("confidence", [0, 1, math.nan])
-def test_no_number_of_spares_gives_certainty(confidence: float) -> None:
+def test_certainty_needs_infinite_spares(confidence: float) -> None:
     with pytest.raises(InputError, match="needs to be between 0 and 1, and neither"):
         spares.spares(1, confidence)
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
         save_interval.cost(interval_s=0, save_s=-1, mtbf_s=math.inf)
     assert caught.value.message == (

@@ -1,4 +1,4 @@
-"""Time, TFLOPs and cost that the documents work out. `pytest tests/unit/calc/test_throughput.py`"""
+"""Time, TFLOPs and cost against the figures of the documents. `pytest tests/unit/calc/test_throughput.py`"""
 
 from pathlib import Path
 
@@ -14,23 +14,24 @@ HOUR = 3600.0
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 
 
-def test_200b_on_300b_tokens_take_105_82_days_of_350_gpus_at_150_tflops() -> None:
+def test_200b_on_300b_tokens_take_105_82_days() -> None:
     days = throughput.training_days(billions=200, tokens_billions=300, gpus=350, tflops=150)
     assert days == pytest.approx(105.82, abs=0.005)
 
 
-def test_and_888_888_89_gpu_hours() -> None:
+def test_105_82_days_are_888_888_89_gpu_hours() -> None:
     assert throughput.gpu_hours(billions=200, tokens_billions=300, tflops=150) == pytest.approx(888_888.89, abs=0.005)
 
 
-def test_400b_tokens_take_a_third_longer_which_are_the_95367_steps_of_the_logs() -> None:
+def test_400b_tokens_take_a_third_longer() -> None:
     days = throughput.training_days(billions=200, tokens_billions=400, gpus=350, tflops=150)
     assert days == pytest.approx(105.82 * 4 / 3, abs=0.01)
     assert round(95367 * 2048 * 2048 / 1e9) == 400
 
 
-def test_the_prequels_log_lines_agree_with_themselves() -> None:
-    lines = [line for text in LOG.read_text().splitlines() if (line := parse(text))]
+def test_log_lines_of_the_prequel_are_consistent() -> None:
+    iterations = [parse(text) for text in LOG.read_text().splitlines()]
+    lines = [line for line in iterations if line]
     assert len(lines) == 2
     for line in lines:
         assert line.global_batch and line.step_s and line.consumed_samples and line.samples_per_s
@@ -38,50 +39,53 @@ def test_the_prequels_log_lines_agree_with_themselves() -> None:
         assert line.global_batch / line.step_s == pytest.approx(line.samples_per_s, abs=0.0006)
 
 
-def test_a_week_at_the_peak_is_two_at_half_of_it() -> None:
+def test_half_the_peak_doubles_the_time() -> None:
     week = throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=312)
     assert week == pytest.approx(7, abs=0.001)
     assert throughput.training_days(billions=10, tokens_billions=294.84, gpus=125, tflops=156) == 2 * week
 
 
-def test_784_samples_in_32_s_leave_145m_samples_82_days_of_20_hours_and_half_as_many_on_twice_the_nodes() -> None:
+def test_145m_samples_left_take_82_tasks_of_20_hours() -> None:
     rate = 784 / 32
     assert rate == 24.5
     steps = 145_000_000 / 784
-    left = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
-    assert left.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
-    assert left.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
+    remaining = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
+    assert remaining.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
+    assert remaining.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
     for faster, days in ((2, 41), (4, 20.5)):
         assert throughput.time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(
             days, abs=0.2
         )
 
 
-def test_the_exact_formula_is_four_times_the_forward_of_the_book_and_the_output_layer() -> None:
+def test_exact_formula_is_four_forwards_and_the_output_layer() -> None:
     # forward of a layer: 24Bsh² + 4Bs²h; the output layer, 2BsVh, is not recomputed
     shape, batch = PUBLISHED["bloom"], 2048
     s, h = shape.sequence, shape.hidden
     layer, output = 24 * batch * s * h**2 + 4 * batch * s**2 * h, 2 * batch * s * shape.vocabulary * h
-    whole = {again: throughput.step_tflop(shape, batch=batch, gpus=1, recompute=again) for again in (True, False)}
+    whole = {
+        recompute: throughput.step_tflop(shape, batch=batch, gpus=1, recompute=recompute) for recompute in (True, False)
+    }
     assert whole[True] == pytest.approx((4 * shape.layers * layer + 3 * output) / 1e12)
     assert whole[False] == pytest.approx((3 * shape.layers * layer + 3 * output) / 1e12)
 
 
-def test_155_tflops_are_half_of_an_a100_and_the_books_formula_with_its_batch_in_parts_is_the_same() -> None:
+def test_155_tflops_are_half_of_an_a100() -> None:
     assert 155 / accelerator("A100").tflops == pytest.approx(0.5, abs=0.005)
     whole = throughput.estimated_tflops(billions=176, sequence=2048, batch=2 * 8 * 128, seconds=105, gpus=48 * 8)
     assert whole == pytest.approx(176 * 4 * 2 * 2048 * 2 * 8 * 128 / (105 * 48 * 8 * 1000))
 
 
-def test_an_a100_is_2_5_v100s_and_an_h100_8_of_them_or_3_a100s() -> None:
+def test_accelerators_compare_as_in_the_book() -> None:
     v100, a100, h100 = (accelerator(name) for name in ("V100", "A100", "H100"))
     assert round(a100.tflops / v100.tflops, 1) == 2.5
     assert round(h100.tflops / v100.tflops) == 8
     assert round(h100.tflops / a100.tflops) == 3
-    assert [2 * each.link_gb_s for each in (v100, a100, h100)] == [300, 600, 900]  # the book counts both ways
+    assert [2 * gpu.link_gb_s for gpu in (v100, a100, h100)] == [300, 600, 900]  # the book counts both ways
 
 
-def test_in_fp8_an_h100_is_16_v100s_and_not_the_18_that_the_book_says() -> None:
+def test_h100_in_fp8_is_16_v100s() -> None:
+    """The book says 18."""
     assert 2 * accelerator("H100").tflops / accelerator("V100").tflops == pytest.approx(15.8, abs=0.05)
 
 
@@ -89,66 +93,71 @@ def test_624_tflop_in_4_s_are_half_of_an_a100() -> None:
     assert 624 / 4 / accelerator("A100").tflops == 0.5
 
 
-def test_the_books_one_liner_for_a_52b_model_gives_107_tflops() -> None:
+def test_52b_model_of_the_book_reaches_107_tflops() -> None:
     reached = throughput.estimated_tflops(billions=52, sequence=2048, batch=1024, seconds=127, gpus=64)
     assert reached == pytest.approx(107.3, abs=0.1)
 
 
-def test_without_recomputation_three_passes_count_instead_of_four() -> None:
-    with_it, without = (
+def test_no_recomputation_counts_three_passes() -> None:
+    recomputed, without = (
         throughput.estimated_tflops(billions=1, sequence=1, batch=1, seconds=1, gpus=1, recompute=recompute)
         for recompute in (True, False)
     )
-    assert without / with_it == 0.75
+    assert without / recomputed == 0.75
 
 
-def test_bloom_used_about_half_of_its_a100s_and_recomputed_a_quarter_of_that() -> None:
+def test_bloom_used_half_of_its_a100s() -> None:
     used = throughput.utilisation(PUBLISHED["bloom"], batch=2048, seconds=105, gpus=384, peak=312, recompute=True)
     assert used.hfu == pytest.approx(0.48, abs=0.005)
     assert used.mfu / used.hfu == pytest.approx(0.75, abs=0.01)
 
 
-def test_peaks_are_those_without_sparsity() -> None:
+def test_peaks_exclude_sparsity() -> None:
     peaks = {name: accelerator.tflops for name, accelerator in ACCELERATORS.items()}
     assert {name: peaks[name] for name in ("V100", "A100", "H100", "H200", "MI250X", "MI300X")} == {
-        "V100": 125, "A100": 312, "H100": 989, "H200": 989, "MI250X": 383, "MI300X": 1307,
-    }  # fmt: skip
+        "V100": 125,
+        "A100": 312,
+        "H100": 989,
+        "H200": 989,
+        "MI250X": 383,
+        "MI300X": 1307,
+    }
 
 
-def test_an_unknown_accelerator_is_told_with_those_that_are_known() -> None:
+def test_unknown_accelerator_lists_the_known_ones() -> None:
     assert accelerator("h100-pcie").tflops == 756
     with pytest.raises(InputError, match="gpu: 'A1000' is not known"):
         accelerator("A1000")
 
 
-def test_without_a_time_limit_the_time_left_is_that_of_the_steps() -> None:
-    left = throughput.time_left(steps=100, step_s=36)
-    assert (left.likely, left.early, left.late, left.attempts) == (HOUR, HOUR, HOUR, 0)
+def test_time_left_without_a_limit_is_the_time_of_the_steps() -> None:
+    remaining = throughput.time_left(steps=100, step_s=36)
+    assert (remaining.likely, remaining.early, remaining.late, remaining.attempts) == (HOUR, HOUR, HOUR, 0)
 
 
-def test_every_task_that_is_to_come_brings_its_start_up_and_the_waits_seen() -> None:
-    # 45 h of steps in tasks of 20 h, half an hour of each for its start: two more tasks after this one
-    left = throughput.time_left(
+def test_later_tasks_add_start_up_and_waits() -> None:
+    # 45 h of steps in tasks of 20 h with a start-up of half an hour: two more tasks after the running one
+    remaining = throughput.time_left(
         steps=1620, step_s=100, attempt_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR]
     )
-    assert left.training == 45 * HOUR
-    assert left.attempts == 2
-    assert left.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
-    assert left.early < left.likely < left.late
-    assert left.early >= (45 + 1 + 2) * HOUR
+    assert remaining.training == 45 * HOUR
+    assert remaining.attempts == 2
+    assert remaining.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
+    assert remaining.early < remaining.likely < remaining.late
+    assert remaining.early >= (45 + 1 + 2) * HOUR
 
 
-def test_the_waits_of_two_tasks_spread_by_root_two_of_one_within_what_was_seen() -> None:
-    left = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+def test_two_waits_spread_by_root_two() -> None:
+    remaining = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
     spread = 1.28155 * 2**0.5 * HOUR
-    assert left.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
-    assert left.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
+    assert remaining.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
+    assert remaining.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
 
 
-def test_nothing_is_left_of_a_train_that_is_done() -> None:
+def test_finished_train_has_nothing_left() -> None:
     assert throughput.time_left(steps=0, step_s=1, attempt_s=HOUR, waits_s=[HOUR]).late == 0
 
 
-def test_a_task_has_to_last_longer_than_its_start_up() -> None:
+def test_task_must_last_longer_than_its_start_up() -> None:
     with pytest.raises(InputError, match=r"a task of 60 s ends before its start-up of 60 s does"):
         throughput.time_left(steps=1, step_s=1, attempt_s=60, start_up_s=60)

@@ -1,4 +1,4 @@
-"""What rules a topology out. `pytest tests/unit/calc/test_topology_search.py`"""
+"""Topologies that can run, and the rules that exclude the others. `pytest tests/unit/calc/test_topology_search.py`"""
 
 from dataclasses import replace
 
@@ -20,19 +20,19 @@ def problems(topology: Topology, *, shape: ModelShape = BLOOM, batch: int = 2048
     return judge(shape, NODES, topology, batch=batch, ramp=sizes).problems
 
 
-def test_what_bloom_was_trained_with_can_run() -> None:
+def test_topology_of_bloom_can_run() -> None:
     assert problems(CHOSEN, ramp="192:16") == ()
 
 
-def test_what_bloom_was_trained_with_is_among_the_first_and_within_3_percent_of_the_best() -> None:
-    found = candidates(BLOOM, NODES, batch=2048, ramp=ramp_sizes(192, 16, 2048), precision="bf16-optimizer")
-    place = next(k for k, candidate in enumerate(found) if candidate.topology == CHOSEN)
-    assert place < 5
-    assert found[place].seconds / found[0].seconds < 1.03
+def test_topology_of_bloom_is_near_the_best() -> None:
+    ranked = candidates(BLOOM, NODES, batch=2048, ramp=ramp_sizes(192, 16, 2048), precision="bf16-optimizer")
+    position = next(k for k, candidate in enumerate(ranked) if candidate.topology == CHOSEN)
+    assert position < 5
+    assert ranked[position].seconds / ranked[0].seconds < 1.03
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "problem"),
     [
         ({"tp": 16, "pp": 6, "dp": 4}, "node: TP 16 crosses nodes of 8 GPUs"),
         ({"tp": 3, "dp": 1}, "heads: 112 heads do not divide by TP 3"),
@@ -43,8 +43,8 @@ def test_what_bloom_was_trained_with_is_among_the_first_and_within_3_percent_of_
         ({"tp": 1, "pp": 1, "dp": 1, "embedding_slots": False}, "memory: 4134 GiB on stage 0, a GPU has 80"),
     ],
 )
-def test_each_rule_says_what_does_not_fit(changed: dict[str, int], said: str) -> None:
-    assert said in problems(replace(CHOSEN, **changed))  # type: ignore[arg-type]  # fields by name
+def test_broken_rule_is_named(changed: dict[str, int], problem: str) -> None:
+    assert problem in problems(replace(CHOSEN, **changed))  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize(
@@ -53,79 +53,83 @@ def test_each_rule_says_what_does_not_fit(changed: dict[str, int], said: str) ->
         (Topology(tp=1, pp=1, dp=8, micro_batch=4), 32, 1),  # the book's "Batch sizes"
         (Topology(tp=2, pp=2, dp=8 // (2 * 2), micro_batch=4), 8, 1),
         (Topology(tp=1, pp=1, dp=8, micro_batch=4), 128, 4),
-        (Topology(tp=1, pp=4, dp=4, micro_batch=8), 1024, 32),  # and its pipeline
+        (Topology(tp=1, pp=4, dp=4, micro_batch=8), 1024, 32),  # the pipeline of the book
         (Topology(tp=2, pp=4, dp=128 * 4 // (2 * 4)), 1024, 16),  # 13B on 128 nodes
-        (Topology(tp=2, pp=4, dp=8), 1024, 128),  # and as it was tuned
+        (Topology(tp=2, pp=4, dp=8), 1024, 128),  # the 13B after tuning
     ],
 )
-def test_the_global_batch_is_micro_batch_times_replicas_times_accumulation(
-    laid: Topology, batch: int, accumulation: int
-) -> None:
+def test_global_batch_is_the_product_of_its_factors(laid: Topology, batch: int, accumulation: int) -> None:
     assert laid.micro_batches(batch) == accumulation
     assert laid.dp * laid.micro_batch * accumulation == batch
 
 
-def test_a_ramp_by_16_keeps_the_13b_at_16_replicas_on_32_nodes() -> None:
+def test_ramp_by_16_keeps_16_replicas() -> None:
     v100 = Cluster(nodes=32, gpus_per_node=4, gpu=accelerator("V100"))
     shape = ModelShape(layers=40, hidden=5120, heads=32, vocabulary=50257)
     ramp = ramp_sizes(16, 16, 1024)
     for nodes, fits in ((32, True), (64, False)):
         topology = Topology(tp=2, pp=4, dp=nodes * 4 // (4 * 2), precision="fp16")
-        said = judge(shape, replace(v100, nodes=nodes), topology, batch=1024, ramp=ramp).problems
-        assert (not any("ramp" in each for each in said)) is fits
+        messages = judge(shape, replace(v100, nodes=nodes), topology, batch=1024, ramp=ramp).problems
+        assert (not any("ramp" in message for message in messages)) is fits
 
 
-def test_the_replica_that_fits_96_gpus_is_there_four_times_on_384() -> None:
+def test_replica_of_96_gpus_fits_four_times_on_384() -> None:
     assert Topology(tp=4, pp=24, dp=1).gpus == 96
     assert Topology(tp=4, pp=24, dp=4).gpus == 384 == NODES.gpus
 
 
-def test_a_gpu_that_is_a_gib_too_small_rules_a_topology_out_and_a_gib_more_does_not() -> None:
+def test_gib_of_gpu_memory_decides() -> None:
     needs = judge(BLOOM, NODES, CHOSEN, batch=2048).memory_gib
-    for there, fits in ((needs - 1, False), (needs + 1, True)):
-        cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=there))
+    for memory_gb, fits in ((needs - 1, False), (needs + 1, True)):
+        cluster = replace(NODES, gpu=replace(NODES.gpu, memory_gb=memory_gb))
         assert (judge(BLOOM, cluster, CHOSEN, batch=2048).problems == ()) is fits
 
 
-def test_a_hidden_size_that_does_not_divide_is_told() -> None:
+def test_indivisible_hidden_size_is_reported() -> None:
     odd = ModelShape(layers=70, hidden=9, heads=9, vocabulary=100)
     assert "hidden: 9 does not divide by TP 4" in problems(CHOSEN, shape=odd)
 
 
-def test_the_96_node_try_fails_for_384_gpus_make_no_number_of_replicas_that_1024_divides_by() -> None:
+def test_96_nodes_have_no_replicas_that_divide_1024() -> None:
+    """This is why the try on 96 nodes failed."""
     shape = ModelShape(layers=40, hidden=5120, heads=32, vocabulary=50257)
     cluster = Cluster(nodes=96, gpus_per_node=4, gpu=accelerator("V100"))
     for tp, pp in ((1, 4), (2, 4), (4, 4), (4, 8)):
         topology = Topology(tp=tp, pp=pp, dp=384 // tp // pp, precision="fp16")
-        said = judge(shape, cluster, topology, batch=1024).problems
-        assert any(each.startswith("batch: 1024 does not divide by DP ") for each in said)
+        messages = judge(shape, cluster, topology, batch=1024).problems
+        assert any(message.startswith("batch: 1024 does not divide by DP ") for message in messages)
 
 
-def test_the_first_step_of_a_ramp_that_does_not_divide_is_told() -> None:
+def test_indivisible_step_of_a_ramp_is_reported() -> None:
     assert "ramp: 400 does not divide by DP 24 x micro batch 1" in problems(
         replace(CHOSEN, pp=4, dp=24, micro_batch=1), batch=1536, ramp="384:16"
     )
 
 
-def test_the_prequels_ramp_needs_replicas_that_divide_its_steps_of_32() -> None:
+def test_ramp_of_the_prequel_limits_the_replicas() -> None:
     sizes = {dp: problems(replace(CHOSEN, dp=dp, micro_batch=1), batch=2016, ramp="32:32") for dp in (4, 6, 8)}
-    assert [dp for dp, said in sizes.items() if not any("ramp" in each for each in said)] == [4, 8]
+    fitting = []
+    for dp, messages in sizes.items():
+        if not any("ramp" in message for message in messages):
+            fitting.append(dp)
+    assert fitting == [4, 8]
 
 
-def test_a_first_batch_that_does_not_fill_the_pipeline_is_noted() -> None:
+def test_batch_that_does_not_fill_the_pipeline_is_noted() -> None:
     # main-1 of the prequel started at 16 and ran at 8 TFLOPs
     notes = judge(BLOOM, NODES, CHOSEN, batch=2048, ramp=ramp_sizes(16, 16, 2048)).notes
     assert "bubble: 1 micro batches do not fill 12 stages at batch 16" in notes
     assert not any("bubble" in note for note in judge(BLOOM, NODES, CHOSEN, batch=2048, ramp=[192]).notes)
 
 
-def test_192_samples_are_the_first_to_fill_blooms_pipeline_and_the_prequels_12_x_2_x_4_is_96_and_not_384() -> None:
+def test_192_samples_fill_the_pipeline_of_bloom() -> None:
+    """The prequel prints 12 x 2 x 4 = 384; the product is 96."""
     assert 12 * 2 * 4 == 96
     assert CHOSEN.micro_batches(192) == CHOSEN.pp
     assert CHOSEN.micro_batches(176) < CHOSEN.pp
 
 
-def test_a_head_size_that_tensor_cores_cannot_tile_is_noted() -> None:
+def test_head_size_off_the_tensor_cores_is_noted() -> None:
     wide = replace(BLOOM, hidden=13824, heads=128)
     assert (
         "head size: 108 is not a multiple of 8, and tensor cores want one"
@@ -133,26 +137,26 @@ def test_a_head_size_that_tensor_cores_cannot_tile_is_noted() -> None:
     )
 
 
-def test_a_hidden_size_off_the_tiles_is_noted() -> None:
+def test_hidden_size_off_the_tiles_is_noted() -> None:
     off = replace(BLOOM, hidden=14400, heads=96)
     notes = judge(off, NODES, replace(CHOSEN, tp=8, pp=6), batch=2048).notes
     assert "tile: hidden / TP = 1800 is not a multiple of 64" in notes
 
 
-def test_small_matrices_leave_processors_idle_in_the_last_wave() -> None:
+def test_small_matrices_waste_the_last_wave() -> None:
     small = ModelShape(layers=12, hidden=768, heads=12, vocabulary=50257)
     assert wave_efficiency(small, NODES, Topology(tp=1, pp=1, dp=1)) < 0.7
     assert wave_efficiency(BLOOM, NODES, CHOSEN) > 0.9
 
 
-def test_a_ramp_has_to_reach_its_batch() -> None:
+def test_ramp_must_reach_its_batch() -> None:
     assert list(ramp_sizes(192, 16, 240)) == [192, 208, 224, 240]
     with pytest.raises(InputError, match="ramp: 192 does not reach 2048 in steps of 100"):
         ramp_sizes(192, 100, 2048)
 
 
-def test_every_candidate_uses_all_gpus_and_those_that_can_run_come_first() -> None:
-    found = candidates(BLOOM, NODES, batch=2048)
-    assert all(candidate.topology.gpus == 384 for candidate in found)
-    can_run = [not candidate.problems for candidate in found]
+def test_candidates_use_all_gpus_and_runnable_come_first() -> None:
+    ranked = candidates(BLOOM, NODES, batch=2048)
+    assert all(candidate.topology.gpus == 384 for candidate in ranked)
+    can_run = [not candidate.problems for candidate in ranked]
     assert can_run == sorted(can_run, reverse=True)

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint`, on files alone: list, verify, prune. What needs torch is in tests/integration/trainer."""
+"""`opsctl checkpoint list`, `verify` and `prune` without torch. The rest: tests/integration/trainer."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.trainer import manifest
-from tests.support.saved_checkpoints import flip, make_train, opsctl, refused, save, shut, steps
+from tests.support.saved_checkpoints import expect_refusal, flip, make_train, make_unreadable, opsctl, save, steps
 
 
 @pytest.fixture
@@ -18,13 +18,13 @@ def run(tmp_path, monkeypatch) -> Path:
     return make_train(tmp_path, monkeypatch)
 
 
-def test_brackets_and_colons_in_a_list_are_what_they_are(run):
+def test_list_prints_brackets_and_colons_literally(run):
     manifest.keep(run / "checkpoints" / "step-0000020", "[/x] a [red] spike :fire:")
     assert "[/x] a [red] spike :fire:" in opsctl("list", "tiny")
 
 
-def test_the_interpreter_that_another_users_train_names_is_not_run(run, monkeypatch):
-    """Whoever may read a checkpoint may export it, by their own Python."""
+def test_python_of_another_users_train_is_not_run(run, monkeypatch):
+    """`export` runs the Python that train.toml names, so only an unwritable file of one's own train is trusted."""
     (run.parent / "torch.py").write_text("raise SystemExit(7)")
     monkeypatch.setenv("PYTHONPATH", str(run.parent))
     program, ran = run / "python", run.parent.parent / "ran"
@@ -44,11 +44,11 @@ def test_the_interpreter_that_another_users_train_names_is_not_run(run, monkeypa
     assert not ran.exists()
 
 
-def test_a_list_tells_size_and_place_of_each(run):
+def test_list_shows_problem_and_topology(run):
     manifest.keep(run / "checkpoints" / "step-0000020", "a spike")
     (run / "checkpoints" / "step-0000030" / "layer_00.pt").unlink()
     rows = json.loads(opsctl("list", "tiny", "--json"))
-    assert [(row["step"], row["kept"], row["problem"]) for row in rows] == [
+    assert [(row["step"], row["keep_reason"], row["problem"]) for row in rows] == [
         (10, "", ""),
         (20, "a spike", ""),
         (30, "", "a file is missing or too short"),
@@ -58,13 +58,13 @@ def test_a_list_tells_size_and_place_of_each(run):
     assert "data=2 pipeline=2" in opsctl("list", "tiny")
 
 
-def test_verify_says_that_there_is_nothing_to_verify(run):
+def test_verify_reports_a_train_without_checkpoints(run):
     for path in (run / "checkpoints").iterdir():
         shutil.rmtree(path)
     assert opsctl("verify", "tiny") == "tiny: no checkpoints\n"
 
 
-def test_verify_names_what_is_damaged_and_exits_1(run):
+def test_verify_names_the_damaged_file_and_exits_1(run):
     assert opsctl("verify", "tiny", "--step", 40) == "step-0000040: verified\n"
     flip(run / "checkpoints" / "step-0000020" / "zero" / "0.weight" / "fp32.pt")
     assert opsctl("verify", "tiny", code=1) == (
@@ -79,20 +79,20 @@ def test_verify_names_what_is_damaged_and_exits_1(run):
     assert caught.value.message == "tiny: no checkpoint of step 50; existing checkpoints: step 10, 20, 30, 40"
 
 
-def test_prune_never_removes_the_last_two_that_verify(run):
+def test_prune_keeps_the_last_two_verified(run):
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     damaged = ["step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"]
-    assert refused("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
+    assert expect_refusal("prune", "tiny", "--keep-last", 2, "--dry-run").out.startswith("tiny: would remove step 10, ")
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert (json.loads(done.out)["removed"], json.loads(done.out)["failed"]) == ([10], damaged)
     assert done.error.message == damaged[0]
     assert "opsctl checkpoint verify tiny" in str(done.error.hint)
     assert steps(run / "checkpoints") == [20, 30, 40]
-    assert refused("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
+    assert expect_refusal("prune", "tiny", "--keep-last", 2).out == "tiny: nothing to remove\n"
 
 
-def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
+def test_prune_keeps_every_nth_and_pinned_checkpoints(run):
     save(run / "checkpoints", 50)
     manifest.keep(run / "checkpoints" / "step-0000010", "a spike")
     done = json.loads(opsctl("prune", "tiny", "--keep-last", 2, "--keep-every", 20, "--json"))
@@ -100,34 +100,34 @@ def test_prune_keeps_every_nth_and_what_is_kept_for_study(run):
 
 
 @pytest.mark.parametrize("name", ["COMPLETE", "manifest.json"])
-def test_one_that_cannot_be_looked_into_keeps_no_verb_from_the_others(run, tmp_path, name):
-    """It is named with what to do, counts for none of the two that stay, and goes nowhere."""
+def test_unreadable_checkpoint_does_not_block_the_others(run, tmp_path, name):
+    """An unreadable checkpoint is reported, is never removed and does not count as one of the two that stay."""
     save(run / "checkpoints", 50)
-    shut(run / "checkpoints" / "step-0000010", name)
-    shut(run / "checkpoints" / "step-0000040", name)
+    make_unreadable(run / "checkpoints" / "step-0000010", name)
+    make_unreadable(run / "checkpoints" / "step-0000040", name)
     rows = json.loads(opsctl("list", "tiny", "--json", code=1))
     assert [row["step"] for row in rows if row["is_unread"] and "File name too long" in row["problem"]] == [10, 40]
     verdicts = json.loads(opsctl("verify", "tiny", "--json", code=1))
     assert [verdict["verdict"] for verdict in verdicts] == ["unknown", "verified", "verified", "unknown", "verified"]
 
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
-    assert json.loads(done.out)["removed"] == [20]  # of 30 and 50 both are needed: 40 may be no good
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
+    assert json.loads(done.out)["removed"] == [20]  # 30 and 50 must stay: 40 cannot be verified
     assert [line.partition(", so it is left alone")[0] for line in json.loads(done.out)["failed"]] == [
         "step-0000010: cannot be read",
         "step-0000040: cannot be read",
     ]
     save(run / "checkpoints", 60)
-    done = refused("offload", "tiny", "--to", tmp_path / "archive", "--json")
-    told = json.loads(done.out)
-    assert (told["copied"], told["removed"]) == ([30, 50, 60], [30])
-    assert [f"step-00000{step}0" in line for step, line in zip((1, 4), told["failed"], strict=True)] == [True, True]
+    done = expect_refusal("offload", "tiny", "--to", tmp_path / "archive", "--json")
+    result = json.loads(done.out)
+    assert (result["copied"], result["removed"]) == ([30, 50, 60], [30])
+    assert [f"step-00000{step}0" in line for step, line in zip((1, 4), result["failed"], strict=True)] == [True, True]
     assert sorted(path.name[-2:] for path in (run / "checkpoints").glob("step-*")) == ["10", "40", "50", "60"]
 
 
-def test_a_removal_that_fails_keeps_the_others_from_nothing(run):
-    """A file has taken the place to which the first is moved."""
+def test_failed_removal_does_not_block_the_others(run):
+    """A file occupies the path to which prune moves the first checkpoint."""
     (run / "checkpoints" / ".removing-step-0000010").write_text("")
-    done = refused("prune", "tiny", "--keep-last", 2, "--json")
+    done = expect_refusal("prune", "tiny", "--keep-last", 2, "--json")
     assert json.loads(done.out)["removed"] == [20]
     assert "step-0000010: cannot be removed: " in done.error.message
     assert steps(run / "checkpoints") == [10, 30, 40]

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint offload`, on files alone."""
+"""`opsctl checkpoint offload` without torch."""
 
 import hashlib
 import json
@@ -28,32 +28,32 @@ def run(tmp_path, monkeypatch) -> Path:
 
 
 def test_offload_copies_all_and_keeps_two(run, tmp_path):
-    place = tmp_path / "archive"
-    text = opsctl("offload", "tiny", "--to", place, "--dry-run")
+    destination = tmp_path / "archive"
+    text = opsctl("offload", "tiny", "--to", destination, "--dry-run")
     assert text.startswith("tiny: would copy step 10, 20, 30, 40, ")
     assert text.endswith("; would remove step 10, 20 here\n")
-    assert not place.exists()
+    assert not destination.exists()
 
-    assert opsctl("offload", "tiny", "--to", place) == (
-        f"tiny: copied step 10, 20, 30, 40 to {place}/tiny; removed step 10, 20 here\n"
+    assert opsctl("offload", "tiny", "--to", destination) == (
+        f"tiny: copied step 10, 20, 30, 40 to {destination}/tiny; removed step 10, 20 here\n"
     )
     assert steps(run / "checkpoints") == [30, 40]
-    assert steps(place / "tiny") == [10, 20, 30, 40]
-    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(place / "tiny")] == [
+    assert steps(destination / "tiny") == [10, 20, 30, 40]
+    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(destination / "tiny")] == [
         [],
         [],
         [],
         [],
     ]
-    assert json.loads(opsctl("list", "tiny", "--json"))[0]["offloaded"] == [f"{place}/tiny"]
+    assert json.loads(opsctl("list", "tiny", "--json"))[0]["offloaded"] == [f"{destination}/tiny"]
 
     save(run / "checkpoints", 50)
-    done = json.loads(opsctl("offload", "tiny", "--to", place, "--json"))
-    assert (done["copied"], done["removed"], done["failed"]) == ([50], [30], [])
+    result = json.loads(opsctl("offload", "tiny", "--to", destination, "--json"))
+    assert (result["copied"], result["removed"], result["failed"]) == ([50], [30], [])
 
 
-def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_stay(run, tmp_path):
-    """Of another version: that it is damaged is not known either."""
+def test_checkpoint_of_another_format_is_not_copied(run, tmp_path):
+    """A checkpoint of another format is neither copied nor counted as one of the two that stay."""
     newest = run / "checkpoints" / "step-0000040"
     text = (newest / "manifest.json").read_text().replace('"format": 1', '"format": 7')
     (newest / "manifest.json").write_text(text)
@@ -67,131 +67,133 @@ def test_one_that_cannot_be_read_is_not_copied_nor_counted_among_the_two_that_st
     assert steps(run / "checkpoints") == [20, 30, 40]
 
 
-def test_a_note_of_copies_that_is_half_written_has_it_copied_again(run, tmp_path):
-    place = tmp_path / "archive"
-    opsctl("offload", "tiny", "--to", place, "--copy-only")
+def test_truncated_note_of_copies_is_copied_again(run, tmp_path):
+    destination = tmp_path / "archive"
+    opsctl("offload", "tiny", "--to", destination, "--copy-only")
     (run / "checkpoints" / "step-0000040" / "OFFLOADED").write_text('{"to": "/arch')
-    assert json.loads(opsctl("offload", "tiny", "--to", place, "--json"))["copied"] == [40]
-    assert json.loads(opsctl("offload", "tiny", "--to", place, "--json"))["copied"] == []
+    assert json.loads(opsctl("offload", "tiny", "--to", destination, "--json"))["copied"] == [40]
+    assert json.loads(opsctl("offload", "tiny", "--to", destination, "--json"))["copied"] == []
 
 
-def test_a_damaged_checkpoint_is_not_copied_and_makes_none_go_that_is_needed(run, tmp_path):
-    place = tmp_path / "archive"
+def test_damaged_checkpoint_is_not_copied(run, tmp_path):
+    destination = tmp_path / "archive"
     flip(run / "checkpoints" / "step-0000040" / "layer_00.pt")
     with pytest.raises(OpsctlError) as caught:
-        opsctl("offload", "tiny", "--to", place)
+        opsctl("offload", "tiny", "--to", destination)
     assert caught.value.message == "step-0000040: layer_00.pt has changed since it was written (SHA-256 differs)"
-    assert steps(place / "tiny") == [10, 20, 30]
+    assert steps(destination / "tiny") == [10, 20, 30]
     assert steps(run / "checkpoints") == [20, 30, 40]
 
 
-def test_another_checkpoint_of_that_step_is_not_overwritten(run, tmp_path):
-    place = tmp_path / "archive"
-    save(place / "tiny", 10, size=7)
+def test_other_checkpoint_of_same_step_is_not_overwritten(run, tmp_path):
+    destination = tmp_path / "archive"
+    save(destination / "tiny", 10, size=7)
     with pytest.raises(OpsctlError) as caught:
-        opsctl("offload", "tiny", "--to", place, "--copy-only")
-    assert caught.value.message == f"{place}/tiny/step-0000010 is another checkpoint of the same step"
-    assert steps(place / "tiny") == [10, 20, 30, 40]
+        opsctl("offload", "tiny", "--to", destination, "--copy-only")
+    assert caught.value.message == f"{destination}/tiny/step-0000010 is another checkpoint of the same step"
+    assert steps(destination / "tiny") == [10, 20, 30, 40]
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 
 
-def test_cut_off_amid_a_file_it_goes_on_where_it_was(run, tmp_path):
-    """Killed twice; what has its name at the destination is always whole, and what is there is not copied again."""
-    place = tmp_path / "archive"
+def test_interrupted_copy_is_resumed(run, tmp_path):
+    """The copy is killed twice. A file under its final name is always whole and is not copied again."""
+    destination = tmp_path / "archive"
     save(run / "checkpoints", 50, size=50_000)
-    words = ["checkpoint", "offload", "tiny", "--to", str(place)]
+    words = ["checkpoint", "offload", "tiny", "--to", str(destination)]
     argv = [sys.executable, "-m", "opsctl", *words]
-    part = place / "tiny" / ".offloading-step-0000050"
+    part = destination / "tiny" / ".offloading-step-0000050"
     for whole in (1, 2):
         killed = subprocess.run(
             [sys.executable, "-P", KILLED_AMID_A_COPY, "2", *words], capture_output=True, check=False
         )
         assert (killed.returncode, len(list(part.rglob("*.pt")))) == (-signal.SIGXFSZ, whole + 1), killed.stderr
-        for checkpoint in manifest.list_checkpoints(place / "tiny"):
+        for checkpoint in manifest.list_checkpoints(destination / "tiny"):
             assert manifest.verify(checkpoint.path) == []
     *whole, _ = sorted(part.rglob("*.pt"), key=lambda path: path.stat().st_mtime_ns)  # the last was cut
     written = {path.relative_to(part): path.stat().st_mtime_ns for path in whole}
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert done.stdout == f"tiny: copied step 50 to {place}/tiny; removed step 10, 20, 30 here\n"
-    copied = place / "tiny" / "step-0000050"
+    result = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert result.stdout == f"tiny: copied step 50 to {destination}/tiny; removed step 10, 20, 30 here\n"
+    copied = destination / "tiny" / "step-0000050"
     assert manifest.verify(copied) == []
     assert not part.exists()
     assert {name: (copied / name).stat().st_mtime_ns for name in written} == written
 
 
-def test_what_a_cut_left_damaged_is_copied_anew(run, tmp_path):
-    place = tmp_path / "archive"
-    part = place / "tiny" / ".offloading-step-0000010"
+def test_damaged_partial_copy_is_copied_again(run, tmp_path):
+    destination = tmp_path / "archive"
+    part = destination / "tiny" / ".offloading-step-0000010"
     part.mkdir(parents=True)
     (part / "layer_00.pt").write_bytes((run / "checkpoints" / "step-0000010" / "layer_00.pt").read_bytes())
     flip(part / "layer_00.pt")
-    opsctl("offload", "tiny", "--to", place)
-    assert manifest.verify(place / "tiny" / "step-0000010") == []
+    opsctl("offload", "tiny", "--to", destination)
+    assert manifest.verify(destination / "tiny" / "step-0000010") == []
 
 
-def test_a_copy_that_no_longer_verifies_takes_nothing_away_here(run, tmp_path):
-    place = tmp_path / "archive"
-    opsctl("offload", "tiny", "--to", place, "--copy-only")
-    flip(place / "tiny" / "step-0000010" / "layer_00.pt")
-    (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # cut off before it was noted
-    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 is not what was copied: .*layer_00.pt has ch"):
-        opsctl("offload", "tiny", "--to", place)
+def test_damaged_copy_removes_no_local_checkpoint(run, tmp_path):
+    destination = tmp_path / "archive"
+    opsctl("offload", "tiny", "--to", destination, "--copy-only")
+    flip(destination / "tiny" / "step-0000010" / "layer_00.pt")
+    (run / "checkpoints" / "step-0000010" / "OFFLOADED").unlink()  # as if killed before the note was written
+    with pytest.raises(OpsctlError, match=r"tiny/step-0000010 differs from the original: .*layer_00.pt has ch"):
+        opsctl("offload", "tiny", "--to", destination)
     assert steps(run / "checkpoints") == [10, 30, 40]
 
 
-def test_a_full_destination_is_said_and_nothing_goes(run, tmp_path):
-    place = tmp_path / "archive"
-    place.mkdir()
+def test_full_destination_removes_nothing(run, tmp_path):
+    destination = tmp_path / "archive"
+    destination.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", place], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", destination], check=False, capture_output=True
     )
     if mounted.returncode:
         pytest.skip("needs to mount")
     try:
         with pytest.raises(OpsctlError, match="No space left on device"):
-            opsctl("offload", "tiny", "--to", place)
+            opsctl("offload", "tiny", "--to", destination)
         assert steps(run / "checkpoints")[-2:] == [30, 40]
-        assert all(manifest.verify(checkpoint.path) == [] for checkpoint in manifest.list_checkpoints(place / "tiny"))
+        assert all(
+            manifest.verify(checkpoint.path) == [] for checkpoint in manifest.list_checkpoints(destination / "tiny")
+        )
     finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
+        subprocess.run(["umount", "--lazy", destination], check=True)
 
 
-def rsync(place: Path) -> tuple[str, ...]:
-    push = f"rsync -a --mkpath --files-from={{files}} {{source}} {shlex.quote(str(place))}/{{train}}/{{name}}/"
-    return ("--push", push, "--sums", SUMS.format(place=place))
+def rsync(destination: Path) -> tuple[str, ...]:
+    push = f"rsync -a --mkpath --files-from={{files}} {{source}} {shlex.quote(str(destination))}/{{train}}/{{name}}/"
+    return ("--push", push, "--sums", SUMS.format(place=destination))
 
 
 @needs_rsync
-def test_a_program_copies_and_what_it_copied_is_verified(run, tmp_path):
-    place = tmp_path / "archive"
-    done = json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))
-    assert (done["copied"], done["removed"], done["failed"]) == ([10, 20, 30, 40], [10, 20], [])
-    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(place / "tiny")] == [
+def test_push_program_copies_and_copies_are_verified(run, tmp_path):
+    destination = tmp_path / "archive"
+    result = json.loads(opsctl("offload", "tiny", *rsync(destination), "--json"))
+    assert (result["copied"], result["removed"], result["failed"]) == ([10, 20, 30, 40], [10, 20], [])
+    assert [manifest.verify(checkpoint.path) for checkpoint in manifest.list_checkpoints(destination / "tiny")] == [
         [],
         [],
         [],
         [],
     ]
-    assert json.loads(opsctl("offload", "tiny", *rsync(place), "--json"))["copied"] == []
+    assert json.loads(opsctl("offload", "tiny", *rsync(destination), "--json"))["copied"] == []
 
 
 @needs_rsync
-def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
-    place = tmp_path / "archive"
-    spoils = tmp_path / "spoils"
-    spoils.write_text('#!/bin/sh\nrsync "$@" || exit\nfor last; do :; done\necho x >>"$last/layer_00.pt"\n')
-    spoils.chmod(0o755)
-    words = list(rsync(place))
-    words[1] = words[1].replace("rsync", str(spoils), 1)
+def test_wrong_copy_of_push_program_is_refused(run, tmp_path):
+    destination = tmp_path / "archive"
+    corrupting_rsync = tmp_path / "spoils"
+    corrupting_rsync.write_text('#!/bin/sh\nrsync "$@" || exit\nfor last; do :; done\necho x >>"$last/layer_00.pt"\n')
+    corrupting_rsync.chmod(0o755)
+    words = list(rsync(destination))
+    words[1] = words[1].replace("rsync", str(corrupting_rsync), 1)
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)
-    assert "step-0000010: 1 of 4 files are not there as they are here: layer_00.pt" in caught.value.message
-    assert steps(place / "tiny") == []
+    assert "step-0000010: 1 of 4 copied files are missing or differ: layer_00.pt" in caught.value.message
+    assert steps(destination / "tiny") == []
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "needs either --to DIRECTORY, or --push and --sums"),
         (("--to", "x", "--push", "y"), "needs either --to DIRECTORY, or --push and --sums"),
@@ -203,13 +205,13 @@ def test_a_program_that_copies_wrongly_makes_no_checkpoint_there(run, tmp_path):
         ),
     ],
 )
-def test_commands_that_cannot_be_meant_are_refused(run, words, said):
+def test_invalid_options_are_refused(run, words, message):
     with pytest.raises(InputError) as caught:
         opsctl("offload", "tiny", *words)
-    assert caught.value.message == said
+    assert caught.value.message == message
 
 
-def test_a_program_that_fails_is_quoted(run):
+def test_failed_push_program_is_quoted(run):
     words = ("--push", "sh -c 'echo no route to vault >&2; exit 7' {source} {files}", "--sums", "true")
     with pytest.raises(OpsctlError) as caught:
         opsctl("offload", "tiny", *words)

@@ -1,4 +1,4 @@
-"""`opsctl init`, `opsctl config` and `opsctl completion`: none of them asks Slurm."""
+"""`opsctl init`, `opsctl config` and `opsctl completion`, without Slurm."""
 
 import json
 import subprocess
@@ -13,10 +13,10 @@ from opsctl.settings.loader import find_site, load_site, load_train
 
 
 def opsctl(*words: object) -> str:
-    done = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False, prog_name="opsctl")
-    if done.exception:
-        raise done.exception
-    return done.output
+    result = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False, prog_name="opsctl")
+    if result.exception:
+        raise result.exception
+    return result.output
 
 
 def test_starters_are_valid(tmp_path):
@@ -122,7 +122,7 @@ def test_init_creates_the_directory(tmp_path):
 
 @pytest.fixture
 def config_home(tmp_path, monkeypatch):
-    """An empty configuration directory, and a working directory beside it."""
+    """An empty configuration directory and a separate working directory."""
     monkeypatch.delenv("OPSCTL_SITE", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "work").mkdir()
@@ -131,7 +131,7 @@ def config_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(Path("/etc/opsctl/site.toml").exists(), reason="this machine has a site file of its own")
-def test_init_writes_site_toml_where_it_is_read(config_home):
+def test_init_writes_site_toml_to_the_configuration(config_home):
     output = opsctl("init")
     assert find_site() == config_home / "opsctl" / "site.toml"
     assert load_train(Path("train.toml")).name == "my-run"

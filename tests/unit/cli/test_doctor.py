@@ -1,8 +1,10 @@
-"""What `opsctl doctor` says of cron. Of Slurm and of alerts: tests/integration/slurm and tests/integration/alerts."""
+"""Cron and file modes in `opsctl doctor`. Slurm and alerts: tests/integration/slurm and tests/integration/alerts."""
 
 import json
 import os
+import sys
 import time
+import types
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,49 +29,49 @@ def doctor(site: Path) -> list[dict]:
 
 
 def cron_line(site: Path) -> dict:
-    return next(line for line in doctor(site) if line["what"] == "cron")
+    return next(line for line in doctor(site) if line["check"] == "cron")
 
 
-def ticked(site: Path, *, ago: float, wanted: bool) -> None:
-    place = CronDir(SiteDir.of(site.parent / "trains"))
-    place.create()
+def write_tick(site: Path, *, ago: float, is_selected: bool) -> None:
+    cron_dir = CronDir(SiteDir.of(site.parent / "trains"))
+    cron_dir.create()
     then = time.time() - ago
-    place.touch(datetime.fromtimestamp(then, UTC))
-    if wanted:
+    cron_dir.touch(datetime.fromtimestamp(then, UTC))
+    if is_selected:
         since = datetime.fromtimestamp(then - 10, UTC)
-        write_selected(place, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
-        os.utime(place.selected, (then, then))
+        write_selected(cron_dir, SelectedDriver(driver="daemon", since=since, by="me", host="login1", pid=1, started=1))
+        os.utime(cron_dir.selected, (then, then))
 
 
-def test_where_nobody_ticks_it_says_how_to_begin(site):
+def test_cron_without_ticks_names_the_start_command(site):
     line = cron_line(site)
-    assert (line["level"], line["do"]) == ("optional", "opsctl cron start")
-    assert line["found"].startswith("not started: ")
+    assert (line["level"], line["advice"]) == ("optional", "opsctl cron start")
+    assert line["result"].startswith("not started: ")
 
 
-def test_a_crontab_of_the_system_is_seen_by_its_ticks(site):
-    ticked(site, ago=100, wanted=False)
+def test_external_ticks_are_ok(site):
+    write_tick(site, ago=100, is_selected=False)
     line = cron_line(site)
     assert line["level"] == "ok"
-    assert line["found"].startswith("external ticks; last tick 20")
+    assert line["result"].startswith("external ticks; last tick 20")
 
 
-def test_ticks_that_do_not_come_are_missing(site):
-    ticked(site, ago=7200, wanted=True)
+def test_overdue_ticks_are_missing(site):
+    write_tick(site, ago=7200, is_selected=True)
     line = cron_line(site)
-    assert (line["level"], line["do"]) == ("missing", "opsctl cron start")
-    assert line["found"].endswith(": overdue")
+    assert (line["level"], line["advice"]) == ("missing", "opsctl cron start")
+    assert line["result"].endswith(": overdue")
 
 
-def test_a_file_that_makes_no_sense_does_not_stop_it(site):
-    ticked(site, ago=7200, wanted=True)
-    wanted = CronDir(SiteDir.of(site.parent / "trains")).selected
-    wanted.write_text("{")
-    os.utime(wanted, (0, 0))
+def test_invalid_driver_file_does_not_stop_doctor(site):
+    write_tick(site, ago=7200, is_selected=True)
+    selected = CronDir(SiteDir.of(site.parent / "trains")).selected
+    selected.write_text("{")
+    os.utime(selected, (0, 0))
     assert cron_line(site)["level"] == "missing"
 
 
-def test_a_site_file_and_secrets_that_others_could_write_or_read_are_told(site, tmp_path):
+def test_open_site_file_and_secrets_are_reported(site, tmp_path):
     secret = tmp_path / "hook"
     secret.write_text("https://hooks.example.org/T/B/x\n")
     site.write_text(
@@ -78,9 +80,34 @@ def test_a_site_file_and_secrets_that_others_could_write_or_read_are_told(site, 
     )
     site.chmod(0o664)
     secret.chmod(0o644)
-    found = {(each["what"], each["do"]) for each in doctor(site) if each["level"] == "missing"}
-    assert {("site file", f"chmod go-w {site}"), ("alerts team", f"chmod 600 {secret}"),
-            ("alerts ping", f"chmod 600 {secret}")} <= found  # fmt: skip
+    missing = {(line["check"], line["advice"]) for line in doctor(site) if line["level"] == "missing"}
+    assert missing >= {
+        ("site file", f"chmod go-w {site}"),
+        ("alerts team", f"chmod 600 {secret}"),
+        ("alerts ping", f"chmod 600 {secret}"),
+    }
     site.chmod(0o644)
     secret.chmod(0o600)
-    assert not {each["what"] for each in doctor(site) if each["do"].startswith("chmod")}
+    assert not {line["check"] for line in doctor(site) if line["advice"].startswith("chmod")}
+
+
+def extra_rows(site: Path) -> dict[str, dict]:
+    return {row["check"]: row for row in doctor(site) if row["check"].startswith("extra ")}
+
+
+def test_imported_module_without_a_spec_is_installed(site, monkeypatch):
+    """Such as a module that another program made: importlib.util.find_spec raises ValueError."""
+    monkeypatch.setitem(sys.modules, "tokenizers", types.ModuleType("tokenizers"))
+    assert "tokenizers" not in extra_rows(site)["extra trainer"]["result"]
+
+
+def test_module_of_a_broken_import_hook_is_unknown(site, monkeypatch):
+    class BrokenHook:
+        def find_spec(self, name, path=None, target=None):
+            if name == "pyslurm":
+                raise ImportError("the hook is broken")
+
+    monkeypatch.delitem(sys.modules, "pyslurm", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [BrokenHook(), *sys.meta_path])
+    row = extra_rows(site)["extra pyslurm"]
+    assert (row["level"], "the hook is broken" in row["result"]) == ("unknown", True)

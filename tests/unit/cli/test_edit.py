@@ -1,4 +1,4 @@
-"""`opsctl edit`, as far as it asks Slurm nothing. The rest: tests/integration/slurm/test_queue_commands.py."""
+"""`opsctl edit` without Slurm. The rest: tests/integration/slurm/test_queue_commands.py."""
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +12,7 @@ TRAIN = 'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "9"\
 
 @pytest.fixture
 def edit(tmp_path, monkeypatch):
-    """`edit(more)`: a dry run of an edit of a train, to the same with these lines more."""
+    """Return `edit(more)`: a dry run that appends the lines `more` to train.toml."""
     monkeypatch.setenv("OPSCTL_ROOT", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     run = RunDir(tmp_path / "gpt")
@@ -27,18 +27,18 @@ def edit(tmp_path, monkeypatch):
     return dry_run
 
 
-def test_a_secret_gets_into_no_body_by_an_edit_either(edit):
-    said = edit('[environment]\nWANDB_API_KEY = "hunter2"\n')
-    assert isinstance(said.exception, ConfigError)
-    assert said.exception.problems == (
+def test_secret_in_environment_is_refused(edit):
+    result = edit('[environment]\nWANDB_API_KEY = "hunter2"\n')
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.problems == (
         "[environment] WANDB_API_KEY: would be readable by all in body.sh; put the value in a file and `source` it in"
         " [setup]",
     )
-    assert "hunter2" not in said.output + said.exception.message
+    assert "hunter2" not in result.output + result.exception.message
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM"])
 def test_other_variables_may_be_changed(edit, name):
-    said = edit(f'[environment]\n{name} = "4"\n')
-    assert said.exception is None
-    assert f"+export {name}=4" in said.output
+    result = edit(f'[environment]\n{name} = "4"\n')
+    assert result.exception is None
+    assert f"+export {name}=4" in result.output

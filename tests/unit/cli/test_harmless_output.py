@@ -1,4 +1,4 @@
-"""What logs, nodes and team-mates say reaches a terminal as text; what the file system does is no bug in opsctl."""
+"""Text from logs, nodes and users cannot control the terminal; file system errors are not reported as bugs."""
 
 import json
 import os
@@ -26,31 +26,31 @@ def opsctl(train, *words, **more):
     return subprocess.run([sys.executable, "-m", "opsctl", *words], check=False, env=env, timeout=250, **more)
 
 
-def test_a_switchs_reason_does_nothing_to_a_terminal(train):
+def test_switch_reason_cannot_control_the_terminal(train):
     (train.switches / "kill").write_text(json.dumps({"why": EVIL}))
-    ours, theirs = pty.openpty()
-    assert opsctl(train, "kill-switch", "show", "gpt", stdout=theirs).returncode == 0
-    text = os.read(ours, 65536).decode()
-    os.close(ours)
-    os.close(theirs)
+    reader, terminal = pty.openpty()
+    assert opsctl(train, "kill-switch", "show", "gpt", stdout=terminal).returncode == 0
+    text = os.read(reader, 65536).decode()
+    os.close(reader)
+    os.close(terminal)
     assert "red \x1b[31mtext\x1b[0m  end" in text
     assert not any(literal in text for literal in ("\x1b]", "\x07", "\x1b[2J", "\x1b[6n"))
 
 
-def test_half_a_character_is_printed_as_json_escapes_it(train):
+def test_lone_surrogate_is_escaped_in_json(train):
     (train.switches / "kill").write_text('{"why": "a\\ud800b"}')
-    done = opsctl(train, "kill-switch", "show", "gpt", "--json", capture_output=True)
-    assert (done.returncode, json.loads(done.stdout)[0]["why"]) == (0, "a\ud800b")
+    result = opsctl(train, "kill-switch", "show", "gpt", "--json", capture_output=True)
+    assert (result.returncode, json.loads(result.stdout)[0]["why"]) == (0, "a\ud800b")
 
 
-def test_a_sign_that_the_terminal_does_not_know_is_no_reason_to_end(train):
+def test_unencodable_character_is_escaped(train):
     (train.switches / "kill").write_text('{"why": "für 日本"}')
     env = {**os.environ, "PYTHONIOENCODING": "latin-1", "OPSCTL_ROOT": str(train.path.parent)}
     words = [sys.executable, "-m", "opsctl", "kill-switch", "show", "gpt"]
-    done = subprocess.run(words, check=False, env=env, timeout=250, capture_output=True)
-    assert (done.returncode, "für \\u65e5\\u672c" in done.stdout.decode("latin-1")) == (0, True)
+    result = subprocess.run(words, check=False, env=env, timeout=250, capture_output=True)
+    assert (result.returncode, "für \\u65e5\\u672c" in result.stdout.decode("latin-1")) == (0, True)
 
 
-def test_a_file_that_cannot_be_read_is_said_in_a_line(train):
-    done = opsctl(train, "nccl", "/proc/self/mem", capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "opsctl: Input/output error\n")
+def test_unreadable_file_is_one_line_of_error(train):
+    result = opsctl(train, "nccl", "/proc/self/mem", capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (1, "opsctl: Input/output error\n")

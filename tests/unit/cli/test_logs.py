@@ -1,4 +1,4 @@
-"""`opsctl logs` on a run directory, and on a log that comes while it is followed."""
+"""`opsctl logs` on a run directory, and on a log that grows while `--follow` reads."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from opsctl.state.run_dir import RunDir, find
 
 
 @dataclass
-class Clock:
-    """Each sleep lets the next thing happen; after the last one comes Ctrl-C."""
+class FakeClock:
+    """A clock whose sleeps run the next change; after the last change comes Ctrl-C."""
 
-    happens: list[Callable[[], object]] = field(default_factory=list)
-    passed: float = 0
+    changes: list[Callable[[], object]] = field(default_factory=list)
+    passed_s: float = 0
 
     def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.passed)
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.passed_s)
 
     def monotonic(self) -> float:
-        return self.passed
+        return self.passed_s
 
     def sleep(self, seconds: float) -> None:
-        self.passed += 10
-        if not self.happens:
+        self.passed_s += 10
+        if not self.changes:
             raise KeyboardInterrupt
-        self.happens.pop(0)()
+        self.changes.pop(0)()
 
 
 @dataclass
-class App:
+class FakeApp:
     root: Path
-    clock: Clock = field(default_factory=Clock)
+    clock: FakeClock = field(default_factory=FakeClock)
 
     def find(self, train: str) -> RunDir:
         return find(self.root, train)
@@ -54,8 +54,8 @@ class App:
 
 
 @pytest.fixture
-def app(tmp_path) -> App:
-    return App(tmp_path)
+def app(tmp_path) -> FakeApp:
+    return FakeApp(tmp_path)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def run(app) -> RunDir:
     return run
 
 
-def call(app: App, *args: str) -> Result:
+def call(app: FakeApp, *args: str) -> Result:
     return CliRunner(catch_exceptions=False).invoke(logs, args, obj=app)
 
 
-def lines(app: App, *args: str) -> list[str]:
+def lines(app: FakeApp, *args: str) -> list[str]:
     return call(app, *args).stdout_bytes.decode(errors="replace").splitlines()
 
 
@@ -80,47 +80,53 @@ def append(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
-def live(app: App, run: RunDir, attempt: str, **said: str) -> None:
-    """An attempt starts, and its ranks say things: `node1_0` is rank 0 on node1."""
+def start_attempt(app: FakeApp, run: RunDir, attempt: str, **texts: str) -> None:
+    """Start an attempt and write its rank logs: `node1_0` is rank 0 on node1."""
     app.journal(run).append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[1-2]")
-    for place, text in said.items():
-        node, rank = place.split("_")
+    for key, text in texts.items():
+        node, rank = key.split("_")
         append(run.attempt_logs(attempt) / f"{node}-{rank}.log", text)
 
 
-def test_the_last_lines_of_the_main_log_are_shown_with_one_that_has_no_end(app, run):
+def test_last_lines_include_an_unfinished_line(app, run):
     append(run.main_log, "".join(f"{n}\n" for n in range(100)) + "half")
     assert lines(app, "gpt", "-n", "3") == ["98", "99", "half"]
 
 
-def test_everything_is_shown_when_asked_for(app, run):
+def test_all_shows_the_whole_log(app, run):
     append(run.main_log, "".join(f"{n}\n" for n in range(1000)))
     assert lines(app, "gpt", "--all") == [str(n) for n in range(1000)]
 
 
-def test_bytes_pass_into_a_pipe_as_they_are(app, run):
-    rubbish = bytes(range(256)).replace(b"\n", b"") + b"\n"
-    append(run.main_log, rubbish)
-    assert call(app, "gpt").stdout_bytes == rubbish
+def test_bytes_are_piped_unchanged(app, run):
+    garbage = bytes(range(256)).replace(b"\n", b"") + b"\n"
+    append(run.main_log, garbage)
+    assert call(app, "gpt").stdout_bytes == garbage
 
 
-def test_pulse_lines_stand_where_their_time_is(app, run):
+def test_pulse_lines_are_merged_by_time(app, run):
     append(run.main_log, "a\n[2026-01-01 10:00:00] b\nc\n[2026-01-01 12:00:00] d\n")
     append(run.logs / "pulse.log", "[2026-01-01 11:00:00] PULSE: x\n[2026-01-01 13:00:00] PULSE: y\n")
-    expected = ["a", "[2026-01-01 10:00:00] b", "c", "[2026-01-01 11:00:00] PULSE: x", "[2026-01-01 12:00:00] d",
-                "[2026-01-01 13:00:00] PULSE: y"]  # fmt: skip
+    expected = [
+        "a",
+        "[2026-01-01 10:00:00] b",
+        "c",
+        "[2026-01-01 11:00:00] PULSE: x",
+        "[2026-01-01 12:00:00] d",
+        "[2026-01-01 13:00:00] PULSE: y",
+    ]
     assert lines(app, "gpt") == lines(app, "gpt", "--all") == expected
 
 
-def test_old_pulse_lines_do_not_take_the_place_of_the_main_logs_last_ones(app, run):
+def test_old_pulse_lines_replace_no_main_log_lines(app, run):
     append(run.main_log, "".join(f"{n}\n" for n in range(100)))
     append(run.logs / "pulse.log", "".join(f"[2026-01-01 10:00:{n}] PULSE: x\n" for n in range(10, 60)))
     assert lines(app, "gpt", "-n", "3") == ["98", "99", "[2026-01-01 10:00:59] PULSE: x"]
 
 
-def test_following_shows_both_logs_as_they_come_until_ctrl_c(app, run):
+def test_follow_shows_both_logs_until_ctrl_c(app, run):
     append(run.main_log, "old\n")
-    app.clock.happens = [
+    app.clock.changes = [
         lambda: append(run.main_log, "new\nhal"),
         lambda: append(run.logs / "pulse.log", "[2026-01-01 10:00:00] PULSE: x\n"),
         lambda: append(run.main_log, "f\n"),
@@ -130,67 +136,71 @@ def test_following_shows_both_logs_as_they_come_until_ctrl_c(app, run):
     assert isinstance(result.exception, SystemExit)
 
 
-def test_following_waits_for_a_log_that_is_not_there_yet(app, run):
-    app.clock.happens = [lambda: append(run.main_log, "first\n")]
+def test_follow_waits_for_a_missing_log(app, run):
+    app.clock.changes = [lambda: append(run.main_log, "first\n")]
     assert lines(app, "gpt", "-f") == ["first"]
 
 
-def test_a_rank_is_shown_from_the_newest_attempt_as_it_came(app, run):
-    live(app, run, "12_1.0", node1_0="old\n", node1_1="old\n")
-    live(app, run, "12_2.0", node1_0="a\n", node2_1="b\nc\n")
+def test_rank_log_is_of_the_newest_attempt(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="old\n", node1_1="old\n")
+    start_attempt(app, run, "12_2.0", node1_0="a\n", node2_1="b\nc\n")
     assert lines(app, "gpt", "--rank", "1") == ["b", "c"]
 
 
-def test_the_newest_attempt_is_the_one_that_the_journal_has_last(app, run):
-    live(app, run, "12_5.0", node1_0="five\n")
-    live(app, run, "12_3.1", node1_0="three again\n")
+def test_newest_attempt_is_last_in_the_journal(app, run):
+    start_attempt(app, run, "12_5.0", node1_0="five\n")
+    start_attempt(app, run, "12_3.1", node1_0="three again\n")
     assert lines(app, "gpt", "--rank", "0") == ["three again"]
 
 
-def test_a_task_is_shown_in_its_newest_attempt_with_who_said_it(app, run):
-    live(app, run, "12_1.0", node1_0="first\n")
-    live(app, run, "12_1.1", node1_0="again\n", node2_10="ten\n", node2_9="nine\n")
-    live(app, run, "12_2.0", node1_0="later\n")
+def test_task_shows_ranks_of_its_newest_attempt(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="first\n")
+    start_attempt(app, run, "12_1.1", node1_0="again\n", node2_10="ten\n", node2_9="nine\n")
+    start_attempt(app, run, "12_2.0", node1_0="later\n")
     assert lines(app, "gpt", "--task", "1") == ["[node1:0]: again", "[node2:9]: nine", "[node2:10]: ten"]
 
 
-def test_a_node_is_shown_with_who_said_it(app, run):
-    live(app, run, "12_1.0", **{"node1_0": "a\n", "node-2_1": "b\n"})
+def test_node_lines_name_their_rank(app, run):
+    start_attempt(app, run, "12_1.0", **{"node1_0": "a\n", "node-2_1": "b\n"})
     assert lines(app, "gpt", "--node", "node-2") == ["[node-2:1]: b"]
 
 
-def test_the_last_lines_of_each_rank_are_shown(app, run):
-    live(app, run, "12_1.0", node1_0="1\n2\n3\n", node1_1="4\n5\n6")
+def test_last_lines_of_every_rank_are_shown(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="1\n2\n3\n", node1_1="4\n5\n6")
     assert lines(app, "gpt", "--task", "1", "-n", "2") == [
-        "[node1:0]: 2", "[node1:0]: 3", "[node1:1]: 5", "[node1:1]: 6",
-    ]  # fmt: skip
+        "[node1:0]: 2",
+        "[node1:0]: 3",
+        "[node1:1]: 5",
+        "[node1:1]: 6",
+    ]
 
 
-def test_following_a_rank_goes_on_into_its_next_attempt_with_the_last_words_of_the_one_before(app, run):
-    live(app, run, "12_1.0", node1_0="one\n")
-    app.clock.happens = [
+def test_follow_rank_continues_into_the_next_attempt(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="one\n")
+    app.clock.changes = [
         lambda: append(run.attempt_logs("12_1.0") / "node1-0.log", "two\nlast words"),
-        lambda: live(app, run, "12_2.0", node9_0="three\n"),
+        lambda: start_attempt(app, run, "12_2.0", node9_0="three\n"),
         lambda: append(run.attempt_logs("12_2.0") / "node9-0.log", "four\n"),
     ]
     assert lines(app, "gpt", "--rank", "0", "-f") == ["one", "two", "last words", "three", "four"]
 
 
-def test_following_shows_ranks_that_come_later(app, run):
-    live(app, run, "12_1.0", node1_0="one\n")
-    app.clock.happens = [lambda: append(run.attempt_logs("12_1.0") / "node1-1.log", "two\n")]
+def test_follow_shows_ranks_that_start_later(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="one\n")
+    app.clock.changes = [lambda: append(run.attempt_logs("12_1.0") / "node1-1.log", "two\n")]
     assert lines(app, "gpt", "--task", "1", "-f") == ["[node1:0]: one", "[node1:1]: two"]
 
 
-def test_with_json_each_line_is_an_object(app, run):
+def test_json_prints_objects(app, run):
     append(run.main_log, b"[node1:3]: a \xff\nb\n")
     assert [json.loads(line) for line in lines(app, "gpt", "--json")] == [
-        {"node": "node1", "rank": 3, "text": "a \ufffd"}, {"node": None, "rank": None, "text": "b"},
-    ]  # fmt: skip
+        {"node": "node1", "rank": 3, "text": "a \ufffd"},
+        {"node": None, "rank": None, "text": "b"},
+    ]
 
 
-def test_with_json_a_single_rank_is_named_too(app, run):
-    live(app, run, "12_1.0", node1_0="a\n")
+def test_json_names_a_single_rank(app, run):
+    start_attempt(app, run, "12_1.0", node1_0="a\n")
     assert json.loads(call(app, "gpt", "--rank", "0", "--json").stdout) == {"node": "node1", "rank": 0, "text": "a"}
 
 
@@ -202,8 +212,8 @@ def test_with_json_a_single_rank_is_named_too(app, run):
         (["--task", "9", "--node", "n"], "task 9, node n, no attempt of gpt: nothing yet"),
     ],
 )
-def test_what_is_not_there_is_said(app, run, args, message):
-    live(app, run, "12_1.0", node1_0="a\n")
+def test_missing_log_is_reported(app, run, args, message):
+    start_attempt(app, run, "12_1.0", node1_0="a\n")
     with pytest.raises(OpsctlError) as caught:
         call(app, "gpt", *args)
     assert caught.value.message == message
@@ -214,21 +224,27 @@ def test_what_is_not_there_is_said(app, run, args, message):
     [
         ([], "Name a TRAIN, or an address with --from, not both."),
         (["gpt", "--from", "http://x"], "Name a TRAIN, or an address with --from, not both."),
-        (["--from", "http://x", "--rank", "1"],
-         "--task, --rank and --node choose among TRAIN's files; there are none with --from."),
+        (
+            ["--from", "http://x", "--rank", "1"],
+            "--task, --rank and --node choose among TRAIN's files; there are none with --from.",
+        ),
         (["gpt", "--rank", "x"], "Invalid value for '--rank': 'x' is not a valid integer range."),
     ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_refused(app, args, message):
+)
+def test_invalid_options_are_refused(app, args, message):
     result = call(app, *args)
     assert (result.exit_code, message in " ".join(result.stderr.split())) == (2, True)
 
 
 def opsctl(run: RunDir, *args: str, **options) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "opsctl", "logs", *args], env={**os.environ, "OPSCTL_ROOT": str(run.path.parent)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **options,
-    )  # fmt: skip
+        [sys.executable, "-m", "opsctl", "logs", *args],
+        env={**os.environ, "OPSCTL_ROOT": str(run.path.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        **options,
+    )
 
 
 def test_following_ends_with_130_on_ctrl_c(run):
@@ -241,7 +257,7 @@ def test_following_ends_with_130_on_ctrl_c(run):
     assert (process.wait(timeout=100), process.communicate()) == (130, (b"", b"\n"))
 
 
-def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run):
+def test_closed_pipe_ends_quietly(run):
     append(run.main_log, "line\n" * 100_000)
     process = opsctl(run, str(run.path), "--all")
     assert process.stdout.readline() == b"line\n"
@@ -251,10 +267,10 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_word(run):
     process.stderr.close()
 
 
-def test_on_a_terminal_a_line_does_nothing_but_colour_it(run):
+def test_log_cannot_control_the_terminal(run):
     append(run.main_log, b"\x1b]0;title\x07\x1b[2Jshown\n")
-    ours, theirs = os.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "opsctl", "logs", str(run.path)], stdout=theirs)
-    assert (process.wait(timeout=100), os.read(ours, 1000)) == (0, b"shown\r\n")
-    os.close(ours)
-    os.close(theirs)
+    reader, terminal = os.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "opsctl", "logs", str(run.path)], stdout=terminal)
+    assert (process.wait(timeout=100), os.read(reader, 1000)) == (0, b"shown\r\n")
+    os.close(reader)
+    os.close(terminal)

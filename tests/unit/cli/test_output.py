@@ -1,4 +1,4 @@
-"""What stdout gets: for programs, for pipes, for terminals."""
+"""Output to programs, pipes and terminals."""
 
 import json
 import math
@@ -26,13 +26,13 @@ def shown() -> None:
     console().print(table)
 
 
-def test_in_a_pipe_a_line_is_as_long_as_what_it_says():
+def test_lines_in_a_pipe_are_not_wrapped():
     _, first, second = CliRunner().invoke(shown).stdout.splitlines()
     assert first == "a  short"
     assert second.endswith("long end")
 
 
-def test_what_is_no_number_is_null_for_json_has_no_word_for_it(capsys):
+def test_json_writes_null_for_nan_and_infinity(capsys):
     print_json({"task_h": math.inf, "loss": [math.nan, 2.5]})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"task_h": None, "loss": [None, 2.5]}
 
@@ -42,33 +42,40 @@ def test_times_are_iso_8601(capsys):
     assert json.loads(capsys.readouterr().out) == {"at": "2026-03-01T12:30:00+00:00", "where": "/x"}
 
 
-def test_nagios_reads_neither_json_nor_many_looks():
+def test_nagios_excludes_json_and_every():
     for option in ("--json", "--every=5s"):
-        done = CliRunner().invoke(cli, ["watch", "--nagios", option])
-        assert (done.exit_code, done.stdout) == (2, "")
+        result = CliRunner().invoke(cli, ["watch", "--nagios", option])
+        assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(("env", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color_is_honoured_on_a_terminal(tmp_path, env, is_coloured):
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
-    ours, theirs = pty.openpty()
+    reader, terminal = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "watch", "fs_quota", "--dry-run"],
-        env={**plain, **env, "TERM": "xterm"}, stdout=theirs, stderr=theirs, timeout=250, check=False,
-    )  # fmt: skip
-    os.close(theirs)
-    assert (b"\x1b[" in os.read(ours, 65536)) is is_coloured
+        env={**plain, **env, "TERM": "xterm"},
+        stdout=terminal,
+        stderr=terminal,
+        timeout=250,
+        check=False,
+    )
+    os.close(terminal)
+    assert (b"\x1b[" in os.read(reader, 65536)) is is_coloured
 
 
-def test_on_a_narrow_terminal_nothing_of_a_table_is_cut_off(tmp_path):
+def test_narrow_terminal_cuts_nothing_off(tmp_path):
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\nengine = "sandbox"\nsandbox = "none-such"\n')
-    ours, theirs = pty.openpty()
+    reader, terminal = pty.openpty()
     subprocess.run(
         [sys.executable, "-m", "opsctl", "--site", str(tmp_path / "site.toml"), "doctor"],
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "50"}, stdout=theirs, timeout=250, check=False,
-    )  # fmt: skip
-    os.close(theirs)
-    text = os.read(ours, 65536).decode()
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "50"},
+        stdout=terminal,
+        timeout=250,
+        check=False,
+    )
+    os.close(terminal)
+    text = os.read(reader, 65536).decode()
     assert "sandbox" in text
     assert "…" not in text

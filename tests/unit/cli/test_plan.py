@@ -1,4 +1,4 @@
-"""`opsctl plan` as a user types it. `pytest tests/unit/cli/test_plan.py`"""
+"""`opsctl plan` through the command line."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import measure_waits
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
-VERBS = {
+COMMANDS = {
     "model": ["--model", "bloom"],
     "memory": ["--model", "bloom", "--tp", "4", "--pp", "12", "--dp", "8", "--batch", "2048"],
     "topology": ["--model", "bloom", "--nodes", "48", "--batch", "2048", "--ramp", "192:16"],
@@ -28,71 +28,72 @@ VERBS = {
     "spares": ["--nodes", "48"],
     "simulate": ["--nodes", "48", "--seeds", "3", "--no-knobs"],
 }
-DRAWN = [verb for verb in VERBS if verb != "model"]
+DRAWN = [command for command in COMMANDS if command != "model"]
 
 
 def plan(*words: str) -> Result:
     return CliRunner().invoke(cli, ["plan", *words])
 
 
-def printed(*words: str) -> Any:
+def run_json(*words: str) -> Any:
     return json.loads(plan(*words, "--json").output, parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_prints_a_table(verb: str) -> None:
-    result = plan(verb, *VERBS[verb])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_prints_a_table(command: str) -> None:
+    result = plan(command, *COMMANDS[command])
     assert result.exit_code == 0, result.output
     assert len(result.output.splitlines()) >= 3
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_prints_json(verb: str) -> None:
-    assert printed(verb, *VERBS[verb])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_prints_json(command: str) -> None:
+    assert run_json(command, *COMMANDS[command])
 
 
-@pytest.mark.parametrize("verb", DRAWN)
-def test_every_verb_that_has_a_curve_draws_it(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", DRAWN)
+def test_curve_is_drawn(command: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curve.svg"
-    assert plan(verb, *VERBS[verb], "--plot", str(picture)).exit_code == 0
+    assert plan(command, *COMMANDS[command], "--plot", str(picture)).exit_code == 0
     assert "<svg" in picture.read_text()
 
 
-def test_a_png_is_a_png(tmp_path: Path) -> None:
+def test_png_file_is_a_png(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plan("spares", "--nodes", "48", "--plot", str(tmp_path / "a.png"))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_is_png_or_svg() -> None:
+def test_plot_file_must_be_png_or_svg() -> None:
     error = plan("spares", "--nodes", "48", "--plot", "a.gif").exception
     assert isinstance(error, InputError)
     assert error.message == "--plot a.gif: needs to end in .png or .svg"
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not installed
+def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if matplotlib were not installed
     error = plan("spares", "--nodes", "48", "--plot", "a.png").exception
     assert isinstance(error, OpsctlError)
     assert (error.message, error.hint) == (
-        "matplotlib is not installed; opsctl plan --plot needs the extra [plot]", "pip install 'opsctl-slurm[plot]'",
-    )  # fmt: skip
+        "matplotlib is not installed; opsctl plan --plot needs the extra [plot]",
+        "pip install 'opsctl-slurm[plot]'",
+    )
 
 
-def test_a_picture_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_picture_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     error = plan("spares", "--nodes", "48", "--plot", str(tmp_path / "no/a.png")).exception
     assert isinstance(error, OpsctlError)
     assert "cannot be written: No such file or directory" in error.message
 
 
-def test_the_206b_of_the_prequel() -> None:
-    found = printed("model", "--layers", "96", "--hidden", "13312", "--vocabulary", "150257")
-    assert round(found["parameters"] / 1e9) == 206
+def test_prequel_has_206b_parameters() -> None:
+    result = run_json("model", "--layers", "96", "--hidden", "13312", "--vocabulary", "150257")
+    assert round(result["parameters"] / 1e9) == 206
 
 
-def test_units_are_written_as_the_field_writes_them() -> None:
+def test_rows_have_the_usual_units() -> None:
     words = (
         "throughput",
         "--model",
@@ -110,12 +111,12 @@ def test_units_are_written_as_the_field_writes_them() -> None:
     assert names == ["time of a step", "TFLOP/s", "estimated TFLOP/s", "MFU", "HFU", "tokens/s", "days", "GPU-hours"]
 
 
-def test_a_published_shape_can_be_changed() -> None:
-    assert printed("model", "--model", "bloom", "--layers", "72")["shape"]["layers"] == 72
+def test_published_shape_can_be_changed() -> None:
+    assert run_json("model", "--model", "bloom", "--layers", "72")["shape"]["layers"] == 72
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["model"], "model: 1 problem\n  the shape is not given"),
         (["model", "--layers", "3"], "model: 2 problems\n  --hidden is not given\n  --vocabulary is not given"),
@@ -134,92 +135,156 @@ def test_a_published_shape_can_be_changed() -> None:
             "topology: 1 problem\n  --ramp 'fast': needs to be START:INCREMENT, such as 192:16",
         ),
         (["throughput", "--train", "x", "--log", "y"], "throughput: 1 problem\n  give either --train or --log"),
-        (["simulate", "--nodes", "0", "--hangs", "3"],
-         "simulation: 2 problems\n  nodes is 0, needs to be above 0\n  hangs is 3, needs to be between 0 and 1"),
-        (["memory", "--model", "bloom", "--tp", "0", "--batch", "1"],
-         "memory: 1 problem\n  tp is 0, needs to be above 0"),
-        (["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
-         "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, A100, A100-40, H100, H100-PCIe, H200, B200, "
-         "MI250X, MI300X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
-         "  71 stages for 70 layers"),
-        (["topology", "--layers", "70", "--hidden", "14336", "--vocabulary", "250880", "--nodes", "0", "--batch", "0",
-          "--ramp", "fast", "--micro-batch", "0"],
-         "topology: 5 problems\n  1 head of 14336 columns: give the number of heads with --heads\n"
-         "  nodes is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
-         "  --ramp 'fast': needs to be START:INCREMENT, such as 192:16\n  micro batches: each needs to be above 0"),
-        (["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
-         "throughput: 4 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
-         "  price is -2, needs to be 0 or more\n  --price needs --tokens"),
-        (["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0"],
-         "network: 2 problems\n  gpus is 0, needs to be above 0\n  GB/s is 0, needs to be above 0"),
-        (["checkpoint", "--model", "bloom", "--gb-s", "0", "--step", "0", "--detect", "-1", "--nodes", "0"],
-         "checkpoints: 4 problems\n  GB/s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
-         "  detect is -1, needs to be 0 or more\n  nodes is 0, needs to be above 0"),
+        (
+            ["simulate", "--nodes", "0", "--hangs", "3"],
+            "simulation: 2 problems\n  nodes is 0, needs to be above 0\n  hangs is 3, needs to be between 0 and 1",
+        ),
+        (
+            ["memory", "--model", "bloom", "--tp", "0", "--batch", "1"],
+            "memory: 1 problem\n  tp is 0, needs to be above 0",
+        ),
+        (
+            ["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
+            "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, A100, A100-40, H100, H100-PCIe, H200, B200, "
+            "MI250X, MI300X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+            "  71 stages for 70 layers",
+        ),
+        (
+            [
+                "topology",
+                "--layers",
+                "70",
+                "--hidden",
+                "14336",
+                "--vocabulary",
+                "250880",
+                "--nodes",
+                "0",
+                "--batch",
+                "0",
+                "--ramp",
+                "fast",
+                "--micro-batch",
+                "0",
+            ],
+            "topology: 5 problems\n  1 head of 14336 columns: give the number of heads with --heads\n"
+            "  nodes is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+            "  --ramp 'fast': needs to be START:INCREMENT, such as 192:16\n  micro batches: each needs to be above 0",
+        ),
+        (
+            ["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
+            "throughput: 4 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
+            "  price is -2, needs to be 0 or more\n  --price needs --tokens",
+        ),
+        (
+            ["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0"],
+            "network: 2 problems\n  gpus is 0, needs to be above 0\n  GB/s is 0, needs to be above 0",
+        ),
+        (
+            ["checkpoint", "--model", "bloom", "--gb-s", "0", "--step", "0", "--detect", "-1", "--nodes", "0"],
+            "checkpoints: 4 problems\n  GB/s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
+            "  detect is -1, needs to be 0 or more\n  nodes is 0, needs to be above 0",
+        ),
         (["checkpoint", "--billions", "nan", "--save", "3"], "size: 1 problem\n  billions is nan, needs to be above 0"),
-        (["storage", "--size", "0", "--interval", "-3", "--free", "nan", "--reliable", "3"],
-         "storage: 4 problems\n  size is 0, needs to be above 0\n  interval is -3, needs to be above 0\n"
-         "  free is nan, needs to be above 0\n  reliable is 3, needs to be between 0 and 1"),
-        (["spares", "--nodes", "48", "--repair", "-3", "--confidence", "1"],
-         "spares: 2 problems\n  confidence is 1, needs to be between 0 and 1, and neither\n"
-         "  repair is -3, needs to be 0 or more"),
-        (["simulate", "--nodes", "48", "--days", "1e9"],
-         "simulation: 1 problem\n  days is 1e+09, at most 3650 are simulated"),
+        (
+            ["storage", "--size", "0", "--interval", "-3", "--free", "nan", "--reliable", "3"],
+            "storage: 4 problems\n  size is 0, needs to be above 0\n  interval is -3, needs to be above 0\n"
+            "  free is nan, needs to be above 0\n  reliable is 3, needs to be between 0 and 1",
+        ),
+        (
+            ["spares", "--nodes", "48", "--repair", "-3", "--confidence", "1"],
+            "spares: 2 problems\n  confidence is 1, needs to be between 0 and 1, and neither\n"
+            "  repair is -3, needs to be 0 or more",
+        ),
+        (
+            ["simulate", "--nodes", "48", "--days", "1e9"],
+            "simulation: 1 problem\n  days is 1e+09, at most 3650 are simulated",
+        ),
         (["throughput", "--log", "nosuch.txt"], "nosuch.txt: no such file"),
-        (["spares", "--nodes", "48", "--repair", "1e308"],
-         "spares: 1 problem\n  repair is 1e+308, needs to be at most 1e+30"),
-        (["topology", "--model", "bloom", "--nodes", "0", "--gpus-per-node", "2000", "--batch", "2048",
-          "--ramp", "192:100"],
-         "topology: 3 problems\n  nodes is 0, needs to be above 0\n"
-         "  gpus per node is 2000, at most 1024 are known of\n  ramp: 192 does not reach 2048 in steps of 100"),
-        (["throughput", "--model", "bloom", "--gpus", "384", "--batch", "2048", "--seconds", "105", "--plot", "a.png"],
-         "throughput: 1 problem\n  --plot needs --tokens"),
+        (
+            ["spares", "--nodes", "48", "--repair", "1e308"],
+            "spares: 1 problem\n  repair is 1e+308, needs to be at most 1e+30",
+        ),
+        (
+            [
+                "topology",
+                "--model",
+                "bloom",
+                "--nodes",
+                "0",
+                "--gpus-per-node",
+                "2000",
+                "--batch",
+                "2048",
+                "--ramp",
+                "192:100",
+            ],
+            "topology: 3 problems\n  nodes is 0, needs to be above 0\n"
+            "  gpus per node is 2000, at most 1024 are known of\n  ramp: 192 does not reach 2048 in steps of 100",
+        ),
+        (
+            [
+                "throughput",
+                "--model",
+                "bloom",
+                "--gpus",
+                "384",
+                "--batch",
+                "2048",
+                "--seconds",
+                "105",
+                "--plot",
+                "a.png",
+            ],
+            "throughput: 1 problem\n  --plot needs --tokens",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_told_in_one_error(words: list[str], said: str) -> None:
+)
+def test_all_problems_are_in_one_error(words: list[str], message: str) -> None:
     error = plan(*words).exception
     assert isinstance(error, InputError)
-    assert error.message == said
+    assert error.message == message
 
 
 BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "1000000000")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_figure_makes_a_verb_break(verb: str) -> None:
-    named = [(param.opts[0], param.type.name) for param in group.commands[verb].params]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_number_breaks_a_command(command: str) -> None:
+    named = [(param.opts[0], param.type.name) for param in group.commands[command].params]
     numbers = [name for name, kind in named if kind in ("float", "integer", "integer range")]
     for name in numbers:
         for value in BAD:
-            error = plan(verb, *VERBS[verb], name, value).exception
+            error = plan(command, *COMMANDS[command], name, value).exception
             assert error is None or isinstance(error, InputError | SystemExit), (name, value, error)
 
 
-def test_memory_says_which_stage_is_the_fullest_and_whether_it_fits() -> None:
-    found = printed("memory", *VERBS["memory"])
-    assert (found["fullest"], found["fits"], found["least_gpus"]) == (0, True, 50)
+def test_memory_shows_fullest_stage_and_fit() -> None:
+    result = run_json("memory", *COMMANDS["memory"])
+    assert (result["fullest"], result["fits"], result["least_gpus"]) == (0, True, 50)
 
 
-def test_topology_counts_what_rules_the_others_out() -> None:
-    text = plan("topology", *VERBS["topology"]).output.splitlines()[-1]
+def test_topology_counts_reasons_for_exclusion() -> None:
+    text = plan("topology", *COMMANDS["topology"]).output.splitlines()[-1]
     assert "of 292 can run. Ruled out: " in text
     assert "56 by heads" in text
     assert "44 by ramp" in text
 
 
-def test_topology_shows_what_is_ruled_out_when_asked() -> None:
-    shown = plan("topology", *VERBS["topology"], "--all").output
+def test_topology_all_shows_excluded_layouts() -> None:
+    shown = plan("topology", *COMMANDS["topology"], "--all").output
     assert "NO: node: TP 16 crosses nodes of 8 GPUs" in shown
 
 
-def test_the_end_of_a_train_is_reckoned_from_its_log_and_the_waits_given() -> None:
-    found = printed("throughput", "--log", str(LOG), "--task", "20", "--wait", "1", "--wait", "3")
-    assert (found["step"], found["last_step"]) == (2, 95367)
-    assert found["mean_wait"] == 2 * 3600
-    assert found["earliest"] < found["likely"] < found["latest"]
-    assert found["likely"] > found["training_left"] == 95365 * found["step_s"]
+def test_end_of_train_uses_log_and_waits() -> None:
+    result = run_json("throughput", "--log", str(LOG), "--task", "20", "--wait", "1", "--wait", "3")
+    assert (result["step"], result["last_step"]) == (2, 95367)
+    assert result["mean_wait"] == 2 * 3600
+    assert result["earliest"] < result["likely"] < result["latest"]
+    assert result["likely"] > result["training_left"] == 95365 * result["step_s"]
 
 
-def test_waits_are_those_between_attempts_and_a_attempt_finalized_by_the_next_one_tells_none() -> None:
+def test_waits_are_between_attempts() -> None:
     def at(hour: float) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
 
@@ -238,24 +303,24 @@ def test_waits_are_those_between_attempts_and_a_attempt_finalized_by_the_next_on
     assert measure_waits(history) == [2 * 3600, 3600]
 
 
-def test_a_train_is_found_with_its_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_option_reads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
     monkeypatch.setenv("OPSCTL_SITE", str(tmp_path / "site.toml"))
     run = RunDir(tmp_path / "trains/tr11")
     run.create()
     run.config.write_text("")
     run.main_log.write_text(LOG.read_text())
-    assert printed("throughput", "--train", "tr11")["last_step"] == 95367
+    assert run_json("throughput", "--train", "tr11")["last_step"] == 95367
 
 
-def test_a_log_without_iterations_is_told(tmp_path: Path) -> None:
+def test_log_without_iterations_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("nothing yet\n")
     error = plan("throughput", "--log", str(tmp_path / "log")).exception
     assert isinstance(error, OpsctlError)
     assert "no iteration line has a step time and the last step" in error.message
 
 
-def test_the_simulation_says_the_closed_form_where_there_is_one() -> None:
+def test_simulation_prints_closed_form_if_it_exists() -> None:
     plain = ["--nodes", "48", "--seeds", "2", "--no-knobs", "--broken", "0"]
-    assert printed("simulate", *plain)["closed_form"] == pytest.approx(0.98, abs=0.02)
-    assert printed("simulate", *plain, "--task", "20")["closed_form"] is None
+    assert run_json("simulate", *plain)["closed_form"] == pytest.approx(0.98, abs=0.02)
+    assert run_json("simulate", *plain, "--task", "20")["closed_form"] is None

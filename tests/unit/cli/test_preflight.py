@@ -1,4 +1,4 @@
-"""`opsctl preflight` as it is typed, where there is no Slurm."""
+"""`opsctl preflight` on a machine without Slurm."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def preflight(tmp_path):
-    """Runs the verb on a train with these settings; code, what it says, what it complains of."""
+    """Run the command on a train with these settings; return exit code, stdout and stderr."""
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash"))
@@ -35,14 +35,14 @@ time_limit = "60"
     return run
 
 
-def test_a_slurm_that_is_not_there_is_a_note_and_no_error(preflight):
+def test_missing_slurm_is_only_a_note(preflight):
     code, out, _ = preflight("--strict", "--json")
-    said = json.loads(out)
-    assert (code, said["train"], said["ok"]) == (0, "t", True)
-    assert [(each["level"], each["check"]) for each in said["findings"]] == [("note", "unknown")]
+    result = json.loads(out)
+    assert (code, result["train"], result["ok"]) == (0, "t", True)
+    assert [(finding["level"], finding["check"]) for finding in result["findings"]] == [("note", "unknown")]
 
 
-def test_a_warning_fails_only_with_strict(preflight):
+def test_warning_fails_only_with_strict(preflight):
     leftover = 'NCCL_P2P_DISABLE = "1"'
     assert preflight(environment=leftover)[0] == 0
     code, out, _ = preflight("--strict", environment=leftover)
@@ -50,20 +50,20 @@ def test_a_warning_fails_only_with_strict(preflight):
     assert "t: 1 warning, 1 note; " in out
 
 
-def test_an_error_fails_with_its_source_and_its_remedy(preflight):
+def test_error_shows_source_and_remedy(preflight):
     code, out, err = preflight(environment='HF_TOKEN = "x"')
     assert (code, err) == (2, "")
     assert "error  secrets  [environment] HF_TOKEN: every user could read the value in body.sh" in out
     assert "put the value in a file that only you can read" in out and "[BigScience hub-sync.py" in out
 
 
-def test_what_launch_cannot_render_is_an_error_too(preflight):
+def test_unrenderable_body_is_an_error(preflight):
     code, out, _ = preflight("--json", trainer='command = ["x", "{{ nodse }}"]')
-    found = {load["check"]: load["what"] for load in json.loads(out)["findings"]}
-    assert (code, found["body"].partition(";")[0]) == (2, "{{ nodse }}: unknown")
+    texts = {finding["check"]: finding["what"] for finding in json.loads(out)["findings"]}
+    assert (code, texts["body"].partition(";")[0]) == (2, "{{ nodse }}: unknown")
 
 
-def test_a_file_that_is_no_train_is_refused_as_everywhere(preflight):
+def test_invalid_train_file_is_refused(preflight):
     code, out, err = preflight(slurm="nodse = 3")
     assert (code, out) == (2, "")
     assert "[slurm] nodse: unknown key; did you mean 'nodes'?" in err

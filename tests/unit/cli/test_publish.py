@@ -1,4 +1,4 @@
-"""`opsctl publish` as it is typed: which trains, by whose rules, with which secrets."""
+"""`opsctl publish` through the command line: choice of trains, precedence of rules, secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
 TRAIN = 'name = "{name}"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n{more}'
 
 
-class Place:
+class PublishSite:
     def __init__(self, path: Path) -> None:
         self.path, self.out = path, path / "out"
         self.site = path / "site.toml"
@@ -49,74 +49,74 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def publish_site(tmp_path: Path) -> PublishSite:
+    return PublishSite(tmp_path)
 
 
-def test_without_settings_nothing_is_published_and_nothing_is_wrong(place: Place) -> None:
-    place.settings("")
-    assert place.opsctl() == (0, "nothing is published: there is no [publish] in site.toml or train.toml\n")
-    assert not (place.runs[0].path / "publish").exists()
+def test_nothing_is_published_without_settings(publish_site: PublishSite) -> None:
+    publish_site.settings("")
+    assert publish_site.opsctl() == (0, "nothing is published: there is no [publish] in site.toml or train.toml\n")
+    assert not (publish_site.runs[0].path / "publish").exists()
 
 
-def test_a_place_without_how_is_told_and_not_passed_over(place: Place) -> None:
-    place.settings('[publish]\npath = "/somewhere"\n')
+def test_publish_table_needs_to(publish_site: PublishSite) -> None:
+    publish_site.settings('[publish]\npath = "/somewhere"\n')
     with pytest.raises(OpsctlError, match="to is missing; by the other keys: path"):
-        place.opsctl()
+        publish_site.opsctl()
 
 
-def test_every_train_is_published_without_the_webhook_that_the_alerts_use(place: Place) -> None:
-    code, text = place.opsctl()
+def test_webhook_of_the_alerts_is_redacted(publish_site: PublishSite) -> None:
+    code, text = publish_site.opsctl()
     assert code == 0
-    assert f"one: copied 1 file, 24 B, to {place.out}/one; 0 unchanged" in text
+    assert f"one: copied 1 file, 24 B, to {publish_site.out}/one; 0 unchanged" in text
     assert "  logs/main_log.txt: 24 B, 2 secrets struck out\n" in text
-    assert [place.log(name) for name in ("one", "two")] == ["posting to ***\nwith ***\n"] * 2
+    assert [publish_site.log(name) for name in ("one", "two")] == ["posting to ***\nwith ***\n"] * 2
 
 
-def test_a_webhook_that_cannot_be_read_publishes_nothing(place: Place) -> None:
-    (place.path / "webhook").unlink()
-    code, text = place.opsctl()
+def test_unreadable_webhook_publishes_nothing(publish_site: PublishSite) -> None:
+    (publish_site.path / "webhook").unlink()
+    code, text = publish_site.opsctl()
     assert code == 1
     assert text.count("not published: nothing is published: a configured secret cannot be read: webhook_file") == 2
-    assert not place.out.exists()
+    assert not publish_site.out.exists()
 
 
-def test_a_trains_own_rules_go_before_the_sites(place: Place) -> None:
-    place.train("two", more=f'[publish]\nto = "path"\npath = "{place.path}/elsewhere"\n')
-    place.opsctl()
-    assert (place.out / "one").exists()
-    assert not (place.out / "two").exists()
-    assert (place.path / "elsewhere/two/logs/main_log.txt").exists()
+def test_rules_of_the_train_override_the_site(publish_site: PublishSite) -> None:
+    publish_site.train("two", more=f'[publish]\nto = "path"\npath = "{publish_site.path}/elsewhere"\n')
+    publish_site.opsctl()
+    assert (publish_site.out / "one").exists()
+    assert not (publish_site.out / "two").exists()
+    assert (publish_site.path / "elsewhere/two/logs/main_log.txt").exists()
 
 
-def test_a_train_that_cannot_be_published_stops_no_other(place: Place) -> None:
-    place.runs[0].config.write_text("nonsense")
-    code, text = place.opsctl()
+def test_failed_train_does_not_stop_the_others(publish_site: PublishSite) -> None:
+    publish_site.runs[0].config.write_text("nonsense")
+    code, text = publish_site.opsctl()
     assert code == 2
     assert "one: not published: " in text
-    assert place.log("two")
+    assert publish_site.log("two")
 
 
-def test_what_others_could_have_written_names_no_command(place: Place) -> None:
-    run = place.train("two", more='[publish]\nto = "command"\ncommand = "touch {source}/../../../hacked"\n')
+def test_command_writable_by_others_is_not_run(publish_site: PublishSite) -> None:
+    run = publish_site.train("two", more='[publish]\nto = "command"\ncommand = "touch {source}/../../../hacked"\n')
     run.config.chmod(0o666)
-    code, text = place.opsctl("two")
+    code, text = publish_site.opsctl("two")
     assert code == 1
     assert "others could have written what would be run here as you" in text
-    assert not list(place.path.rglob("hacked"))
+    assert not list(publish_site.path.rglob("hacked"))
 
 
-def test_a_dry_run_and_json(place: Place) -> None:
-    _, text = place.opsctl("one", "--dry-run")
+def test_dry_run_and_json(publish_site: PublishSite) -> None:
+    _, text = publish_site.opsctl("one", "--dry-run")
     assert text.startswith("one: would copy 3 files")
     assert "  report.html: rendered when copied\n" in text
-    assert not place.out.exists()
-    given = json.loads(place.opsctl("--json")[1])
-    assert [(each["train"], each["shipped"]) for each in given["published"]] == [("one", True), ("two", True)]
-    assert given["failed"] == {}
+    assert not publish_site.out.exists()
+    result = json.loads(publish_site.opsctl("--json")[1])
+    assert [(row["train"], row["shipped"]) for row in result["published"]] == [("one", True), ("two", True)]
+    assert result["failed"] == {}
 
 
-def test_one_that_was_not_published_for_long_comes_first(place: Place) -> None:
-    place.opsctl("one")
-    given = json.loads(place.opsctl("--json")[1])
-    assert [each["train"] for each in given["published"]] == ["two", "one"]
+def test_least_recently_published_comes_first(publish_site: PublishSite) -> None:
+    publish_site.opsctl("one")
+    result = json.loads(publish_site.opsctl("--json")[1])
+    assert [row["train"] for row in result["published"]] == ["two", "one"]

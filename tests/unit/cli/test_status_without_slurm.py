@@ -1,4 +1,4 @@
-"""`opsctl status` while Slurm does not answer: Slurm's real squeue, and a port at which no controller listens."""
+"""`opsctl status` while Slurm does not answer: the real squeue, and a port without a controller."""
 
 import json
 import os
@@ -38,7 +38,7 @@ PartitionName=p Nodes=n1
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A train whose second attempt trains, of which a checkpoint is two hours old."""
+    """A train in its second attempt, with a checkpoint two hours old."""
     (tmp_path / "slurm.conf").write_text(SLURM_CONF)
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("OPSCTL_ROOT", str(tmp_path / "trains"))
@@ -59,9 +59,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     )
     write_start(run, run.attempt("12_2.0"), start)
     heartbeat = Heartbeat(
-        attempt="12_2.0", node="node002", rank=0, phase=Phase.TRAIN, step=70, at=now.timestamp(), limit_s=60, loss=2.5,
-        last_steps=150, checkpoint_step=50,
-    )  # fmt: skip
+        attempt="12_2.0",
+        node="node002",
+        rank=0,
+        phase=Phase.TRAIN,
+        step=70,
+        at=now.timestamp(),
+        limit_s=60,
+        loss=2.5,
+        last_steps=150,
+        checkpoint_step=50,
+    )
     (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     saved = run.checkpoints / "step-0000050"
     saved.mkdir()
@@ -75,38 +83,43 @@ def status(*words: str) -> Result:
     return CliRunner().invoke(cli, ["status", *words], standalone_mode=False, prog_name="opsctl")
 
 
-def test_what_the_run_directory_knows_is_shown_and_one_line_says_that_slurm_does_not_answer(run: RunDir) -> None:
-    done = status("gpt")
-    assert done.return_value == 75
-    first, *lines = done.stdout.splitlines()
+def test_status_shows_the_run_directory(run: RunDir) -> None:
+    result = status("gpt")
+    assert result.return_value == 75
+    first, *lines = result.stdout.splitlines()
     assert first.startswith("Slurm does not answer: squeue got no answer: ")
     assert first.endswith("; showing what the run directories record")
-    assert done.stdout.count("Slurm does not answer") == 1
-    told = {line[2:14].strip(): line[14:].strip() for line in lines}
+    assert result.stdout.count("Slurm does not answer") == 1
+    fields = {line[2:14].strip(): line[14:].strip() for line in lines}
     assert lines[0].split() == ["gpt", "unknown"]
-    assert told["began"].startswith("12_2.0 on node002, ")
-    assert told["progress"].startswith("step 70 of 150")
-    assert told["loss"] == "2.5"
-    assert told["checkpoint"].startswith("at step 50, 2h")
-    assert told["last attempt"].startswith("12_1.0 deadline ")
-    assert "before the maintenance" in told["save switch"]
+    assert fields["began"].startswith("12_2.0 on node002, ")
+    assert fields["progress"].startswith("step 70 of 150")
+    assert fields["loss"] == "2.5"
+    assert fields["checkpoint"].startswith("at step 50, 2h")
+    assert fields["last attempt"].startswith("12_1.0 deadline ")
+    assert "before the maintenance" in fields["save switch"]
 
 
-def test_the_queue_is_null_in_json_and_the_exit_code_says_try_again(run: RunDir) -> None:
-    done = status("--json")
-    assert isinstance(done.exception, Unreachable)
-    assert done.exception.exit_code == 75
-    [seen] = json.loads(done.stdout)
-    assert (seen["state"], seen["running"], seen["waiting"], seen["notes"]) == ("unknown", None, None, [])
-    assert seen["slurm"] == done.exception.message
-    assert (seen["begun"]["attempt"], seen["progress"]["step"], seen["last_attempt"]["attempt"]) == (
+def test_json_queue_is_null_and_exit_code_is_75(run: RunDir) -> None:
+    result = status("--json")
+    assert isinstance(result.exception, Unreachable)
+    assert result.exception.exit_code == 75
+    [status_row] = json.loads(result.stdout)
+    assert (status_row["state"], status_row["running"], status_row["waiting"], status_row["notes"]) == (
+        "unknown",
+        None,
+        None,
+        [],
+    )
+    assert status_row["slurm"] == result.exception.message
+    assert (status_row["begun"]["attempt"], status_row["progress"]["step"], status_row["last_attempt"]["attempt"]) == (
         "12_2.0",
         70,
         "12_1.0",
     )
 
 
-def test_since_when_it_does_not_answer_is_told_where_the_watch_has_found_it(run: RunDir) -> None:
+def test_status_shows_since_when_slurm_is_silent(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(unknown_minutes=0))
     ledger.record([Finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
     ledger.record([Finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
@@ -114,28 +127,28 @@ def test_since_when_it_does_not_answer_is_told_where_the_watch_has_found_it(run:
     assert f"Slurm does not answer, since {since:%Y-%m-%d %H:%M} UTC: squeue " in status().stdout
 
 
-def test_a_train_that_was_never_submitted_is_that_whatever_slurm_says(run: RunDir) -> None:
+def test_train_never_submitted_is_shown_as_such(run: RunDir) -> None:
     RunDir(run.path.parent / "new").create()
     (run.path.parent / "new" / "train.toml").write_text("")
-    assert {load["train"]: load["state"] for load in json.loads(status("--json").stdout)} == {
+    assert {row["train"]: row["state"] for row in json.loads(status("--json").stdout)} == {
         "gpt": "unknown",
         "new": "not submitted",
     }
 
 
-def test_where_there_are_no_trains_slurm_is_not_asked(run: RunDir) -> None:
+def test_no_trains_need_no_slurm(run: RunDir) -> None:
     shutil.rmtree(run.path)
     assert (status().return_value, "no trains" in status().stdout) == (0, True)
 
 
-def test_a_queue_that_nobody_has_seen_is_not_taken_for_an_empty_one(run: RunDir) -> None:
-    """Neither has the train ended, nor was a submission lost, nor are tasks missing."""
+def test_unknown_queue_is_not_an_empty_queue(run: RunDir) -> None:
+    """The train has not ended, no submission was lost and no task is missing."""
     journal = Journal(run, SystemClock())
     journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="12_2.0", outcome="deadline", action="continue", why="the time was over"
     )
     journal.append(EventKind.SUBMITTING, nonce="n2", tasks=5, after="12")
-    [seen] = json.loads(status("--json").stdout)
-    assert (seen["state"], seen["begun"], seen["notes"]) == ("unknown", None, [])
+    [status_row] = json.loads(status("--json").stdout)
+    assert (status_row["state"], status_row["begun"], status_row["notes"]) == ("unknown", None, [])
     journal.append(EventKind.SUBMIT_REFUSED, nonce="n2", why="no")
     assert json.loads(status("--json").stdout)[0]["state"] == "unknown"

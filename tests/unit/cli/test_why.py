@@ -1,4 +1,4 @@
-"""`opsctl why` on a run directory, and on logs alone."""
+"""`opsctl why` on a run directory, and on a log alone."""
 
 from __future__ import annotations
 
@@ -24,62 +24,64 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import TrainerStop
 from tests.support.clocks import FakeClock
-from tests.support.finalized_trains import World, a_world, care_of
-from tests.unit.diagnosis.conftest import LOST, Log, real
+from tests.support.finalized_trains import QueuedTrain, make_node_care, make_train
+from tests.unit.diagnosis.conftest import LOST, Log, read_corpus
 
 
 @dataclass
-class App:
-    world: World
+class FakeApp:
+    train: QueuedTrain
 
     def find(self, train: str) -> RunDir:
-        return self.world.run
+        return self.train.run
 
     def journal(self, run: RunDir) -> Journal:
-        return self.world.chain.journal
+        return self.train.chain.journal
 
     @property
     def scheduler(self) -> object:
-        return self.world.queue
+        return self.train.queue
 
     @property
     def clock(self) -> FakeClock:
-        return self.world.clock
+        return self.train.clock
 
     @property
     def history(self) -> NodeHistory:
-        return NodeHistory(site=SiteDir(self.world.run.path.parent / ".site"), clock=self.world.clock)
+        return NodeHistory(site=SiteDir(self.train.run.path.parent / ".site"), clock=self.train.clock)
 
     site = SiteSettings(root="/nowhere")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = a_world(tmp_path)
-    made.run.config.write_text(
+def train(tmp_path: Path) -> QueuedTrain:
+    train = make_train(tmp_path)
+    train.run.config.write_text(
         'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\nprocesses_per_node = 2\ntime_limit = "10"\n'
     )
-    return made
+    return train
 
 
-def call(world: World, *args: str) -> Invoked:
-    return CliRunner(catch_exceptions=False).invoke(why, args, obj=App(world))
+def call(train: QueuedTrain, *args: str) -> Invoked:
+    return CliRunner(catch_exceptions=False).invoke(why, args, obj=FakeApp(train))
 
 
-def ask(world: World, *args: str) -> dict[str, object]:
-    return json.loads(call(world, *args, "--json").stdout)
+def ask_json(train: QueuedTrain, *args: str) -> dict[str, object]:
+    return json.loads(call(train, *args, "--json").stdout)
 
 
-def says(world: World, *lines: str) -> None:
-    with world.run.main_log.open("a") as log:
+def append_log(train: QueuedTrain, *lines: str) -> None:
+    with train.run.main_log.open("a") as log:
         log.write("".join(f"{line}\n" for line in lines))
 
 
-def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
-    attempt = world.began("12_1.0")
-    says(world, *(f"[node002:3]: {line}" for line in real("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}")
-    world.exited(attempt, 1)
-    lines = call(world, "gpt").stdout.splitlines()
+def test_crash_shows_place_evidence_and_remedy(train: QueuedTrain) -> None:
+    attempt = train.start_attempt("12_1.0")
+    append_log(
+        train, *(f"[node002:3]: {line}" for line in read_corpus("tr1-13b-ecc.txt").splitlines()), f"[node001:0]: {LOST}"
+    )
+    train.end_body(attempt, 1)
+    lines = call(train, "gpt").stdout.splitlines()
     assert lines[:3] == [
         "gpt 12_1.0: gpu: uncorrectable memory error of a GPU",
         "  where  node node002, rank 3",
@@ -88,34 +90,34 @@ def test_a_crash_is_told_with_place_proof_and_what_to_do(world: World) -> None:
     assert lines[6].endswith("cudaErrorECCUncorrectable: uncorrectable ECC error encountered")
     assert lines[8:10] == [
         "  also   ranks lost their connection to another rank (1 rank)",
-        f"  log    {world.run.main_log}",
+        f"  log    {train.run.main_log}",
     ]
     assert lines[10].startswith("  do     Exclude the node; reset the GPU")
     assert lines[11] == "         opsctl release gpt --exclude node002"
 
 
-def test_the_next_crash_on_the_same_node_says_so(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
-    fields = ask(world, "gpt")
+def test_second_crash_on_the_same_node_is_noted(train: QueuedTrain) -> None:
+    train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    train.end_body(_crash_attempt(train, "12_2.0", "tr1-13b-out-of-memory-at-barrier.txt"), 1)
+    fields = ask_json(train, "gpt")
     assert (fields["attempt"], fields["cause"], fields["node"]) == ("12_2.0", "gpu-memory-taken", "node002")
     assert fields["also"] == ["the same node ended 12_1.0: uncorrectable memory error of a GPU"]
 
 
-def test_an_earlier_task_is_told_from_its_own_part_of_the_log(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.exited(_crashed(world, "12_2.0", "tr1-13b-bus-error.txt"), 1)
-    assert ask(world, "gpt", "--task", "1")["cause"] == "gpu-ecc"
-    assert ask(world, "gpt", "--task", "2")["cause"] == "shared-memory-full"
+def test_earlier_task_has_its_own_part_of_the_log(train: QueuedTrain) -> None:
+    train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    train.end_body(_crash_attempt(train, "12_2.0", "tr1-13b-bus-error.txt"), 1)
+    assert ask_json(train, "gpt", "--task", "1")["cause"] == "gpu-ecc"
+    assert ask_json(train, "gpt", "--task", "2")["cause"] == "shared-memory-full"
 
 
-def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
-    """An attempt that began when main_log was as long as it is."""
-    attempt = world.began(name, **more)  # type: ignore[arg-type]  # handed on
-    log = world.run.main_log
+def _crash_attempt(train: QueuedTrain, name: str, corpus: str, **more: str) -> Attempt:
+    """Start an attempt whose part of main_log begins at the present end of the log, and log a crash."""
+    attempt = train.start_attempt(name, **more)  # type: ignore[arg-type]  # handed on
+    log = train.run.main_log
     start = json.loads(attempt.start.read_text()) | {"main_log": log.stat().st_size if log.exists() else 0}
     attempt.start.write_text(json.dumps(start))
-    says(world, *(f"[node002:3]: {line}" for line in real(corpus).splitlines()))
+    append_log(train, *(f"[node002:3]: {line}" for line in read_corpus(corpus).splitlines()))
     return attempt
 
 
@@ -130,12 +132,12 @@ def _crashed(world: World, name: str, corpus: str, **more: str) -> Attempt:
         (TrainerStop.MEMORY, "memory"),
     ],
 )
-def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, kind: str) -> None:
-    attempt = world.began()
-    says(world, f"[node001:0]: {LOST}")
-    world.left(attempt, reason)
-    world.exited(attempt, 0)
-    assert ask(world, "gpt")["kind"] == kind
+def test_stop_reason_of_the_trainer_needs_no_log(train: QueuedTrain, reason: TrainerStop, kind: str) -> None:
+    attempt = train.start_attempt()
+    append_log(train, f"[node001:0]: {LOST}")
+    train.stop_trainer(attempt, reason)
+    train.end_body(attempt, 0)
+    assert ask_json(train, "gpt")["kind"] == kind
 
 
 @pytest.mark.parametrize(
@@ -148,89 +150,89 @@ def test_the_trainers_own_word_needs_no_log(world: World, reason: TrainerStop, k
         (JobState.FAILED, "unknown"),
     ],
 )
-def test_slurms_word_is_taken_where_no_log_explains_more(world: World, state: JobState, kind: str) -> None:
-    attempt = world.began()
-    world.row((1,), state)
-    assert ask(world, "gpt")["kind"] == kind
-    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
-    world.queue.rows.clear()
-    assert ask(world, "gpt")["kind"] == kind
+def test_slurm_state_is_used_without_a_log(train: QueuedTrain, state: JobState, kind: str) -> None:
+    attempt = train.start_attempt()
+    train.add_row((1,), state)
+    assert ask_json(train, "gpt")["kind"] == kind
+    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1])
+    train.queue.rows.clear()
+    assert ask_json(train, "gpt")["kind"] == kind
 
 
-def test_what_the_guard_saw_and_did_when_it_finalized_a_attempt_is_told_with_it(world: World) -> None:
-    world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    attempt = world.began("12_1.0", nodes="node[001-002]")
-    world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=1))
-    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care_of(world))
-    world.queue.states.clear()
-    fields = ask(world, "gpt")
+def test_actions_of_the_guard_are_shown(train: QueuedTrain) -> None:
+    train.queue.states["node001"] = "DOWN+NOT_RESPONDING"
+    attempt = train.start_attempt("12_1.0", nodes="node[001-002]")
+    train.add_row((1,), JobState.NODE_FAIL, end=train.clock.now() + timedelta(minutes=1))
+    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1], care=make_node_care(train))
+    train.queue.states.clear()
+    fields = ask_json(train, "gpt")
     assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")
     excluded = "excluded node001 for queued tasks and later launches, until 2026-03-04 12:00 UTC"
     assert fields["done"] == [excluded]
-    text = call(world, "gpt").stdout
+    text = call(train, "gpt").stdout
     assert "  where  node node001\n" in text
     assert f"  done   {excluded}\n  do     " in text
     assert "opsctl release" not in text
 
 
-def test_a_task_that_opsctl_cancelled_because_it_hung_was_not_cancelled_by_somebody(world: World) -> None:
-    attempt = world.began()
-    request_stop(world.run, attempt, StopKind.HUNG, "12_1.0 hangs")
-    world.row((1,), JobState.CANCELLED)
-    assert ask(world, "gpt")["cause"] == "hang"
-    finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1])
-    assert ask(world, "gpt")["says"] == "the attempt hung"
+def test_hung_attempt_is_not_shown_as_cancelled(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    request_stop(train.run, attempt, StopKind.HUNG, "12_1.0 hangs")
+    train.add_row((1,), JobState.CANCELLED)
+    assert ask_json(train, "gpt")["cause"] == "hang"
+    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1])
+    assert ask_json(train, "gpt")["says"] == "the attempt hung"
 
 
-def test_where_slurm_does_not_answer_the_log_still_tells(world: World) -> None:
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt"), 1)
-    world.queue.breaks_after = 0
-    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+def test_cause_is_found_without_slurm(train: QueuedTrain) -> None:
+    train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt"), 1)
+    train.queue.breaks_after = 0
+    assert ask_json(train, "gpt")["cause"] == "gpu-ecc"
 
 
-def test_what_main_log_lost_is_read_from_the_ranks_own_log(world: World) -> None:
-    attempt = world.began()
-    (world.run.attempt_logs(attempt.name) / "node002-3.log").write_text(real("tr1-13b-ecc.txt"))
-    world.exited(attempt, 1)
-    fields = ask(world, "gpt")
+def test_rank_log_supplies_lines_main_log_lost(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    (train.run.attempt_logs(attempt.name) / "node002-3.log").write_text(read_corpus("tr1-13b-ecc.txt"))
+    train.end_body(attempt, 1)
+    fields = ask_json(train, "gpt")
     assert (fields["cause"], fields["node"], fields["rank"]) == ("gpu-ecc", "node002", 3)
 
 
-def test_a_attempt_that_goes_on_has_no_end(world: World) -> None:
-    world.began()
-    world.row((1,), JobState.RUNNING)
+def test_running_attempt_has_no_cause(train: QueuedTrain) -> None:
+    train.start_attempt()
+    train.add_row((1,), JobState.RUNNING)
     with pytest.raises(InputError, match="gpt: no attempt has ended"):
-        call(world, "gpt")
+        call(train, "gpt")
     with pytest.raises(InputError, match="gpt: no attempt of task 7 has ended"):
-        call(world, "gpt", "--task", "7")
+        call(train, "gpt", "--task", "7")
 
 
-def looked(world: World, node: str, evidence: str = "") -> None:
-    """Somebody looks at a node now."""
-    at = world.clock.now()
+def check_node(train: QueuedTrain, node: str, evidence: str = "") -> None:
+    """Store a health check of `node`, made now."""
+    at = train.clock.now()
     rows = (CheckResult(check="remapped_rows", severity=Severity.DEGRADED, evidence=evidence),) if evidence else ()
     health = Health.DEGRADED if evidence else Health.HEALTHY
     verdict = Verdict(node=node, health=health, results=rows, at=at, by="ssh")
-    App(world).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
+    FakeApp(train).history.save([(NodeSnapshot(node=node, at=at), verdict)], baseline_hours=24)
 
 
-def test_what_health_knew_of_the_first_causes_node_is_told_beside_it(world: World) -> None:
-    looked(world, "node002", "1 row pending")
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
-    assert ask(world, "gpt")["also"] == [
+def test_earlier_findings_of_the_node_are_shown(train: QueuedTrain) -> None:
+    check_node(train, "node002", "1 row pending")
+    train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1, after=3 * 3600)
+    assert ask_json(train, "gpt")["also"] == [
         "node002 has had 1 finding (remapped_rows 1) in the 28 days before",
         "node002 was already degraded, at the check 3h before: remapped_rows: 1 row pending",
     ]
-    assert "  also   node002 has had 1 finding" in call(world, "gpt").stdout
+    assert "  also   node002 has had 1 finding" in call(train, "gpt").stdout
 
 
-def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world: World) -> None:
+def test_crash_without_cause_shows_health_of_its_nodes(train: QueuedTrain) -> None:
     for node, evidence in (("node001", ""), ("node003", "1 row pending"), ("node004", "1 row pending")):
-        looked(world, node, evidence)
-    attempt = world.began("12_1.0", nodes="node[001-003]")
-    says(world, "nothing to see")
-    world.exited(attempt, 1, after=600)
-    fields = ask(world, "gpt")
+        check_node(train, node, evidence)
+    attempt = train.start_attempt("12_1.0", nodes="node[001-003]")
+    append_log(train, "nothing to see")
+    train.end_body(attempt, 1, after=600)
+    fields = ask_json(train, "gpt")
     assert (fields["cause"], fields["suspects"]) == ("nothing", [])
     assert fields["also"] == [
         "node003 was already degraded, at the check 10m before: remapped_rows: 1 row pending",
@@ -239,14 +241,14 @@ def test_where_no_log_names_a_cause_the_nodes_of_that_attempt_are_told_of(world:
     ]
 
 
-def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) -> None:
-    looked(world, "node002", "1 row pending")
-    path = world.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
+def test_unreadable_history_keeps_the_cause(train: QueuedTrain) -> None:
+    check_node(train, "node002", "1 row pending")
+    path = train.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
     path.write_text(path.read_text().replace('"at":', '"at":"x","not":'))
-    world.exited(_crashed(world, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
-    assert ask(world, "gpt")["cause"] == "gpu-ecc"
+    train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
+    assert ask_json(train, "gpt")["cause"] == "gpu-ecc"
     path.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
-    fields = ask(world, "gpt")
+    fields = ask_json(train, "gpt")
     assert fields["cause"] == "gpu-ecc"
     assert "cannot be read" in fields["also"][0]  # type: ignore[index]  # a list
 
@@ -254,12 +256,12 @@ def test_a_history_that_cannot_be_read_leaves_the_cause_as_it_was(world: World) 
 BROKEN = {"at": "x", "last": None, "count": 1, "node": "n", "check": "", "severity": "", "evidence": ""}
 
 
-def test_a_log_alone(world: World, log: Log) -> None:
-    log.steps(1, 2).say(41, real("tr1-13b-ecc.txt"))
-    assert call(world, "--log", str(log.write())).stdout.startswith(
+def test_log_without_a_train(train: QueuedTrain, log: Log) -> None:
+    log.add_steps(1, 2).add(41, read_corpus("tr1-13b-ecc.txt"))
+    assert call(train, "--log", str(log.write())).stdout.startswith(
         "gpu: uncorrectable memory error of a GPU\n  where  node r10i0n5"
     )
 
 
-def test_a_train_or_a_log(world: World) -> None:
-    assert "not both" in call(world).output
+def test_train_and_log_are_exclusive(train: QueuedTrain) -> None:
+    assert "not both" in call(train).output

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cron_context import CronWorld
+from tests.support.cron_context import CronSite
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> CronWorld:
-    return CronWorld(tmp_path)
+def cron_site(tmp_path: Path) -> CronSite:
+    return CronSite(tmp_path)

@@ -1,4 +1,4 @@
-"""Logs made of real lines: what one rank says, among what all others say."""
+"""Logs made of real lines: the lines of one rank among the lines of all other ranks."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Log:
     def node(self, rank: int) -> str:
         return f"r10i{rank // 64}n{rank // 8 % 8}"
 
-    def say(self, rank: int, text: str) -> Log:
+    def add(self, rank: int, text: str) -> Log:
         self.lines += [f"[{self.node(rank)}:{rank}]: {line}" for line in text.splitlines()]
         return self
 
-    def all_say(self, text: str, *, but: tuple[int, ...] = ()) -> Log:
+    def add_all(self, text: str, *, except_ranks: tuple[int, ...] = ()) -> Log:
         for rank in range(self.ranks):
-            if rank not in but:
-                self.say(rank, text.format(rank=rank))
+            if rank not in except_ranks:
+                self.add(rank, text.format(rank=rank))
         return self
 
-    def steps(self, *steps: int) -> Log:
+    def add_steps(self, *steps: int) -> Log:
         for step in steps:
-            self.say(self.ranks - 1, ITERATION.format(step))
+            self.add(self.ranks - 1, ITERATION.format(step))
         return self
 
-    def plain(self, text: str) -> Log:
+    def add_plain(self, text: str) -> Log:
         self.lines += text.splitlines()
         return self
 
@@ -62,5 +62,5 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "main_log.txt")
 
 
-def real(name: str) -> str:
+def read_corpus(name: str) -> str:
     return (CORPUS / name).read_text()

@@ -1,4 +1,4 @@
-"""Rows of causes.toml, held against real lines."""
+"""Rows of causes.toml classify real lines."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ALL = [(cause.name, line) for cause in causes() for line in lines_of(cause.name)
 
 
 @pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])
-def test_a_line_is_what_its_row_says(name: str, line: str) -> None:
+def test_line_has_the_cause_of_its_row(name: str, line: str) -> None:
     cause = classify(split(line.encode())[1].decode())
     assert cause is not None
     assert cause.name == name
 
 
 @pytest.mark.parametrize(("name", "line"), ALL, ids=[f"{name}-{n}" for n, (name, _) in enumerate(ALL)])
-def test_a_line_that_matters_is_looked_at(name: str, line: str) -> None:
+def test_line_passes_the_gate(name: str, line: str) -> None:
     assert GATE.search(line.encode())
 
 
 @pytest.mark.parametrize("cause", causes(), ids=lambda cause: cause.name)
-def test_every_row_has_two_lines_with_their_source(cause: object) -> None:
+def test_every_row_has_two_lines_with_a_source(cause: object) -> None:
     text = (LINES / f"{cause.name}.txt").read_text()
     assert len(lines_of(cause.name)) >= 2
     assert re.match(r"# \S", text)
@@ -44,7 +44,7 @@ def test_every_file_of_lines_has_a_row() -> None:
     assert {path.stem for path in LINES.iterdir()} == {cause.name for cause in causes()}
 
 
-def test_a_row_that_another_names_exists() -> None:
+def test_later_row_exists() -> None:
     names = {cause.name for cause in causes()}
     assert {cause.later for cause in causes() if cause.later} <= names
 
@@ -62,9 +62,9 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("line", HARMLESS)
-def test_a_harmless_line_says_nothing(line: str) -> None:
+def test_harmless_line_has_no_cause(line: str) -> None:
     assert classify(line) is None
 
 
-def test_a_traceback_that_no_row_knows_is_unexplained() -> None:
+def test_unknown_traceback_is_unexplained() -> None:
     assert classify("Traceback (most recent call last):") is UNEXPLAINED

@@ -1,4 +1,4 @@
-"""Whatever logs hold, nothing breaks."""
+"""Any log gets a diagnosis."""
 
 from __future__ import annotations
 

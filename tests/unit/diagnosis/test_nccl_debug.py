@@ -1,4 +1,4 @@
-"""NCCL's debug output, of real lines."""
+"""NCCL's debug output, from real lines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from opsctl.cli.nccl import nccl
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
-from tests.unit.diagnosis.conftest import real
+from tests.unit.diagnosis.conftest import read_corpus
 
-ODD = real("nccl-odd.txt")
-# The same report says that ranks 1 and 3 were where rank 0 was; their lines are made after its lines.
+ODD = read_corpus("nccl-odd.txt")
+# The same report says that ranks 1 and 3 were at the place of rank 0: their lines are copies of its lines.
 ONE = ODD.splitlines()[0].replace("45006", "45009").replace("[0]", "[1]")
 THREE = ODD.splitlines()[0].replace("45006", "45015").replace("[0]", "[3]")
 # https://github.com/NVIDIA/nccl-tests/issues/166
@@ -32,51 +32,54 @@ def lines(*texts: str) -> list[bytes]:
     return "\n".join(texts).encode().splitlines()
 
 
-def test_the_rank_that_began_another_collective_is_odd() -> None:
-    found = render_nccl(read_nccl_debug(lines(ODD, ONE, THREE)))
-    assert found[0] == "communicator of 4 ranks: 4 of 4 ranks logged collectives: AllReduce 4, AllGather 2"
-    assert "  odd: h03r3n06 GPU 2 began AllGather 28c of 59205120, the others AllReduce 28c of 9984512" in found
+def test_rank_with_another_collective_is_odd() -> None:
+    summary = render_nccl(read_nccl_debug(lines(ODD, ONE, THREE)))
+    assert summary[0] == "communicator of 4 ranks: 4 of 4 ranks logged collectives: AllReduce 4, AllGather 2"
+    assert (
+        "  odd: h03r3n06 GPU 2 started AllGather 28c of 59205120, other ranks started AllReduce 28c of 9984512"
+        in summary
+    )
 
 
-def test_a_rank_is_named_where_a_line_tells_it() -> None:
+def test_rank_is_named_if_a_line_names_the_rank() -> None:
     init = INIT.format(pid=45012, gpu=2, comm="0x559c24b55610", rank=6)
     assert any(
         "odd: rank 6 (h03r3n06 GPU 2)" in line for line in render_nccl(read_nccl_debug(lines(init, ODD, ONE, THREE)))
     )
 
 
-def test_the_rank_whose_last_collective_is_earlier_is_behind() -> None:
+def test_rank_with_an_earlier_collective_is_behind() -> None:
     two = ODD.splitlines()
     ahead = [
         line.replace("45006", str(pid)).replace("[0]", f"[{gpu}]") for line in two[:2] for pid, gpu in ((1, 1), (2, 3))
     ]
-    found = render_nccl(read_nccl_debug(lines(two[0], *ahead)))
-    assert found[1:] == [
-        "  behind: h03r3n06 GPU 0 began last AllReduce 28c of 9984512; others are at AllReduce 28d of 8149504"
+    summary = render_nccl(read_nccl_debug(lines(two[0], *ahead)))
+    assert summary[1:] == [
+        "  behind: h03r3n06 GPU 0 last started AllReduce 28c of 9984512; other ranks are at AllReduce 28d of 8149504"
     ]
 
 
-def test_who_could_not_connect_to_whom_by_name() -> None:
+def test_failed_connections_have_host_names() -> None:
     assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, REFUSED, REFUSED, CLOSED)))[:2] == [
         "ubuntu -> node1: Software caused connection abort (2 times)",
         "ubuntu -> node1: Connection closed by remote peer (1 times)",
     ]
 
 
-def test_the_host_that_nobody_reaches_is_named() -> None:
+def test_unreachable_host_is_named() -> None:
     others = [REFUSED.replace("ubuntu", f"n{number}") for number in range(3)]
-    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 of them)"
+    assert render_nccl(read_nccl_debug(lines(BOOTSTRAP, *others)))[-1] == "most hosts cannot reach node1 (3 hosts)"
 
 
-def test_lines_with_the_prefix_of_a_rank_are_understood() -> None:
+def test_lines_with_a_rank_prefix_are_read() -> None:
     assert read_nccl_debug(lines(f"[node1:3]: {REFUSED}")).failures[0].peer == "10.0.0.2"
 
 
-def test_a_log_without_trouble_says_how_to_learn_more(tmp_path: Path) -> None:
+def test_log_without_problems_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(BOOTSTRAP)
     assert "NCCL_DEBUG=INFO" in CliRunner().invoke(nccl, [str(tmp_path)]).output
 
 
 @given(st.text(max_size=200))
-def test_whatever_is_read_nothing_breaks(text: str) -> None:
+def test_noise_raises_nothing(text: str) -> None:
     render_nccl(read_nccl_debug([f"a:1:2 [0] NCCL {text}".encode(errors="replace"), text.encode(errors="replace")]))

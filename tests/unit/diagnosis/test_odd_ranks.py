@@ -1,4 +1,4 @@
-"""Who is the odd one of a hang, and when nobody is."""
+"""The odd ranks of a hang."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from opsctl.diagnosis.hang_cause import judge_hang
 from opsctl.diagnosis.stack_dumps import Frame, Stack, parse
-from tests.unit.diagnosis.test_stack_dumps import hang
+from tests.unit.diagnosis.test_stack_dumps import render_hang
 
 HOMES = {rank: f"n{rank // 4}" for rank in range(16)}
 
 
-def at(place: str, *ranks: int, refused: bool = False) -> list[Stack]:
+def stacks_at(place: str, *ranks: int, refused: bool = False) -> list[Stack]:
     frames = () if refused else (Frame(place, f"{place}.py", 1),)
     return [Stack(node=HOMES[rank], rank=rank, frames=frames, refused=refused) for rank in ranks]
 
 
-def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node() -> None:
-    diagnosis = judge_hang(parse(hang().encode()), ranks=384, homes={})
+def test_odd_ranks_of_the_chronicles_name_their_node() -> None:
+    diagnosis = judge_hang(parse(render_hang().encode()), ranks=384, homes={})
     assert (diagnosis.kind.value, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
         "unknown",
         "hang",
@@ -30,52 +30,54 @@ def test_the_two_ranks_of_the_chronicles_are_the_odd_ones_and_so_is_their_node()
     assert diagnosis.suspects == ()
 
 
-def test_a_rank_that_does_not_answer_while_most_do_is_the_odd_one() -> None:
-    diagnosis = judge_hang(at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
+def test_silent_rank_is_odd() -> None:
+    diagnosis = judge_hang(stacks_at("all_reduce", *range(5), *range(6, 16)), ranks=16, homes=HOMES)
     assert (diagnosis.node, diagnosis.rank) == ("n1", 5)
     assert diagnosis.says == "the attempt hung, odd: 1 rank (node n1: 5) not answering"
 
 
 def test_odd_ranks_on_several_nodes_name_no_node() -> None:
-    diagnosis = judge_hang(at("all_reduce", *range(14)) + at("read", 3, 14), ranks=16, homes=HOMES)
+    diagnosis = judge_hang(stacks_at("all_reduce", *range(14)) + stacks_at("read", 3, 14), ranks=16, homes=HOMES)
     assert (diagnosis.node, "2 ranks" in diagnosis.says) == ("", True)
 
 
-def test_where_no_place_has_more_than_half_of_all_ranks_none_is_odd() -> None:
-    """Stages of a pipeline wait each at their own place."""
-    halves = at("send", *range(8)) + at("recv", *range(8, 16))
-    few = at("all_reduce", *range(8)) + at("read", 9)
+def test_no_rank_is_odd_without_a_majority() -> None:
+    """Pipeline stages wait at different places."""
+    halves = stacks_at("send", *range(8)) + stacks_at("recv", *range(8, 16))
+    few = stacks_at("all_reduce", *range(8)) + stacks_at("read", 9)
     for stacks in (halves, few, []):
         diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
         assert (diagnosis.says, diagnosis.node, diagnosis.rank) == ("the attempt hung", "", None)
 
 
-def test_ranks_that_py_spy_may_not_look_at_are_not_odd() -> None:
-    stacks = at("all_reduce", *range(15)) + at("", 15, refused=True)
+def test_refused_rank_is_not_odd() -> None:
+    stacks = stacks_at("all_reduce", *range(15)) + stacks_at("", 15, refused=True)
     assert judge_hang(stacks, ranks=16, homes=HOMES).says == "the attempt hung"
 
 
-def test_more_ranks_than_the_config_knows_of_are_counted_as_they_are() -> None:
-    halves = at("send", *range(8)) + at("recv", *range(8, 16))
+def test_more_ranks_than_configured_are_counted() -> None:
+    halves = stacks_at("send", *range(8)) + stacks_at("recv", *range(8, 16))
     assert judge_hang(halves, ranks=2, homes=HOMES).says == "the attempt hung"
-    diagnosis = judge_hang(at("send", *range(15)) + at("recv", 15), ranks=2, homes=HOMES)
+    diagnosis = judge_hang(stacks_at("send", *range(15)) + stacks_at("recv", 15), ranks=2, homes=HOMES)
     assert (diagnosis.node, diagnosis.rank) == ("n3", 15)
 
 
-def test_processes_without_a_rank_leave_nobody_silent() -> None:
+def test_process_without_a_rank_makes_no_rank_silent() -> None:
     stacks = [Stack(node="n1", pid=pid, frames=(Frame("all_reduce", "a.py", 1),)) for pid in range(3)]
     assert judge_hang(stacks, ranks=4, homes=HOMES).says == "the attempt hung"
 
 
-def test_many_odd_groups_are_cut_short() -> None:
-    stacks = at("all_reduce", *range(9)) + [stack for rank in range(9, 16) for stack in at(f"f{rank}", rank)]
+def test_long_list_of_odd_groups_is_cut() -> None:
+    stacks = stacks_at("all_reduce", *range(9)) + [
+        stack for rank in range(9, 16) for stack in stacks_at(f"f{rank}", rank)
+    ]
     diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
     assert diagnosis.says.endswith(" in f12 at f12.py:1; and 4 more groups")
 
 
 @given(st.dictionaries(st.integers(0, 15), st.sampled_from(["a", "b", "c", ""]), max_size=16))
-def test_at_least_half_of_the_ranks_are_never_odd(places: dict[int, str]) -> None:
-    stacks = [stack for rank, place in places.items() for stack in at(place, rank, refused=not place)]
+def test_half_of_the_ranks_is_never_odd(places: dict[int, str]) -> None:
+    stacks = [stack for rank, place in places.items() for stack in stacks_at(place, rank, refused=not place)]
     diagnosis = judge_hang(stacks, ranks=16, homes=HOMES)
     if diagnosis.node or diagnosis.rank is not None:
         largest = max([*places.values()].count(place) for place in "abc")

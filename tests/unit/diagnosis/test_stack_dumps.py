@@ -1,4 +1,4 @@
-"""Stacks of many ranks, grouped: the hang of the prequel, and forms of py-spy and faulthandler."""
+"""Stacks of many ranks are grouped: a hang of the chronicles, and formats of py-spy and faulthandler."""
 
 from __future__ import annotations
 
@@ -9,50 +9,52 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.cli.stacks import stacks as verb
+from opsctl.cli.stacks import stacks as stacks_command
 from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.speakers import Speaker
-from opsctl.diagnosis.stack_dumps import NOWHERE, PTRACE, REFUSED, parse, render_stacks
+from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from tests.unit.diagnosis.conftest import real
+from tests.unit.diagnosis.conftest import read_corpus
 
-SIX, TWO = real("tr11-hang-six.txt"), real("tr11-hang-two.txt")
+SIX, TWO = read_corpus("tr11-hang-six.txt"), read_corpus("tr11-hang-two.txt")
 
 
-def pyspy(node: str, rank: int, text: str) -> str:
-    """As `opsctl stacks --py-spy` has it printed."""
+def render_pyspy(node: str, rank: int, text: str) -> str:
+    """Return the output of `opsctl stacks --py-spy` for one rank."""
     pid = 835990 + rank % 8
     head = f"== node {node} rank {rank} pid {pid}\nProcess {pid}: python pretrain_gpt.py\nPython v3.8.8 (python3.8)\n\n"
     return head + text.replace("835990", str(pid)).replace("835995", str(pid))
 
 
-def hang() -> str:
-    """48 nodes; on one of them, ranks 4 and 5 never finished their step."""
+def render_hang() -> str:
+    """Return the stacks of 48 nodes; on one node local ranks 4 and 5 never finished their step."""
     return "".join(
-        pyspy(f"r10i{node // 8}n{node % 8}", node * 8 + local, TWO if (node, local) in {(13, 4), (13, 5)} else SIX)
+        render_pyspy(
+            f"r10i{node // 8}n{node % 8}", node * 8 + local, TWO if (node, local) in {(13, 4), (13, 5)} else SIX
+        )
         for node in range(48)
         for local in range(8)
     )
 
 
-def test_the_two_ranks_that_never_finished_their_step_come_first() -> None:
-    assert render_stacks(parse(hang().encode())) == [
+def test_hung_ranks_come_first() -> None:
+    assert render_stacks(parse(render_hang().encode())) == [
         "2 ranks (node r10i1n5: 108-109) in broadcast at engine.py:540",
         "382 ranks (node r10i0n0: 0-7; node r10i0n1: 8-15; node r10i0n2: 16-23; node r10i0n3: 24-31; 44 more nodes)"
         " in train at training.py:915",
     ]
 
 
-def test_raw_dumps_of_a_node_are_told_by_process(tmp_path: Path) -> None:
+def test_dumps_without_ranks_are_grouped_by_process(tmp_path: Path) -> None:
     for node in (0, 1):
         text = "".join(SIX.replace("835990", str(835990 + n)) for n in range(6))
         (tmp_path / f"trace-1-r10i0n{node}.out").write_text(
             text + TWO.replace("835995", "9") + TWO.replace("835995", "8")
         )
-    result = CliRunner().invoke(verb, ["--from", str(tmp_path)])
+    result = CliRunner().invoke(stacks_command, ["--from", str(tmp_path)])
     assert result.output.splitlines() == [
         "4 processes (node r10i0n0: pid 9, 8; node r10i0n1: pid 9, 8) in broadcast at engine.py:540",
         "12 processes (node r10i0n0: pid 835990, 835991, 835992, 835993, 835994, 835995; "
@@ -60,8 +62,8 @@ def test_raw_dumps_of_a_node_are_told_by_process(tmp_path: Path) -> None:
     ]
 
 
-def test_faulthandler_in_a_log_with_prefixes() -> None:
-    """Two ranks dump at once, line by line."""
+def test_faulthandler_output_in_a_log_with_prefixes() -> None:
+    """The lines of two ranks alternate."""
     dump = (
         "[n1:{rank}]: Thread 0x00007f42a45856c0 (most recent call first):\n"
         '[n1:{rank}]:   File "/usr/lib/python3.11/threading.py", line 982 in run\n'
@@ -76,7 +78,7 @@ def test_faulthandler_in_a_log_with_prefixes() -> None:
     assert render_stacks(parse(mixed.encode())) == ["2 ranks (node n1: 0-1) in all_reduce at training.py:915"]
 
 
-def test_a_native_stack_names_what_the_program_called() -> None:
+def test_native_stack_names_the_python_function() -> None:
     text = (
         'Thread 1 (active): "MainThread"\n    ncclGroupEnd (libnccl.so.2)\n'
         "    cuStreamSynchronize (libcuda.so.1:0)\n    all_reduce (torch/distributed/distributed_c10d.py:1316)\n"
@@ -87,7 +89,7 @@ def test_a_native_stack_names_what_the_program_called() -> None:
     ]
 
 
-def test_of_two_dumps_of_a_rank_the_later_one_counts() -> None:
+def test_later_dump_of_a_rank_counts() -> None:
     text = 'at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n'
     text += 'at 2.0\nThread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n'
     assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3)), ranks=2) == [
@@ -96,13 +98,13 @@ def test_of_two_dumps_of_a_rank_the_later_one_counts() -> None:
     ]
 
 
-def test_py_spy_counts_for_more_than_what_a_rank_says_itself(tmp_path: Path) -> None:
+def test_py_spy_outweighs_a_dump_of_the_rank(tmp_path: Path) -> None:
     (tmp_path / "n1-0.txt").write_text("")
     (tmp_path / "n1-1.txt").write_text('at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n')
-    (tmp_path / "py-spy.txt").write_text(pyspy("n1", 1, SIX))
+    (tmp_path / "py-spy.txt").write_text(render_pyspy("n1", 1, SIX))
     assert render_stacks(collect_answers(tmp_path)) == [
         "1 rank (node n1: 1) in train at training.py:915",
-        f"1 rank (node n1: 0) {NOWHERE}",
+        f"1 rank (node n1: 0) {NO_STACK}",
     ]
 
 
@@ -115,8 +117,8 @@ Error 0: Permission denied (os error 13)
 YAMA = "== node n1 rank {rank} pid 8\nPermission Denied: Try running again with elevated permissions by going 'sudo'\n"
 
 
-def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_would_help() -> None:
-    text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(pyspy("n2", rank, SIX) for rank in (2, 3, 4))
+def test_refused_ranks_come_last_with_a_hint() -> None:
+    text = FORBIDDEN.format(rank=0) + YAMA.format(rank=1) + "".join(render_pyspy("n2", rank, SIX) for rank in (2, 3, 4))
     assert render_stacks(parse(text.encode())) == [
         "3 ranks (node n2: 2-4) in train at training.py:915",
         f"2 ranks (node n1: 0-1) {REFUSED}",
@@ -124,29 +126,29 @@ def test_ranks_that_py_spy_may_not_look_at_are_unknown_come_last_and_say_what_wo
     ]
 
 
-def test_a_rank_that_speaks_of_permissions_in_its_own_log_was_not_refused() -> None:
+def test_permission_error_in_a_rank_log_is_no_refusal() -> None:
     text = "at 1.0\nPermission denied\nThread 0x1 (most recent call first):\n"
-    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NOWHERE}"]
+    assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3))) == [f"1 rank (node n1: 3) {NO_STACK}"]
 
 
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("sh", "n1: no rank is there that this user may look at"),
-        ("no-py-spy", "n1: no-py-spy is not there; --py-spy PROGRAM names one that the nodes have"),
+        ("sh", "n1: no rank that this user may inspect"),
+        ("no-py-spy", "n1: no-py-spy is not installed; name an installed program with --py-spy"),
     ],
 )
-def test_a_node_on_which_nothing_was_seen_says_why(program: str, why: str) -> None:
+def test_node_without_stacks_has_a_reason(program: str, why: str) -> None:
     here = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
-    looked = dump_stacks(program, "none.such", ["n1", "n2"], here)
-    assert (looked.text, set(looked.problems)) == ("", {why, "n2 could not be reached: no way leads there"})
+    dump = dump_stacks(program, "none.such", ["n1", "n2"], here)
+    assert (dump.text, set(dump.problems)) == ("", {why, "n2 could not be reached: no route leads to the node"})
 
 
 @given(st.binary(max_size=300))
-def test_whatever_is_read_nothing_breaks(data: bytes) -> None:
+def test_noise_raises_nothing(data: bytes) -> None:
     render_stacks(parse(b"== node n rank 1 pid 2\nThread 1:\n" + data))
 
 
 @pytest.mark.parametrize("args", [[], ["gpt", "--from", "."]])
-def test_a_train_or_files(args: list[str]) -> None:
-    assert "not both" in CliRunner().invoke(verb, args).output
+def test_train_and_files_exclude_each_other(args: list[str]) -> None:
+    assert "not both" in CliRunner().invoke(stacks_command, args).output

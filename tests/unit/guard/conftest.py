@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.finalized_trains import World, a_world
+from tests.support.finalized_trains import QueuedTrain, make_train
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return a_world(tmp_path)
+def train(tmp_path: Path) -> QueuedTrain:
+    return make_train(tmp_path)
 
 
 @pytest.fixture
-def checkpoint(world: World) -> Callable[[str], None]:
+def checkpoint(train: QueuedTrain) -> Callable[[str], None]:
     """Have the train write a checkpoint."""
 
     def write(name: str) -> None:
-        path = world.run.checkpoints / name
+        path = train.run.checkpoints / name
         path.mkdir()
-        os.utime(path, (world.clock.now().timestamp(),) * 2)
+        os.utime(path, (train.clock.now().timestamp(),) * 2)
 
     return write

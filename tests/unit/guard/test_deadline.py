@@ -1,4 +1,4 @@
-"""When the job will be ended, asked for rarely and kept true."""
+"""The deadline file: asked of Slurm rarely, and kept up to date."""
 
 from __future__ import annotations
 
@@ -9,57 +9,55 @@ import pytest
 from opsctl.errors import Unreachable
 from opsctl.guard.deadline import UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
-from tests.support.finalized_trains import BEGIN, World
+from tests.support.finalized_trains import BEGIN, QueuedTrain
 
 
 @pytest.fixture
-def deadline(world: World) -> DeadlineFile:
-    attempt = world.began()
-    world.clock.time = BEGIN
-    world.queue.end = BEGIN + timedelta(hours=1)
-    return DeadlineFile(run=world.run, attempt=attempt, job="13", scheduler=world.queue, clock=world.clock)
+def deadline(train: QueuedTrain) -> DeadlineFile:
+    attempt = train.start_attempt()
+    train.clock.time = BEGIN
+    train.queue.end = BEGIN + timedelta(hours=1)
+    return DeadlineFile(run=train.run, attempt=attempt, job="13", scheduler=train.queue, clock=train.clock)
 
 
-def calls_within(world: World, deadline: DeadlineFile, seconds: int) -> int:
-    before = len(world.queue.calls)
+def calls_within(train: QueuedTrain, deadline: DeadlineFile, seconds: int) -> int:
+    before = len(train.queue.calls)
     for _ in range(seconds // 2):
         deadline.refresh()
-        world.clock.sleep(2)
-    return len(world.queue.calls) - before
+        train.clock.sleep(2)
+    return len(train.queue.calls) - before
 
 
-def test_slurm_is_asked_once_a_minute_not_at_every_poll(world: World, deadline: DeadlineFile) -> None:
-    assert calls_within(world, deadline, 600) == 10
+def test_slurm_is_asked_once_a_minute(train: QueuedTrain, deadline: DeadlineFile) -> None:
+    assert calls_within(train, deadline, 600) == 10
 
 
-def test_slurm_is_asked_more_often_in_the_last_minutes(world: World, deadline: DeadlineFile) -> None:
-    world.clock.sleep(3540)
-    assert calls_within(world, deadline, 60) == 10
+def test_slurm_is_asked_more_often_near_the_end(train: QueuedTrain, deadline: DeadlineFile) -> None:
+    train.clock.sleep(3540)
+    assert calls_within(train, deadline, 60) == 10
 
 
-def test_the_file_follows_a_limit_that_is_moved(world: World, deadline: DeadlineFile) -> None:
+def test_file_follows_a_changed_limit(train: QueuedTrain, deadline: DeadlineFile) -> None:
     deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
-    world.queue.end = BEGIN + timedelta(hours=2)
-    world.clock.sleep(60)
+    train.queue.end = BEGIN + timedelta(hours=2)
+    train.clock.sleep(60)
     deadline.refresh()
     assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=2)).timestamp()
 
 
-def test_a_limit_that_is_lifted_leaves_no_deadline(world: World, deadline: DeadlineFile) -> None:
+def test_removed_limit_leaves_no_deadline(train: QueuedTrain, deadline: DeadlineFile) -> None:
     deadline.refresh()
-    world.queue.end = None
-    world.clock.sleep(60)
+    train.queue.end = None
+    train.clock.sleep(60)
     deadline.refresh()
     assert not deadline.attempt.deadline.exists()
 
 
-def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_minute(
-    world: World, deadline: DeadlineFile
-) -> None:
+def test_silent_slurm_changes_nothing_and_is_asked_later(train: QueuedTrain, deadline: DeadlineFile) -> None:
     deadline.refresh()
-    world.queue.breaks_after = len(world.queue.calls)
-    world.clock.sleep(60)
+    train.queue.breaks_after = len(train.queue.calls)
+    train.clock.sleep(60)
     with pytest.raises(Unreachable):
         deadline.refresh()
     assert not deadline.refresh()
@@ -69,9 +67,9 @@ def test_a_slurm_that_does_not_answer_changes_nothing_and_is_asked_again_in_a_mi
 @pytest.mark.parametrize(
     ("seconds", "minutes"), [(3600, 58), (3659, 58), (240, 2), (100, 1), (-5, 1), (None, UNLIMITED_MINUTES)]
 )
-def test_the_minutes_left_are_whole_and_never_none(
-    world: World, deadline: DeadlineFile, seconds: int | None, minutes: int
+def test_minutes_left_are_whole_and_at_least_one(
+    train: QueuedTrain, deadline: DeadlineFile, seconds: int | None, minutes: int
 ) -> None:
-    world.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
+    train.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
     deadline.refresh()
     assert deadline.minutes_left(120) == minutes

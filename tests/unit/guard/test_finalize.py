@@ -1,4 +1,4 @@
-"""Settlement: once, by anyone, whatever killed it before."""
+"""Finalize: exactly once, by any process, after any interruption."""
 
 from __future__ import annotations
 
@@ -17,266 +17,267 @@ from opsctl.model import Job, JobState
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
-from tests.support.finalized_trains import World
+from tests.support.finalized_trains import QueuedTrain
 
 Write = Callable[[str], None]
 
 
-def test_a_finished_train_has_what_is_queued_cancelled(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
-    finalized = finalize(world.chain, world.rules, attempt)
+def test_finished_train_cancels_queued_tasks(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.FINISHED)
+    finalized = finalize(train.chain, train.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.FINISHED, Action.CANCEL_QUEUED)
-    assert world.queue.waiting == []
-    assert world.end(attempt)["outcome"] == "finished"
-    assert world.kinds()[-2:] == [EventKind.CANCELLED, EventKind.ATTEMPT_FINALIZED]
+    assert train.queue.waiting == []
+    assert train.end(attempt)["outcome"] == "finished"
+    assert train.event_kinds()[-2:] == [EventKind.CANCELLED, EventKind.ATTEMPT_FINALIZED]
 
 
-def test_a_paused_train_has_what_is_queued_held(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.PAUSE)
-    finalize(world.chain, world.rules, attempt)
-    assert all(job.is_held for job in world.queue.waiting)
+def test_paused_train_holds_queued_tasks(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.PAUSE)
+    finalize(train.chain, train.rules, attempt)
+    assert all(job.is_held for job in train.queue.waiting)
 
 
-def test_a_attempt_that_goes_on_asks_slurm_nothing(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.DEADLINE)
-    finalize(world.chain, world.rules, attempt)
-    assert world.queue.calls == []
+def test_continuing_train_asks_slurm_nothing(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.DEADLINE)
+    finalize(train.chain, train.rules, attempt)
+    assert train.queue.calls == []
 
 
-def test_a_second_finalization_does_nothing_and_says_the_same(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
-    first = finalize(world.chain, world.rules, attempt)
-    calls, events = list(world.queue.calls), world.kinds()
-    world.exited(attempt, 1)
-    assert finalize(world.chain, world.rules, attempt) == first
-    assert (world.queue.calls, world.kinds()) == (calls, events)
+def test_second_finalize_returns_the_same_result(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.FINISHED)
+    first = finalize(train.chain, train.rules, attempt)
+    calls, events = list(train.queue.calls), train.event_kinds()
+    train.end_body(attempt, 1)
+    assert finalize(train.chain, train.rules, attempt) == first
+    assert (train.queue.calls, train.event_kinds()) == (calls, events)
 
 
 @pytest.mark.parametrize("calls", range(4))
-def test_a_finalization_that_slurm_cut_off_is_done_by_whoever_comes_next(world: World, calls: int) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
-    world.queue.breaks_after = calls
+def test_finalize_interrupted_by_slurm_is_repeated(train: QueuedTrain, calls: int) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.FINISHED)
+    train.queue.breaks_after = calls
     if calls < 2:
         with pytest.raises(Unreachable):
-            finalize(world.chain, world.rules, attempt)
-        assert find_unfinalized(world.run, world.chain.check([])) == [attempt]
-    world.queue.breaks_after = None
-    finalize(world.chain, world.rules, attempt)
-    assert world.queue.waiting == []
-    assert world.kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+            finalize(train.chain, train.rules, attempt)
+        assert find_unfinalized(train.run, train.chain.check([])) == [attempt]
+    train.queue.breaks_after = None
+    finalize(train.chain, train.rules, attempt)
+    assert train.queue.waiting == []
+    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """Stands for SIGKILL: no handler catches this exception."""
 
 
 @pytest.mark.parametrize("reason", [TrainerStop.FINISHED, TrainerStop.PAUSE])
 @pytest.mark.parametrize("writes", range(3))
-def test_a_finalization_killed_before_any_of_its_writes_is_finished_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, writes: int, reason: TrainerStop
+def test_finalize_killed_before_a_write_is_completed_once(
+    train: QueuedTrain, monkeypatch: pytest.MonkeyPatch, writes: int, reason: TrainerStop
 ) -> None:
-    attempt = world.began()
-    world.left(attempt, reason)
-    left = writes
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, reason)
+    writes_left = writes
 
-    def dies(original: Callable[..., object]) -> Callable[..., object]:
+    def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:
-            nonlocal left
-            if left == 0:
+            nonlocal writes_left
+            if writes_left == 0:
                 raise Killed
-            left -= 1
+            writes_left -= 1
             return original(*args, **kwargs)
 
         return write
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", dies(Journal.append))
-        patched.setattr(RunDir, "write", dies(RunDir.write))
+        patched.setattr(Journal, "append", kill_after_writes(Journal.append))
+        patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
         with pytest.raises(Killed):
-            finalize(world.chain, world.rules, attempt)
+            finalize(train.chain, train.rules, attempt)
     assert not attempt.end.exists()
-    finalize(world.chain, world.rules, attempt)
-    assert world.kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
-    assert world.end(attempt)["outcome"] == {"finished": "finished", "pause": "paused"}[reason]
+    finalize(train.chain, train.rules, attempt)
+    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+    assert train.end(attempt)["outcome"] == {"finished": "finished", "pause": "paused"}[reason]
     if reason is TrainerStop.PAUSE:
-        assert all(job.is_held for job in world.queue.waiting)
+        assert all(job.is_held for job in train.queue.waiting)
     else:
-        assert world.queue.waiting == []
+        assert train.queue.waiting == []
 
 
-def test_two_who_finalize_at_once_finalize_once(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.FINISHED)
-    told = []
+def test_concurrent_finalize_happens_once(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.FINISHED)
+    messages = []
 
-    class Meanwhile(type(world.queue)):  # type: ignore[misc]  # the fixture's own class
+    class ConcurrentQueue(type(train.queue)):  # type: ignore[misc]  # the fixture's own class
         def jobs(self) -> list[Job]:
             try:
-                finalize(world.chain, world.rules, attempt)
+                finalize(train.chain, train.rules, attempt)
             except OpsctlError as error:
-                told.append(error.message)
+                messages.append(error.message)
             return super().jobs()  # type: ignore[no-any-return]  # a list of jobs
 
-    other = Meanwhile(rows=world.queue.rows)
-    finalize(TrainArrays(run=world.run, journal=world.chain.journal, scheduler=other), world.rules, attempt)
-    assert told and "has been writing here for 10 s" in told[0]
-    assert world.kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+    queue = ConcurrentQueue(rows=train.queue.rows)
+    finalize(TrainArrays(run=train.run, journal=train.chain.journal, scheduler=queue), train.rules, attempt)
+    assert messages and "has been writing here for 10 s" in messages[0]
+    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
 
 
-def crash(world: World, attempt: str) -> Outcome:
-    began = world.began(attempt, checkpoint=find_newest_checkpoint(world.run))
-    world.exited(began, 1)
-    return finalize(world.chain, world.rules, began).outcome
+def crash(train: QueuedTrain, attempt: str) -> Outcome:
+    began = train.start_attempt(attempt, checkpoint=find_newest_checkpoint(train.run))
+    train.end_body(began, 1)
+    return finalize(train.chain, train.rules, began).outcome
 
 
-def test_the_third_short_crash_holds_what_is_queued_and_says_why(world: World) -> None:
+def test_third_short_crash_holds_queued_tasks(train: QueuedTrain) -> None:
     for number in (1, 2):
-        assert crash(world, f"12_{number}.0") is Outcome.CRASHED
-        assert not any(job.is_held for job in world.queue.waiting)
-    crash(world, "12_3.0")
-    assert all(job.is_held for job in world.queue.waiting)
-    held = [event for event in world.chain.journal.events() if event.kind is EventKind.HELD]
+        assert crash(train, f"12_{number}.0") is Outcome.CRASHED
+        assert not any(job.is_held for job in train.queue.waiting)
+    crash(train, "12_3.0")
+    assert all(job.is_held for job in train.queue.waiting)
+    held = [event for event in train.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
-        "the body exited with 1; 3 attempts in a row under 20 min without a new checkpoint: "
-        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
+        "the body exited with 1; 3 attempts in a row under 20 min without progress: "
+        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; before a release, find and remove the cause (opsctl why)"
     ]
 
 
-def test_a_checkpoint_between_crashes_lets_the_train_go_on(world: World, checkpoint: Write) -> None:
-    crash(world, "12_1.0")
-    began = world.began("12_2.0", checkpoint=find_newest_checkpoint(world.run))
+def test_checkpoint_between_crashes_resets_the_count(train: QueuedTrain, checkpoint: Write) -> None:
+    crash(train, "12_1.0")
+    began = train.start_attempt("12_2.0", checkpoint=find_newest_checkpoint(train.run))
     checkpoint("step-1")
-    world.exited(began, 1)
-    finalize(world.chain, world.rules, began)
-    crash(world, "12_3.0")
-    assert not any(job.is_held for job in world.queue.waiting)
+    train.end_body(began, 1)
+    finalize(train.chain, train.rules, began)
+    crash(train, "12_3.0")
+    assert not any(job.is_held for job in train.queue.waiting)
 
 
 @pytest.mark.parametrize(
     ("kind", "data"), [(EventKind.RELEASED, {"jobs": ["12"]}), (EventKind.EDITED, {"revision": 1})]
 )
-def test_after_somebody_looked_crashes_are_counted_anew(world: World, kind: EventKind, data: dict[str, object]) -> None:
+def test_release_or_edit_resets_the_count(train: QueuedTrain, kind: EventKind, data: dict[str, object]) -> None:
     for number in (1, 2, 3):
-        crash(world, f"12_{number}.0")
-    world.chain.release()
-    world.chain.journal.append(kind, **data)
-    crash(world, "12_4.0")
-    assert not any(job.is_held for job in world.queue.waiting)
+        crash(train, f"12_{number}.0")
+    train.chain.release()
+    train.chain.journal.append(kind, **data)
+    crash(train, "12_4.0")
+    assert not any(job.is_held for job in train.queue.waiting)
 
 
-def test_attempts_count_in_the_order_in_which_they_began_not_by_index(world: World, checkpoint: Write) -> None:
-    began = world.began("12_9.0", checkpoint=find_newest_checkpoint(world.run))
+def test_attempts_are_ordered_by_their_start(train: QueuedTrain, checkpoint: Write) -> None:
+    began = train.start_attempt("12_9.0", checkpoint=find_newest_checkpoint(train.run))
     checkpoint("step-1")
-    world.exited(began, 1)
-    finalize(world.chain, world.rules, began)
+    train.end_body(began, 1)
+    finalize(train.chain, train.rules, began)
     for attempt in ("12_1.1", "12_2.0"):
-        crash(world, attempt)
-    assert not any(job.is_held for job in world.queue.waiting)
-    crash(world, "12_1.2")
-    assert all(job.is_held for job in world.queue.waiting)
+        crash(train, attempt)
+    assert not any(job.is_held for job in train.queue.waiting)
+    crash(train, "12_1.2")
+    assert all(job.is_held for job in train.queue.waiting)
 
 
-def test_a_train_that_was_launched_again_is_not_cancelled_for_an_old_attempt(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.KILL)
-    world.clock.sleep(600)
-    world.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
-    finalized = finalize(world.chain, world.rules, attempt)
+def test_relaunched_train_is_not_cancelled_for_an_old_attempt(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.KILL)
+    train.clock.sleep(600)
+    train.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
+    finalized = finalize(train.chain, train.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.KILLED, Action.CONTINUE)
     assert finalized.why == "the trainer stopped at step 40 (kill); launched or released again since"
 
 
-def test_a_trainer_whose_clock_is_years_off_is_not_overtaken_by_its_own_launch(world: World) -> None:
-    attempt = world.began()
+def test_wrong_clock_of_the_trainer_is_tolerated(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
     attempt.stop_reason.write_text(to_json(StopReason(reason=TrainerStop.FINISHED, step=40, at=1.0)))
-    assert finalize(world.chain, world.rules, attempt).action is Action.CANCEL_QUEUED
+    assert finalize(train.chain, train.rules, attempt).action is Action.CANCEL_QUEUED
 
 
-def test_a_train_that_was_released_is_not_held_again_for_an_old_pause(world: World) -> None:
-    attempt = world.began()
-    world.left(attempt, TrainerStop.PAUSE)
-    world.clock.sleep(600)
-    world.chain.release()
-    assert finalize(world.chain, world.rules, attempt).action is Action.CONTINUE
+def test_released_train_is_not_held_for_an_old_pause(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    train.stop_trainer(attempt, TrainerStop.PAUSE)
+    train.clock.sleep(600)
+    train.chain.release()
+    assert finalize(train.chain, train.rules, attempt).action is Action.CONTINUE
 
 
-def test_a_attempt_that_slurm_still_runs_is_left_alone(world: World) -> None:
-    world.began()
-    world.row((1,), JobState.RUNNING)
-    assert finalize_ended(world.chain, world.rules, world.chain.check()) == []
+def test_running_attempt_is_left_alone(train: QueuedTrain) -> None:
+    train.start_attempt()
+    train.add_row((1,), JobState.RUNNING)
+    assert finalize_ended(train.chain, train.rules, train.chain.check()) == []
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN])
-def test_a_attempt_that_may_still_run_is_left_alone(world: World, state: JobState) -> None:
-    world.began()
-    world.row((1,), state)
-    assert finalize_ended(world.chain, world.rules, world.chain.check()) == []
+def test_attempt_in_an_uncertain_state_is_left_alone(train: QueuedTrain, state: JobState) -> None:
+    train.start_attempt()
+    train.add_row((1,), state)
+    assert finalize_ended(train.chain, train.rules, train.chain.check()) == []
 
 
-def test_a_attempt_whose_node_died_is_finalized_by_slurms_word(world: World) -> None:
-    world.began()
-    world.row((1,), JobState.NODE_FAIL, end=world.clock.now() + timedelta(minutes=5))
-    [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
+def test_attempt_on_a_failed_node_is_finalized(train: QueuedTrain) -> None:
+    train.start_attempt()
+    train.add_row((1,), JobState.NODE_FAIL, end=train.clock.now() + timedelta(minutes=5))
+    [finalized] = finalize_ended(train.chain, train.rules, train.chain.check())
     assert (finalized.outcome, finalized.minutes) == (Outcome.NODE_FAILED, 5)
 
 
-def test_a_requeued_job_ends_its_earlier_attempt_but_says_nothing_of_it(world: World) -> None:
-    world.began("12_1.0")
-    world.row((1,), JobState.RUNNING, restarts=1)
-    [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
+def test_requeued_attempt_without_accounting_is_lost(train: QueuedTrain) -> None:
+    train.start_attempt("12_1.0")
+    train.add_row((1,), JobState.RUNNING, restarts=1)
+    [finalized] = finalize_ended(train.chain, train.rules, train.chain.check())
     assert finalized.outcome is Outcome.LOST
 
 
-def test_accounting_knows_how_each_attempt_of_a_requeued_job_ended(world: World) -> None:
-    world.began("12_1.0")
-    world.began("12_1.1")
-    world.row((1,), JobState.PENDING, restarts=2)
-    world.queue.history = [
+def test_accounting_supplies_ends_of_requeued_attempts(train: QueuedTrain) -> None:
+    train.start_attempt("12_1.0")
+    train.start_attempt("12_1.1")
+    train.add_row((1,), JobState.PENDING, restarts=2)
+    train.queue.history = [
         Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
-    finalized = finalize_ended(world.chain, world.rules, world.chain.check())
+    finalized = finalize_ended(train.chain, train.rules, train.chain.check())
     assert [finished.outcome for finished in finalized] == [Outcome.PREEMPTED, Outcome.TIMED_OUT]
 
 
-def test_a_attempt_that_nobody_remembers_is_lost_and_the_train_goes_on(world: World) -> None:
-    world.began()
-    [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
+def test_attempt_without_any_record_is_lost(train: QueuedTrain) -> None:
+    train.start_attempt()
+    [finalized] = finalize_ended(train.chain, train.rules, train.chain.check())
     assert (finalized.outcome, finalized.action) == (Outcome.LOST, Action.CONTINUE)
 
 
-def test_a_attempt_that_ran_without_a_guard_is_finalized_too(world: World) -> None:
-    attempt = world.run.attempt("12_1.0")
+def test_attempt_without_a_guard_is_finalized(train: QueuedTrain) -> None:
+    attempt = train.run.attempt("12_1.0")
     attempt.path.mkdir()
     attempt.body_exit.write_text("7\n")
-    [finalized] = finalize_ended(world.chain, world.rules, world.chain.check())
+    [finalized] = finalize_ended(train.chain, train.rules, train.chain.check())
     assert (finalized.attempt, finalized.outcome) == ("12_1.0", Outcome.CRASHED)
 
 
-def test_a_directory_that_is_no_attempt_is_passed_over(world: World) -> None:
-    (world.run.path / "attempts" / "12_1.0.before-20260301T120000").mkdir()
-    assert find_unfinalized(world.run, world.chain.check()) == []
+def test_directory_of_another_name_is_ignored(train: QueuedTrain) -> None:
+    (train.run.path / "attempts" / "12_1.0.before-20260301T120000").mkdir()
+    assert find_unfinalized(train.run, train.chain.check()) == []
 
 
-def test_a_attempt_under_an_id_that_was_used_before_is_finalized_anew(world: World) -> None:
-    world.exited(first := world.began(), 1)
-    finalize(world.chain, world.rules, first)
-    world.clock.sleep(60)
-    second = world.began()
+def test_reused_attempt_name_is_finalized_again(train: QueuedTrain) -> None:
+    first = train.start_attempt()
+    train.end_body(first, 1)
+    finalize(train.chain, train.rules, first)
+    train.clock.sleep(60)
+    second = train.start_attempt()
     assert not second.end.exists()
-    world.left(second, TrainerStop.FINISHED)
-    assert finalize(world.chain, world.rules, second).outcome is Outcome.FINISHED
+    train.stop_trainer(second, TrainerStop.FINISHED)
+    assert finalize(train.chain, train.rules, second).outcome is Outcome.FINISHED
 
 
-def test_a_stronger_wish_replaces_a_weaker_one_and_never_the_other_way_round(world: World) -> None:
-    attempt = world.began()
-    assert request_stop(world.run, attempt, StopKind.TIME_LIMIT, "near")
-    assert request_stop(world.run, attempt, StopKind.KILL, "by alice")
-    assert not request_stop(world.run, attempt, StopKind.PAUSE, "by bob")
-    world.exited(attempt, 0)
-    assert finalize(world.chain, world.rules, attempt).why == "by alice"
+def test_stronger_stop_request_replaces_a_weaker_one(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    assert request_stop(train.run, attempt, StopKind.TIME_LIMIT, "near")
+    assert request_stop(train.run, attempt, StopKind.KILL, "by alice")
+    assert not request_stop(train.run, attempt, StopKind.PAUSE, "by bob")
+    train.end_body(attempt, 0)
+    assert finalize(train.chain, train.rules, attempt).why == "by alice"

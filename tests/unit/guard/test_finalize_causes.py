@@ -1,4 +1,4 @@
-"""What a finalization makes of the cause: nodes are excluded, faults that stay hold the train, the rest goes on."""
+"""Finalize with a diagnosis: faulty nodes are excluded, lasting faults hold the train, other trains continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Se
 from opsctl.nodes.history import node_score
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Attempt, RunDir
-from tests.support.finalized_trains import World, care_of
+from tests.support.finalized_trains import QueuedTrain, make_node_care
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 BUG = "KeyError: 'lr'"
@@ -34,35 +34,37 @@ Write = Callable[[str], None]
 
 
 @pytest.fixture
-def care(world: World) -> NodeCare:
-    return care_of(world)
+def care(train: QueuedTrain) -> NodeCare:
+    return make_node_care(train)
 
 
-def crashed(world: World, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1) -> Attempt:
-    """An attempt on this node whose rank 3 said that at its end."""
-    attempt = world.began(f"12_{task}.0")
-    logs = world.run.attempt_logs(attempt.name)
+def crash_attempt(
+    train: QueuedTrain, line: str, *, task: int = 1, node: str = "node001", minutes: float = 1
+) -> Attempt:
+    """Finish an attempt on `node` whose rank 3 logged `line` at its end."""
+    attempt = train.start_attempt(f"12_{task}.0")
+    logs = train.run.attempt_logs(attempt.name)
     logs.mkdir(parents=True, exist_ok=True)
     (logs / f"{node}-3.log").write_text(f"Traceback (most recent call last):\n  at train.py:7\n{line}\n")
-    world.exited(attempt, 1, after=minutes * 60)
+    train.end_body(attempt, 1, after=minutes * 60)
     return attempt
 
 
-def events(world: World, kind: EventKind) -> list[Event]:
-    return [event for event in world.chain.journal.events() if event.kind is kind]
+def events(train: QueuedTrain, kind: EventKind) -> list[Event]:
+    return [event for event in train.chain.journal.events() if event.kind is kind]
 
 
-def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: World, care: NodeCare) -> None:
-    world.queue.excludes["12"] = "node004"
-    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
+def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) -> None:
+    train.queue.excludes["12"] = "node004"
+    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, CauseKind.GPU)
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
-    assert world.queue.excludes == {"12": "node[001,004]"}
-    assert not any(job.is_held for job in world.queue.waiting)
-    [cause] = events(world, EventKind.DIAGNOSED)
+    assert train.queue.excludes == {"12": "node[001,004]"}
+    assert not any(job.is_held for job in train.queue.waiting)
+    [cause] = events(train, EventKind.DIAGNOSED)
     assert (cause.data["class"], cause.data["cause"], cause.data["suspects"]) == ("gpu", "gpu-ecc", ["node001"])
     assert cause.data["evidence"][-1] == ECC
-    assert world.kinds()[-4:] == [
+    assert train.event_kinds()[-4:] == [
         EventKind.DIAGNOSED,
         EventKind.EXCLUDED,
         EventKind.QUARANTINED,
@@ -70,17 +72,17 @@ def test_a_gpu_that_failed_has_its_node_excluded_and_the_train_goes_on(world: Wo
     ]
 
 
-def test_what_health_knew_of_the_node_is_in_the_journal_and_so_in_the_alert(world: World, care: NodeCare) -> None:
+def test_earlier_health_findings_are_journalled(train: QueuedTrain, care: NodeCare) -> None:
     result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
-    verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=world.clock.now(), by="ssh")
-    care.history.save([(NodeSnapshot(node="node001", at=world.clock.now()), verdict)], baseline_hours=24)
-    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
-    [cause] = events(world, EventKind.DIAGNOSED)
+    verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=train.clock.now(), by="ssh")
+    care.history.save([(NodeSnapshot(node="node001", at=train.clock.now()), verdict)], baseline_hours=24)
+    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    [cause] = events(train, EventKind.DIAGNOSED)
     assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
-def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(world: World, care: NodeCare) -> None:
-    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
+def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: NodeCare) -> None:
+    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
     [exclusion] = care.exclusions.now()
     assert exclusion.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
     assert exclusion.until - exclusion.since == 72 * 3600
@@ -88,268 +90,276 @@ def test_later_launches_leave_the_node_out_and_the_administrators_have_a_report(
     assert ended.done[1].startswith("node001 is not drained; the report for the administrators is in ")
 
 
-def test_where_too_few_nodes_would_be_left_nothing_is_excluded_and_that_is_said(world: World, care: NodeCare) -> None:
-    world.queue.excludes["12"] = "node[002-003]"
-    ended = finalize(world.chain, world.rules, crashed(world, ECC), care=care)
+def test_too_few_nodes_left_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
+    train.queue.excludes["12"] = "node[002-003]"
+    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
     literal = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (literal,))
-    assert world.queue.excludes == {"12": "node[002-003]"}
-    assert (care.exclusions.now(), events(world, EventKind.EXCLUDED)) == ([], [])
-    assert events(world, EventKind.QUARANTINED)[0].data["excluded"] is False
+    assert train.queue.excludes == {"12": "node[002-003]"}
+    assert (care.exclusions.now(), events(train, EventKind.EXCLUDED)) == ([], [])
+    assert events(train, EventKind.QUARANTINED)[0].data["excluded"] is False
 
 
-def test_a_node_that_was_none_of_the_lifes_is_never_excluded(world: World, care: NodeCare) -> None:
-    ended = finalize(world.chain, world.rules, crashed(world, ECC, node="node003"), care=care)
-    assert (ended.action, ended.suspects, world.queue.excludes) == (Action.CONTINUE, (), {})
+def test_node_outside_the_attempt_is_never_excluded(train: QueuedTrain, care: NodeCare) -> None:
+    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC, node="node003"), care=care)
+    assert (ended.action, ended.suspects, train.queue.excludes) == (Action.CONTINUE, (), {})
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "node002", "node002.cluster"])
-def test_a_peer_whom_most_ranks_miss_is_excluded_by_its_name_its_host_name_or_its_address(
-    world: World, care: NodeCare, peer: str
-) -> None:
-    attempt = world.began(nodes="node[001-002]")
+def test_missing_peer_is_excluded_by_any_name(train: QueuedTrain, care: NodeCare, peer: str) -> None:
+    attempt = train.start_attempt(nodes="node[001-002]")
     text = f"NCCL WARN NET/IB : Got completion from peer {peer}<44206> with status=12 opcode=129 len=65536"
     lines = [f"node001:{pid}:1357 [{pid}] ib.c:1615 {text}\n" for pid in range(3)]
-    world.run.main_log.write_text("".join(lines))
-    world.exited(attempt, 1)
-    ended = finalize(world.chain, world.rules, attempt, care=care)
-    assert (ended.kind, ended.suspects, world.queue.excludes) == (CauseKind.NETWORK, ("node002",), {"12": "node002"})
+    train.run.main_log.write_text("".join(lines))
+    train.end_body(attempt, 1)
+    ended = finalize(train.chain, train.rules, attempt, care=care)
+    assert (ended.kind, ended.suspects, train.queue.excludes) == (CauseKind.NETWORK, ("node002",), {"12": "node002"})
 
 
-def test_an_address_that_nodes_share_names_none_of_them() -> None:
+def test_address_shared_by_nodes_names_none() -> None:
     diagnosis = Diagnosis(kind=CauseKind.NETWORK, cause="infiniband", says="", scope=Scope.NODE, node="127.0.0.1")
     nodes = [Node(name=name, state="IDLE", address="127.0.0.1") for name in ("node001", "node002")]
     assert find_suspects(diagnosis, "node001", nodes) == ()
-    assert find_suspects(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # of two partitions
+    assert find_suspects(diagnosis, "node001", nodes[:1] * 2) == ("node001",)  # one node listed in two partitions
 
 
-def test_a_bug_is_tried_once_more_and_then_holds_what_is_queued(world: World, care: NodeCare) -> None:
-    first = finalize(world.chain, world.rules, crashed(world, BUG, minutes=600), care=care)
+def test_repeated_bug_holds_queued_tasks(train: QueuedTrain, care: NodeCare) -> None:
+    first = finalize(train.chain, train.rules, crash_attempt(train, BUG, minutes=600), care=care)
     assert first.action is Action.CONTINUE
-    second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+    second = finalize(train.chain, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
-    assert second.why.endswith("a code fault ended 2 attempts in a row without a new checkpoint: python-error")
-    assert all(job.is_held for job in world.queue.waiting)
-    assert world.queue.excludes == {}
+    assert second.why.endswith(
+        "a code fault ended 2 attempts in a row without progress: python-error;"
+        " before a release, change the code or the settings (opsctl edit)"
+    )
+    assert all(job.is_held for job in train.queue.waiting)
+    assert train.queue.excludes == {}
 
 
-def test_a_disk_that_was_full_for_a_moment_holds_nothing(world: World, care: NodeCare, checkpoint: Write) -> None:
-    finalize(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
-    attempt = world.began("12_2.0")
+def test_disk_full_once_holds_nothing(train: QueuedTrain, care: NodeCare, checkpoint: Write) -> None:
+    finalize(train.chain, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
+    attempt = train.start_attempt("12_2.0")
     checkpoint("step-2")
-    assert finalize(world.chain, world.rules, exited(world, attempt, FULL), care=care).action is Action.CONTINUE
+    assert finalize(train.chain, train.rules, end_attempt(train, attempt, FULL), care=care).action is Action.CONTINUE
 
 
-def exited(world: World, attempt: Attempt, line: str) -> Attempt:
-    (world.run.attempt_logs(attempt.name) / "node001-3.log").write_text(f"{line}\n")
-    world.exited(attempt, 1, after=600 * 60)
+def end_attempt(train: QueuedTrain, attempt: Attempt, line: str) -> Attempt:
+    (train.run.attempt_logs(attempt.name) / "node001-3.log").write_text(f"{line}\n")
+    train.end_body(attempt, 1, after=600 * 60)
     return attempt
 
 
-def test_one_attempt_is_enough_where_the_train_says_so(world: World, care: NodeCare) -> None:
-    rules = world.rules.model_copy(update={"fault_attempts": 1})
-    assert finalize(world.chain, rules, crashed(world, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
+def test_fault_attempts_may_be_one(train: QueuedTrain, care: NodeCare) -> None:
+    rules = train.rules.model_copy(update={"fault_attempts": 1})
+    assert finalize(train.chain, rules, crash_attempt(train, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
 
 
-def test_two_different_faults_are_no_loop(world: World, care: NodeCare) -> None:
-    finalize(world.chain, world.rules, crashed(world, FULL, minutes=600), care=care)
-    second = finalize(world.chain, world.rules, crashed(world, BUG, task=2, minutes=600), care=care)
+def test_two_different_faults_are_no_loop(train: QueuedTrain, care: NodeCare) -> None:
+    finalize(train.chain, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
+    second = finalize(train.chain, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.CONTINUE
 
 
-def test_short_attempts_hold_the_train_also_where_each_lost_a_node(world: World, care: NodeCare) -> None:
-    """Else a mistaken cause would take every node of the site, one by one."""
-    rules = world.rules.model_copy(update={"short_attempts": 2})
-    finalize(world.chain, rules, crashed(world, ECC), care=care)
-    ended = finalize(world.chain, rules, crashed(world, ECC, task=2), care=care)
-    assert ended.action is Action.HOLD_QUEUED
-    assert all(job.is_held for job in world.queue.waiting)
+def test_excluded_nodes_do_not_make_a_crash_loop(train: QueuedTrain, care: NodeCare) -> None:
+    rules = train.rules.model_copy(update={"short_attempts": 2})
+    for task in (1, 2, 3):
+        ended = finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care)
+        assert ended.action is Action.EXCLUDE_NODES
+    assert not any(job.is_held for job in train.queue.waiting)
 
 
-def test_a_node_that_slurm_lost_is_the_one_that_is_down(world: World, care: NodeCare) -> None:
-    world.queue.states["node001"] = "DOWN+NOT_RESPONDING"
-    attempt = world.began()
-    world.row((1,), JobState.NODE_FAIL, restarts=0, end=world.clock.now() + timedelta(minutes=1))
-    ended = finalize(world.chain, world.rules, attempt, job=world.queue.rows[-1], care=care)
+def test_mistaken_cause_does_not_take_every_node(train: QueuedTrain, care: NodeCare) -> None:
+    rules = train.rules.model_copy(update={"stalled_attempts": 3})
+    ended = [finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care) for task in (1, 2, 3)]
+    assert [finished.action for finished in ended] == [
+        Action.EXCLUDE_NODES,
+        Action.EXCLUDE_NODES,
+        Action.HOLD_QUEUED,
+    ]
+    assert all(job.is_held for job in train.queue.waiting)
+
+
+def test_node_failure_excludes_the_node_that_is_down(train: QueuedTrain, care: NodeCare) -> None:
+    train.queue.states["node001"] = "DOWN+NOT_RESPONDING"
+    attempt = train.start_attempt()
+    train.add_row((1,), JobState.NODE_FAIL, restarts=0, end=train.clock.now() + timedelta(minutes=1))
+    ended = finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1], care=care)
     assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, CauseKind.NODE, ("node001",))
-    assert world.queue.excludes == {"12": "node001"}
+    assert train.queue.excludes == {"12": "node001"}
 
 
 CANCELLED = "x\nslurmstepd: error: *** JOB 13 ON node001 CANCELLED AT 2026-03-01T20:00:01 ***"
 
 
-def hung(world: World, number: int, *, log: str = "") -> Attempt:
-    """An attempt of two nodes whose rank 3 is elsewhere, and that the watch has cancelled."""
-    attempt = world.began(f"12_{number}.0", nodes="node[001-002]")
+def hang_attempt(train: QueuedTrain, number: int, *, log: str = "") -> Attempt:
+    """Finish an attempt of two nodes that the watch cancelled as hung, with rank 3 in another function."""
+    attempt = train.start_attempt(f"12_{number}.0", nodes="node[001-002]")
     path = attempt.path / "evidence" / "hang-20260301T120000"
     path.mkdir(parents=True)
     for rank in range(4):
-        place = "read_batch" if rank == 3 else "all_reduce"
-        dump = f'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in {place}\n'
+        function = "read_batch" if rank == 3 else "all_reduce"
+        dump = f'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in {function}\n'
         (path / f"node00{1 + rank // 2}-{rank}.txt").write_text(dump)
     if log:
-        world.run.main_log.write_text(f"[node001:1]: {log}\n")
-    request_stop(world.run, attempt, StopKind.HUNG, f"{attempt.name} hangs: no sign of life for 20 min")
-    world.exited(attempt, 143, after=8 * 3600)
+        train.run.main_log.write_text(f"[node001:1]: {log}\n")
+    request_stop(train.run, attempt, StopKind.HUNG, f"{attempt.name} hangs: no sign of life for 20 min")
+    train.end_body(attempt, 143, after=8 * 3600)
     return attempt
 
 
-def test_a_attempt_that_hung_says_so_with_the_odd_rank_which_takes_no_node_out(world: World, care: NodeCare) -> None:
-    world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
-    ended = finalize(world.chain, world.rules, hung(world, 1), care=care)
+def test_hang_names_the_odd_rank_and_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
+    train.run.config.write_text(train.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
+    ended = finalize(train.chain, train.rules, hang_attempt(train, 1), care=care)
     assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
-        "12_1.0 hangs: no sign of life for 20 min; "
-        f"unknown: the attempt hung, odd: {odd} (node002, rank 3)"
-    )  # fmt: skip
+        f"12_1.0 hangs: no sign of life for 20 min; unknown: the attempt hung, odd: {odd} (node002, rank 3)"
+    )
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
-    [cause] = events(world, EventKind.DIAGNOSED)
+    [cause] = events(train, EventKind.DIAGNOSED)
     assert cause.data["evidence"][:2] == [
         odd,
         "3 ranks (node node001: 0-1; node node002: 2) in all_reduce at train.py:7",
     ]
-    assert (world.queue.excludes, care.exclusions.now()) == ({}, [])
+    assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
 
 
-def test_a_node_that_is_the_odd_one_again_is_suspect_and_after_three_hangs_a_lemon(
-    world: World, care: NodeCare
-) -> None:
-    world.run.config.write_text(world.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
+def test_node_of_repeated_hangs_gets_a_score(train: QueuedTrain, care: NodeCare) -> None:
+    train.run.config.write_text(train.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
     scores = []
     for number in (1, 2, 3):
-        finalize(world.chain, world.rules, hung(world, number), care=care)
-        scores.append(node_score(care.history.read("node002"), {}, world.clock.now(), 28))
+        finalize(train.chain, train.rules, hang_attempt(train, number), care=care)
+        scores.append(node_score(care.history.read("node002"), {}, train.clock.now(), 28))
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
-    last = events(world, EventKind.DIAGNOSED)[-1]
+    last = events(train, EventKind.DIAGNOSED)[-1]
     assert "node002 had the odd ranks in 2 hangs in the 28 days before" in last.data["also"]
-    assert (world.queue.excludes, events(world, EventKind.QUARANTINED)) == ({}, [])
+    assert (train.queue.excludes, events(train, EventKind.QUARANTINED)) == ({}, [])
 
 
-def test_a_cause_in_the_log_of_a_attempt_that_hung_comes_first(world: World, care: NodeCare) -> None:
-    ended = finalize(world.chain, world.rules, hung(world, 1, log=ECC), care=care)
+def test_cause_in_the_log_of_a_hang_comes_first(train: QueuedTrain, care: NodeCare) -> None:
+    ended = finalize(train.chain, train.rules, hang_attempt(train, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
-    [cause] = events(world, EventKind.DIAGNOSED)
+    [cause] = events(train, EventKind.DIAGNOSED)
     assert any("read_batch" in line for line in cause.data["also"])
 
 
-def test_a_attempt_that_hung_without_stacks_only_hung(world: World, care: NodeCare) -> None:
-    attempt = hung(world, 1, log=CANCELLED)
+def test_hang_without_stacks_has_no_suspect(train: QueuedTrain, care: NodeCare) -> None:
+    attempt = hang_attempt(train, 1, log=CANCELLED)
     shutil.rmtree(attempt.path / "evidence")
-    ended = finalize(world.chain, world.rules, attempt, care=care)
+    ended = finalize(train.chain, train.rules, attempt, care=care)
     assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: the attempt hung", ())
 
 
-def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
-    world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_failed_diagnosis_does_not_stop_finalize(
+    train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A table of causes that is broken: the finalization is the one of before."""
-    attempt = crashed(world, ECC)
+    """The table of causes is broken, so the attempt is finalized as without a diagnosis."""
+    attempt = crash_attempt(train, ECC)
     (tmp_path / "causes.toml").write_text("[[cause]\n")
     monkeypatch.setattr(causes, "files", lambda _: tmp_path)
     causes.causes.cache_clear()
     try:
-        ended = finalize(world.chain, world.rules, attempt, care=care)
+        ended = finalize(train.chain, train.rules, attempt, care=care)
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, world.queue.excludes, find_unfinalized(world.run, world.chain.check([]))) == (
+    assert (ended.why, train.queue.excludes, find_unfinalized(train.run, train.chain.check([]))) == (
         "the body exited with 1",
         {},
         [],
     )
-    [cause] = events(world, EventKind.DIAGNOSED)
+    [cause] = events(train, EventKind.DIAGNOSED)
     assert cause.data["says"].startswith("the diagnosis failed: ")
 
 
-def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
-    """A pipe that nobody writes to: its reader waits for ever."""
-    attempt = crashed(world, ECC)
-    pipe = world.run.attempt_logs(attempt.name) / "node002-7.log"
+def test_slow_diagnosis_is_abandoned(train: QueuedTrain, care: NodeCare) -> None:
+    """A log is a pipe without a writer: its reader blocks."""
+    attempt = crash_attempt(train, ECC)
+    pipe = train.run.attempt_logs(attempt.name) / "node002-7.log"
     os.mkfifo(pipe)
-    ended = finalize(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
-    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets go of the reader that is left behind
+    ended = finalize(train.chain, train.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # ends the reader that is still blocked
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
 
 @pytest.mark.parametrize("calls", range(8))
-def test_whatever_slurm_leaves_undone_is_done_by_whoever_comes_next(world: World, care: NodeCare, calls: int) -> None:
-    attempt = crashed(world, ECC)
-    world.queue.breaks_after = calls
+def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: NodeCare, calls: int) -> None:
+    attempt = crash_attempt(train, ECC)
+    train.queue.breaks_after = calls
     try:
-        finalize(world.chain, world.rules, attempt, care=care)
+        finalize(train.chain, train.rules, attempt, care=care)
     except Unreachable:
-        assert find_unfinalized(world.run, world.chain.check([])) == [attempt]
-    world.queue.breaks_after = None
-    finalize(world.chain, world.rules, attempt, care=care)
-    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
-    assert world.queue.excludes == {"12": "node001"}
+        assert find_unfinalized(train.run, train.chain.check([])) == [attempt]
+    train.queue.breaks_after = None
+    finalize(train.chain, train.rules, attempt, care=care)
+    assert len(events(train, EventKind.DIAGNOSED)) == len(events(train, EventKind.ATTEMPT_FINALIZED)) == 1
+    assert train.queue.excludes == {"12": "node001"}
 
 
 class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
+    """Stands for SIGKILL: no handler catches this exception."""
 
 
 @pytest.mark.parametrize("writes", range(5))
-def test_a_finalization_killed_before_any_of_its_writes_excludes_once(
-    world: World, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
+def test_finalize_killed_before_a_write_excludes_once(
+    train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    attempt, left = crashed(world, ECC), writes
+    attempt, writes_left = crash_attempt(train, ECC), writes
     literal = "excluded node001 for queued tasks and later launches, until "
 
-    def dies(original: Callable[..., object]) -> Callable[..., object]:
+    def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
         def write(*args: object, **kwargs: object) -> object:
-            nonlocal left
-            if left == 0:
+            nonlocal writes_left
+            if writes_left == 0:
                 raise Killed
-            left -= 1
+            writes_left -= 1
             return original(*args, **kwargs)
 
         return write
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", dies(Journal.append))
-        patched.setattr(RunDir, "write", dies(RunDir.write))
+        patched.setattr(Journal, "append", kill_after_writes(Journal.append))
+        patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
         with pytest.raises(Killed):
-            finalize(world.chain, world.rules, attempt, care=care)
+            finalize(train.chain, train.rules, attempt, care=care)
     assert not attempt.end.exists()
-    finalize(world.chain, world.rules, attempt, care=care)
-    assert len(events(world, EventKind.DIAGNOSED)) == len(events(world, EventKind.ATTEMPT_FINALIZED)) == 1
-    assert (world.queue.excludes, world.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
+    finalize(train.chain, train.rules, attempt, care=care)
+    assert len(events(train, EventKind.DIAGNOSED)) == len(events(train, EventKind.ATTEMPT_FINALIZED)) == 1
+    assert (train.queue.excludes, train.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
-    assert world.end(attempt)["done"][0].startswith(literal)
+    assert train.end(attempt)["done"][0].startswith(literal)
 
 
-def test_a_round_finalizes_with_the_cause_too(world: World, care: NodeCare) -> None:
-    crashed(world, ECC)
-    assert "exclude-nodes" in reconcile(world.chain, care=care)[0]
-    [ended] = finalize_ended(world.chain, world.rules, world.chain.check(), care=care) or [None]
+def test_reconcile_finalizes_with_the_cause(train: QueuedTrain, care: NodeCare) -> None:
+    crash_attempt(train, ECC)
+    assert "exclude-nodes" in reconcile(train.chain, care=care)[0]
+    [ended] = finalize_ended(train.chain, train.rules, train.chain.check(), care=care) or [None]
     assert ended is None
 
 
-def test_a_node_is_given_back_to_what_is_queued_when_its_exclusion_is_over(world: World, care: NodeCare) -> None:
-    world.chain.exclude("node003", needed=2)
-    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
-    assert reconcile(world.chain, care=care) == []
-    world.clock.sleep(72 * 3600)
-    assert reconcile(world.chain, care=care) == ["node001 may be used again: the exclusion is over"]
-    assert world.queue.excludes == {"12": "node003"}
-    assert reconcile(world.chain, care=care) == []
+def test_node_is_readmitted_when_its_exclusion_ends(train: QueuedTrain, care: NodeCare) -> None:
+    train.chain.exclude("node003", needed=2)
+    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    assert reconcile(train.chain, care=care) == []
+    train.clock.sleep(72 * 3600)
+    assert reconcile(train.chain, care=care) == ["node001 may be used again: the exclusion is over"]
+    assert train.queue.excludes == {"12": "node003"}
+    assert reconcile(train.chain, care=care) == []
 
 
-def test_a_node_that_a_person_excluded_stays_excluded(world: World, care: NodeCare) -> None:
-    world.chain.exclude("node001", needed=2)
-    finalize(world.chain, world.rules, crashed(world, ECC), care=care)
-    world.clock.sleep(72 * 3600)
-    assert reconcile(world.chain, care=care) == []
-    assert world.queue.excludes == {"12": "node001"}
+def test_node_excluded_by_a_person_stays_excluded(train: QueuedTrain, care: NodeCare) -> None:
+    train.chain.exclude("node001", needed=2)
+    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    train.clock.sleep(72 * 3600)
+    assert reconcile(train.chain, care=care) == []
+    assert train.queue.excludes == {"12": "node001"}
 
 
-def test_an_older_end_says_what_it_said(world: World) -> None:
-    """end.json of before causes were asked for."""
-    attempt = crashed(world, BUG)
-    ended = finalize(world.chain, world.rules, attempt)
+def test_end_without_a_cause_is_read(train: QueuedTrain) -> None:
+    """An end.json from before diagnoses existed."""
+    attempt = crash_attempt(train, BUG)
+    ended = finalize(train.chain, train.rules, attempt)
     text = attempt.end.read_text()
     for key in ("kind", "cause", "suspects", "done"):
         assert f'"{key}"' in text
@@ -361,4 +371,4 @@ def test_an_older_end_says_what_it_said(world: World) -> None:
     attempt.end.write_text(
         "\n".join(lines).replace('"new_checkpoint": false,', '"new_checkpoint": false').replace(" ]\n", "\n")
     )
-    assert replace(finalize(world.chain, world.rules, attempt), kind=ended.kind, cause=ended.cause) == ended
+    assert replace(finalize(train.chain, train.rules, attempt), kind=ended.kind, cause=ended.cause) == ended

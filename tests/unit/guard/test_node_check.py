@@ -1,4 +1,4 @@
-"""The look at nodes before the trainer starts, by the real script with cards that answer from the corpus."""
+"""The node check before the trainer starts: the real script, with GPUs that answer from the corpus."""
 
 from __future__ import annotations
 
@@ -18,82 +18,84 @@ from opsctl.nodes.remote.local import Local
 from opsctl.settings.health import HealthSettings
 from opsctl.state.journal import EventKind
 from opsctl.state.site_dir import SiteDir
-from tests.support.finalized_trains import World
-from tests.support.made_nodes import smi
+from tests.support.finalized_trains import QueuedTrain
+from tests.support.made_nodes import render_smi
 
 NODES = ("node001", "node002")
-Look = Callable[..., NodeCheck]
+Check = Callable[..., NodeCheck]
 
 
 @pytest.fixture
-def look(world: World, tmp_path: Path) -> Look:
-    """Both nodes are this machine; their nvidia-smi prints what it is given."""
+def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
+    """Both nodes are this machine; nvidia-smi prints `output`."""
     tools, site = tmp_path / "bin", SiteDir(tmp_path / ".site")
     tools.mkdir()
     runner = SystemRunner(env={"PATH": f"{tools}:{os.environ['PATH']}"})
     clock = SystemClock()
 
-    def check(says: str, *, first: str = "", most: int = 4, **guard: object) -> NodeCheck:
-        (tmp_path / "says").write_text(says)
-        for name, does in {
+    def check(output: str, *, first: str = "", drain_max: int = 4, **guard: object) -> NodeCheck:
+        (tmp_path / "says").write_text(output)
+        for name, action in {
             "nvidia-smi": f'{first}\n[ "$*" != "-q -x" ] || cat {tmp_path}/says',
             "dmesg": "exit 0",
         }.items():
-            (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+            (tools / name).write_text(f"#!/bin/sh\n{action}\n")
             (tools / name).chmod(0o755)
         care = NodeCare(
-            site=HealthSettings(drain_max=most, drain_percent=100),
+            site=HealthSettings(drain_max=drain_max, drain_percent=100),
             history=NodeHistory(site=site, clock=clock),
             clock=clock,
             exclusions=Exclusions(site=site, clock=clock),
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
         )
-        rules = world.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
-        return check_nodes(world.chain, care, rules, world.began(), NODES)
+        rules = train.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
+        return check_nodes(train.chain, care, rules, train.start_attempt(), NODES)
 
     return check
 
 
-def test_a_faulty_node_is_refused_and_the_cause_written_down(look: Look, world: World) -> None:
-    node_check = look(smi(2, bad=1, failure="Yes"))
+def test_faulty_node_is_refused_and_diagnosed(check_with: Check, train: QueuedTrain) -> None:
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
-    [cause] = [event for event in world.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
+    [cause] = [event for event in train.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
     assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
 
 
 @pytest.mark.parametrize(
-    ("says", "first"),
+    ("output", "first"),
     [
-        (smi(2), ""),
-        (smi(2, bad=1, pending="Yes"), ""),
+        (render_smi(2), ""),
+        (render_smi(2, bad=1, pending="Yes"), ""),
         ("<nvidia_smi_log><gpu>", ""),
         ("NVIDIA-SMI has failed because it couldn't communicate with the driver.", "exit 9"),
-        (smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
+        (render_smi(2, bad=1, failure="Yes"), "trap '' TERM; sleep 20 & wait"),
     ],
     ids=["well", "degraded", "half", "no-driver", "hangs"],
 )
-def test_neither_well_nor_degraded_nor_unknown_is_refused(look: Look, world: World, says: str, first: str) -> None:
-    assert look(says, first=first, node_check_seconds=2) == NodeCheck()
-    assert world.kinds()[-1] is EventKind.ATTEMPT_STARTED
+def test_healthy_degraded_or_unknown_node_is_accepted(
+    check_with: Check, train: QueuedTrain, output: str, first: str
+) -> None:
+    assert check_with(output, first=first, node_check_seconds=2) == NodeCheck()
+    assert train.event_kinds()[-1] is EventKind.ATTEMPT_STARTED
 
 
-def test_where_nobody_asks_for_it_nothing_is_looked_at(look: Look) -> None:
-    """The train asks for no GPUs."""
-    assert look(smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
-    assert look(smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
+def test_check_is_skipped_without_gpus_or_when_disabled(check_with: Check) -> None:
+    """The train requests no GPUs."""
+    assert check_with(render_smi(2, bad=1, failure="Yes"), node_check=None) == NodeCheck()
+    assert check_with(render_smi(2, bad=1, failure="Yes"), node_check=False) == NodeCheck()
 
 
-def test_more_faulty_nodes_than_may_be_taken_out_are_no_reason_to_refuse(look: Look) -> None:
-    node_check = look(smi(2, bad=1, failure="Yes"), most=1)
+def test_more_faulty_nodes_than_the_limit_are_accepted(check_with: Check) -> None:
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"), drain_max=1)
     assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
         "",
         "2 faulty nodes at once exceed the limit of 1",
     )
 
 
-def test_the_last_task_starts_all_the_same(look: Look, world: World) -> None:
-    world.queue.rows.clear()
-    node_check = look(smi(2, bad=1, failure="Yes"))
+def test_last_task_starts_despite_a_faulty_node(check_with: Check, train: QueuedTrain) -> None:
+    train.queue.rows.clear()
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.concession.endswith("but no queued task could go on without it")
-    last = world.chain.journal.events()[-1]
+    last = train.chain.journal.events()[-1]
     assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")

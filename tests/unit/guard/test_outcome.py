@@ -1,35 +1,26 @@
-"""How an attempt ended, and what follows from it."""
+"""The outcome of an attempt and the action that follows."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
-    BURNING,
     Action,
     Evidence,
-    FinishedAttempt,
     Outcome,
     decide_outcome,
-    find_crash_loop,
 )
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import GuardSettings
 from opsctl.trainer.contract import StopReason, TrainerStop
 
-RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)
 
-
-def left(reason: TrainerStop) -> StopReason:
+def make_stop(reason: TrainerStop) -> StopReason:
     return StopReason(reason=reason, step=40, at=0.0)
 
 
-def asked(reason: StopKind) -> StopRequest:
+def make_request(reason: StopKind) -> StopRequest:
     return StopRequest(reason=reason, why=f"because of {reason}")
 
 
@@ -57,14 +48,12 @@ def test_every_outcome_has_its_action() -> None:
         (TrainerStop.NAN, Outcome.CRASHED),
     ],
 )
-def test_the_trainers_own_word_goes_before_the_exit_code_and_before_slurms(
-    reason: TrainerStop, outcome: Outcome
-) -> None:
-    assert decide_outcome(Evidence(stop=left(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
+def test_reason_of_the_trainer_overrides_exit_code_and_state(reason: TrainerStop, outcome: Outcome) -> None:
+    assert decide_outcome(Evidence(stop=make_stop(reason), code=1, state=JobState.TIMEOUT))[0] is outcome
 
 
-def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
-    assert all(decide_outcome(Evidence(stop=left(reason)))[0] is not Outcome.LOST for reason in TrainerStop)
+def test_every_stop_reason_has_a_rule() -> None:
+    assert all(decide_outcome(Evidence(stop=make_stop(reason)))[0] is not Outcome.LOST for reason in TrainerStop)
 
 
 @pytest.mark.parametrize("code", [0, 1, 143, None])
@@ -78,42 +67,90 @@ def test_there_is_a_rule_for_every_reason_a_trainer_can_give() -> None:
         (StopKind.HUNG, Outcome.HUNG),
     ],
 )
-def test_a_attempt_that_was_stopped_on_purpose_is_what_was_asked_for_however_it_left(
-    stop: StopKind, outcome: Outcome, code: int | None
-) -> None:
-    assert decide_outcome(Evidence(request=asked(stop), code=code)) == (outcome, f"because of {stop}")
+def test_requested_stop_decides_the_outcome(stop: StopKind, outcome: Outcome, code: int | None) -> None:
+    assert decide_outcome(Evidence(request=make_request(stop), code=code)) == (outcome, f"because of {stop}")
 
 
-def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_switch() -> None:
-    evidence = Evidence(stop=left(TrainerStop.STOP_REQUEST), request=asked(StopKind.KILL), code=0)
+def test_kill_switch_overrides_the_stop_request() -> None:
+    evidence = Evidence(stop=make_stop(TrainerStop.STOP_REQUEST), request=make_request(StopKind.KILL), code=0)
     assert decide_outcome(evidence)[0] is Outcome.KILLED
 
 
 @pytest.mark.parametrize(
-    ("seen", "outcome", "why"),
+    ("evidence", "outcome", "why"),
     [
-        (Evidence(code=0), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known",
+        ),
+        (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
+        (
+            Evidence(code=0, is_near_limit=True),
+            Outcome.DEADLINE,
+            "the body exited with 0 after most of the task's time",
+        ),
+        (
+            Evidence(code=0, limits_itself=True),
+            Outcome.EXITED,
+            "the body exited with 0, and the command limits its own time",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, is_idle_again=True),
+            Outcome.FINISHED,
+            "the body exited with 0 again, this time without a step",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, finished_line="Training completed"),
+            Outcome.FINISHED,
+            "the body exited with 0 after the line: Training completed",
+        ),
+        (
+            Evidence(code=0, finished_line="Training complete", unfinished_line="Run canceled"),
+            Outcome.EXITED,
+            "the body exited with 0 after the line: Run canceled",
+        ),
+        (
+            Evidence(code=0, on_exit_0="continue", finished_line="Training completed"),
+            Outcome.EXITED,
+            'the body exited with 0, and on_exit_0 = "continue"',
+        ),
+        (
+            Evidence(code=0, on_exit_0="finish", has_steps_left=True),
+            Outcome.FINISHED,
+            'the body exited with 0, and on_exit_0 = "finish"',
+        ),
+        (Evidence(code=7, has_finished_file=True), Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"),
+        (Evidence(code=0, on_exit_0="finish", request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
-        (Evidence(code=0, request=asked(StopKind.TERM)), Outcome.STOPPED, "because of term"),
-        (Evidence(code=0, request=asked(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
+        (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (
-            Evidence(code=0, request=asked(StopKind.TERM), state=JobState.NODE_FAIL),
+            Evidence(code=0, request=make_request(StopKind.TERM), state=JobState.NODE_FAIL),
             Outcome.NODE_FAILED,
             "Slurm reports NODE_FAIL",
         ),
         (
-            Evidence(code=143, request=asked(StopKind.KILL), state=JobState.NODE_FAIL),
+            Evidence(code=143, request=make_request(StopKind.KILL), state=JobState.NODE_FAIL),
             Outcome.KILLED,
             "because of kill",
         ),
-        (Evidence(code=1, request=asked(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
-        (Evidence(code=143, request=asked(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
-        (Evidence(code=143, request=asked(StopKind.TERM), at_its_limit=True), Outcome.TIMED_OUT, "because of term"),
+        (Evidence(code=1, request=make_request(StopKind.TIME_LIMIT)), Outcome.CRASHED, "the body exited with 1"),
+        (Evidence(code=143, request=make_request(StopKind.TERM)), Outcome.CANCELLED, "because of term"),
+        (
+            Evidence(code=143, request=make_request(StopKind.TERM), at_its_limit=True),
+            Outcome.TIMED_OUT,
+            "because of term",
+        ),
         (Evidence(), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
         (Evidence(is_last_step=True), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
-        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm reports COMPLETED"),
+        (
+            Evidence(state=JobState.COMPLETED),
+            Outcome.FINISHED,
+            "Slurm reports COMPLETED; nobody asked for it, and no further step is known",
+        ),
         (
             Evidence(state=JobState.COMPLETED, is_last_step=True),
             Outcome.FINISHED,
@@ -121,60 +158,17 @@ def test_a_trainer_that_only_saw_the_stop_request_still_stopped_for_the_kill_swi
         ),
         (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm reports NODE_FAIL"),
         (Evidence(code=2, state=JobState.FAILED), Outcome.CRASHED, "the body exited with 2"),
-        (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0, state=JobState.CANCELLED, has_steps_left=True),
+            Outcome.EXITED,
+            "the body exited with 0 before the last iteration",
+        ),
     ],
 )
-def test_a_attempt_is_judged_by_the_best_evidence_there_is(seen: Evidence, outcome: Outcome, why: str) -> None:
-    assert decide_outcome(seen) == (outcome, why)
+def test_best_evidence_decides_the_outcome(evidence: Evidence, outcome: Outcome, why: str) -> None:
+    assert decide_outcome(evidence) == (outcome, why)
 
 
-def test_every_final_state_of_slurm_is_an_outcome_and_no_other_state_is() -> None:
+def test_exactly_the_final_states_have_an_outcome() -> None:
     known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
-
-
-def a_attempt(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedAttempt:
-    begin = datetime(2026, 3, 1, tzinfo=UTC)
-    return FinishedAttempt(
-        attempt="12_1.0",
-        outcome=outcome,
-        action=ACTIONS[outcome],
-        why="",
-        started=begin,
-        ended=begin + timedelta(minutes=minutes),
-        new_checkpoint=new_checkpoint,
-    )
-
-
-CRASH = a_attempt(Outcome.CRASHED)
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_only_attempts_that_nobody_wanted_to_end_make_a_crash_loop(outcome: Outcome) -> None:
-    assert bool(find_crash_loop([a_attempt(outcome)] * 3, RULES)) == (outcome in BURNING)
-
-
-@pytest.mark.parametrize(
-    "attempts",
-    [
-        [],
-        [CRASH, CRASH],
-        [CRASH, a_attempt(Outcome.STOPPED), CRASH],
-        [CRASH, CRASH, CRASH, a_attempt(Outcome.CRASHED, minutes=20)],
-        [CRASH, a_attempt(Outcome.CRASHED, new_checkpoint=True), CRASH],
-    ],
-)
-def test_attempts_that_got_somewhere_or_are_too_few_are_no_crash_loop(attempts: list[FinishedAttempt]) -> None:
-    assert find_crash_loop(attempts, RULES) == ""
-
-
-def test_a_attempt_that_was_skipped_neither_makes_nor_breaks_a_crash_loop() -> None:
-    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED)], RULES) == ""
-    assert find_crash_loop([CRASH, CRASH, a_attempt(Outcome.SKIPPED), CRASH], RULES) != ""
-
-
-def test_a_crash_loop_is_told_in_words() -> None:
-    attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
-    assert find_crash_loop(attempts, RULES) == (
-        "3 attempts in a row under 20 min without a new checkpoint: 12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
-    )

@@ -1,4 +1,4 @@
-"""What an attempt ran with, without what is secret."""
+"""The record of code, environment and packages of an attempt, without secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from opsctl.guard.reproduction import HIDDEN, dump, mask, mask_logins
 from opsctl.host.system import SystemRunner
 from opsctl.ports import Completed
-from tests.support.finalized_trains import World
+from tests.support.finalized_trains import QueuedTrain
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from tests.support.finalized_trains import World
         "SSH_AUTH_SOCK",
     ],
 )
-def test_what_is_secret_by_its_name_is_hidden(name: str) -> None:
+def test_secret_variable_is_hidden(name: str) -> None:
     assert mask({name: "hunter2"}) == {name: HIDDEN}
 
 
-def test_what_is_not_secret_is_kept_word_for_word() -> None:
+def test_other_variables_are_unchanged() -> None:
     env = {"PATH": "/bin:/usr/bin", "LINES": "a\nb", "MAIL": "me@example.org", "ADDRESS": "https://example.org/a@b"}
     assert mask(env) == env
 
@@ -65,31 +65,31 @@ def checkout(tmp_path: Path) -> Path:
     return path
 
 
-def test_uncommitted_changes_of_the_checkout_are_kept(world: World, checkout: Path) -> None:
-    attempt = world.began()
-    dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+def test_uncommitted_changes_are_stored(train: QueuedTrain, checkout: Path) -> None:
+    attempt = train.start_attempt()
+    dump(train.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
     assert "+lr = 2" in (attempt.repro / "uncommitted.diff").read_text()
     assert "\n M train.py\n" in (attempt.repro / "git.txt").read_text()
 
 
-def test_a_checkout_is_never_locked_for_a_git_that_is_killed_would_leave_it_so(world: World, checkout: Path) -> None:
-    (checkout / "train.py").write_text("lr = 1\n")  # as committed, but newer than the index knows
+def test_git_index_is_not_written(train: QueuedTrain, checkout: Path) -> None:
+    (checkout / "train.py").write_text("lr = 1\n")  # the committed text, with a newer time than in the index
     os.utime(checkout / "train.py", (1, 1))
     index = checkout / ".git" / "index"
     before = index.stat()
-    dump(world.run, world.began(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
+    dump(train.run, train.start_attempt(), SystemRunner(), {"SLURM_SUBMIT_DIR": str(checkout)}, is_over=lambda: False)
     after = index.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_outside_a_checkout_there_is_no_diff(world: World, tmp_path: Path) -> None:
-    attempt = world.began()
-    dump(world.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
+def test_no_checkout_gives_no_diff(train: QueuedTrain, tmp_path: Path) -> None:
+    attempt = train.start_attempt()
+    dump(train.run, attempt, SystemRunner(), {"SLURM_SUBMIT_DIR": str(tmp_path)}, is_over=lambda: False)
     assert not (attempt.repro / "uncommitted.diff").exists()
 
 
 class WithoutPip:
-    """Runs what it is given, but for pip."""
+    """A runner whose pip fails."""
 
     def run(
         self, argv: list[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
@@ -99,14 +99,14 @@ class WithoutPip:
         return SystemRunner().run(argv, timeout=timeout, stdin=stdin, env=env)
 
 
-def test_packages_are_listed_without_pip_too(world: World) -> None:
-    world.run.config.write_text(f'command = ["env", "{sys.executable}", "train.py"]\n')
-    attempt = world.began()
-    dump(world.run, attempt, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
+def test_packages_are_listed_without_pip(train: QueuedTrain) -> None:
+    train.run.config.write_text(f'command = ["env", "{sys.executable}", "train.py"]\n')
+    attempt = train.start_attempt()
+    dump(train.run, attempt, WithoutPip(), {}, is_over=lambda: False)  # type: ignore[arg-type]  # a list is a sequence
     assert "\npsutil==" in (attempt.repro / "packages.txt").read_text()
 
 
-def test_a_dump_that_the_end_overtook_leaves_nothing_half_told(world: World) -> None:
-    attempt = world.began()
-    dump(world.run, attempt, SystemRunner(), {}, is_over=lambda: True)
+def test_interrupted_dump_leaves_whole_files(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    dump(train.run, attempt, SystemRunner(), {}, is_over=lambda: True)
     assert sorted(path.name for path in attempt.repro.iterdir()) == ["env.json", "modules.txt"]

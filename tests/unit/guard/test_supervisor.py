@@ -1,4 +1,4 @@
-"""The rendered wrapper, executed: hostile paths arrive word for word, and what cannot start is done without."""
+"""The rendered wrapper under bash: hostile paths arrive unchanged, and the body runs without a guard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program(path: Path, text: str) -> Path:
 def execute(
     directory: Path, run: Path, python: Path | str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the wrapper as slurmd would, with Slurm's commands replaced by ones that say what they were asked."""
+    """Run the wrapper as slurmd does; Slurm's commands are replaced by scripts that record their arguments."""
     for name in ("scancel", "scontrol", "squeue"):
         program(directory / "bin" / name, f'printf "{name} %s\\n" "$*" >>"{directory}/asked"; echo 4102444800')
     text = render(
@@ -53,13 +53,13 @@ def execute(
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    made = RunDir(tmp_path / HOSTILE)
-    made.path.mkdir()
-    made.create()
-    return made
+    run_dir = RunDir(tmp_path / HOSTILE)
+    run_dir.path.mkdir()
+    run_dir.create()
+    return run_dir
 
 
-def test_the_wrapper_becomes_the_guard_of_its_own_run_directory(tmp_path: Path, run: RunDir) -> None:
+def test_wrapper_starts_the_guard_of_its_run_directory(tmp_path: Path, run: RunDir) -> None:
     python = program(tmp_path / "py thon$(touch owned)", f'[[ $2 == -c ]] || printf "%s\\n" "$@" >"{tmp_path}/told"')
     execute(tmp_path, run.path, python)
     words = (tmp_path / "told").read_text().splitlines()
@@ -69,17 +69,17 @@ def test_the_wrapper_becomes_the_guard_of_its_own_run_directory(tmp_path: Path, 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1, max_size=20))
-def test_any_run_directory_reaches_the_guard_word_for_word(tmp_path: Path, name: str) -> None:
+def test_any_run_directory_reaches_the_guard_unchanged(tmp_path: Path, name: str) -> None:
     python = program(tmp_path / "python", f'[[ $2 == -c ]] || printf "%s" "${{@: -1}}" >"{tmp_path}/told"')
     execute(tmp_path, tmp_path / name, python)
     assert (tmp_path / "told").read_bytes() == os.fsencode(tmp_path / name)
 
 
-def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path, run: RunDir) -> None:
+def test_body_without_a_guard_has_every_contract_name(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'env -0 >"{tmp_path}/env"; exit 85')
-    done = execute(tmp_path, run.path, "/nowhere/python")
+    result = execute(tmp_path, run.path, "/nowhere/python")
     env = dict(item.split("=", 1) for item in (tmp_path / "env").read_text().split("\0") if item)
-    assert done.returncode == 85
+    assert result.returncode == 85
     assert {name for name in Env if name not in env} == set()
     attempt = run.attempt("12_3.0")
     assert (env[Env.ATTEMPT], env[Env.STOP_REQUEST], env[Env.STOP_REASON]) == (
@@ -95,28 +95,28 @@ def test_without_a_guard_the_body_has_every_name_of_the_contract(tmp_path: Path,
     assert not (tmp_path / "owned").exists()
 
 
-def test_the_body_is_told_where_ticks_of_cron_leave_their_sign(run: RunDir) -> None:
-    place = CronDir(SiteDir.of(run.path.parent))
-    place.create()
-    place.touch(datetime(2026, 1, 1, tzinfo=UTC))
+def test_body_gets_the_path_of_the_last_tick(run: RunDir) -> None:
+    cron_dir = CronDir(SiteDir.of(run.path.parent))
+    cron_dir.create()
+    cron_dir.touch(datetime(2026, 1, 1, tzinfo=UTC))
     env = make_body_env(run, run.attempt("12_3.0"), {}, minutes_left=9)
     assert Path(env[Env.LAST_TICK]).read_text() == "1767225600\n"
 
 
 @pytest.mark.parametrize(
-    ("switch", "asked"), [("kill", "scancel --state=PENDING 12\n"), ("pause", "scontrol hold 12\n")]
+    ("switch", "expected"), [("kill", "scancel --state=PENDING 12\n"), ("pause", "scontrol hold 12\n")]
 )
-def test_without_a_guard_a_switch_is_honoured_even_as_a_dangling_link(
-    tmp_path: Path, run: RunDir, switch: str, asked: str
+def test_switch_without_a_guard_works_as_a_dangling_link(
+    tmp_path: Path, run: RunDir, switch: str, expected: str
 ) -> None:
     program(run.body, f'touch "{tmp_path}/begun"')
     (run.switches / switch).symlink_to("nowhere")
     assert execute(tmp_path, run.path, "/nowhere/python").returncode == 0
-    assert (tmp_path / "asked").read_text() == asked
+    assert (tmp_path / "asked").read_text() == expected
     assert not (tmp_path / "begun").exists()
 
 
-def test_a_guard_that_failed_already_is_not_tried_again(tmp_path: Path, run: RunDir) -> None:
+def test_failed_guard_is_not_started_again(tmp_path: Path, run: RunDir) -> None:
     program(run.body, "exit 1")
     python = program(tmp_path / "python", f'touch "{tmp_path}/tried"')
     assert execute(tmp_path, run.path, python, {"OPSCTL_GUARD_FAILED": "yes"}).returncode == 1
@@ -124,9 +124,9 @@ def test_a_guard_that_failed_already_is_not_tried_again(tmp_path: Path, run: Run
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_without_a_guard_a_body_of_somebody_else_is_not_run(tmp_path: Path, run: RunDir) -> None:
+def test_body_of_another_user_is_not_run_without_a_guard(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'touch "{tmp_path}/begun"')
     os.chown(run.body, 1234, -1)
-    done = execute(tmp_path, run.path, "/nowhere/python")
-    assert (done.returncode, "body.sh belongs to another user and is not run" in done.stderr) == (1, True)
+    result = execute(tmp_path, run.path, "/nowhere/python")
+    assert (result.returncode, "body.sh belongs to another user and is not run" in result.stderr) == (1, True)
     assert not (tmp_path / "begun").exists()

@@ -1,4 +1,4 @@
-"""A train, and what it asks of Slurm."""
+"""Settings of a train and the job that they request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Make = Callable[..., TrainSettings]
 
 @pytest.fixture
 def train() -> Make:
-    """`train(nodes=3)`: a train with a command, its [slurm] changed so; `top={...}` changes the rest."""
+    """Return `train(nodes=3)`: train settings with changes to [slurm]; `top={...}` changes other keys."""
 
     def make(top: dict[str, Any] | None = None, **slurm: Any) -> TrainSettings:
         table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
@@ -27,5 +27,5 @@ def train() -> Make:
 
 @pytest.fixture
 def spec(train: Make) -> Callable[..., JobSpec]:
-    """`spec(nodes=3)`: what that train asks of Slurm."""
+    """Return `spec(nodes=3)`: the job that these train settings request."""
     return lambda **slurm: job_spec(train(**slurm), SiteSettings(root="/trains"))

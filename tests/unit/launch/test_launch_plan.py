@@ -1,4 +1,4 @@
-"""From settings to a submission, without the world."""
+"""From settings to a launch plan, without side effects."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ RUN = RunDir(Path("/trains/gpt"))
 SITE = SiteSettings(root="/trains")
 
 
-def test_the_sites_defaults_fill_what_the_train_leaves_empty(train):
+def test_site_defaults_fill_missing_settings(train):
     site = parse(
         SiteSettings, {"root": "/t", "slurm": {"partition": "gpu", "account": "llm", "qos": "long"}}, "site.toml"
     )
@@ -22,28 +22,28 @@ def test_the_sites_defaults_fill_what_the_train_leaves_empty(train):
     assert (spec.partition, spec.account, spec.qos) == ("debug", "llm", "long")
 
 
-def test_options_go_before_the_file(train):
+def test_options_override_the_file(train):
     spec = job_spec(train(tasks=3, nice=1), SITE, tasks=9, nice=0, after="12")
     assert (spec.tasks, spec.nice, spec.after) == (9, 0, "12")
 
 
-def test_nodes_excluded_by_option_come_besides_those_of_the_file(train):
+def test_excluded_nodes_are_added_to_those_of_the_file(train):
     assert job_spec(train(exclude="node[001-002]"), SITE, exclude="node003,node002").exclude == "node[001-003]"
 
 
-def test_what_is_no_node_list_is_refused(train):
+def test_invalid_node_list_is_refused(train):
     with pytest.raises(InputError, match=r"'node\[1' is not a node list"):
         job_spec(train(), SITE, exclude="node[1")
 
 
-def test_a_plan_is_the_same_each_time(train):
+def test_plan_is_deterministic(train):
     spec = job_spec(train(), SITE)
     first, second = (make_plan(train(), spec, RUN, nonce="n", python="/py", site_file=None) for _ in range(2))
     assert first == second
     assert first.comment == "opsctl:gpt:n"
 
 
-def test_every_directive_is_in_the_wrapper_before_any_command(train):
+def test_directives_precede_every_command(train):
     text = make_plan(train(), job_spec(train(), SITE), RUN, nonce="n", python="/py", site_file=None).wrapper
     lines = text.splitlines()
     commands = [number for number, line in enumerate(lines) if line and not line.startswith("#")]
@@ -51,7 +51,7 @@ def test_every_directive_is_in_the_wrapper_before_any_command(train):
     assert last < commands[0]
 
 
-def test_the_embedded_trainer_runs_on_its_own_interpreter(train):
+def test_embedded_trainer_uses_its_own_python(train):
     embedded = parse(
         TrainSettings,
         {"name": "gpt", "python": "/env/bin/python", "trainer": {}, "slurm": {"nodes": 1, "time_limit": "9"}},
@@ -62,21 +62,21 @@ def test_the_embedded_trainer_runs_on_its_own_interpreter(train):
     assert "/opsctl/python -P -m opsctl.guard.rank --logs" in text
 
 
-def test_braces_in_a_path_of_ours_are_no_placeholder():
+def test_braces_in_a_path_are_literal():
     embedded = parse(
         TrainSettings, {"name": "gpt", "trainer": {}, "slurm": {"nodes": 1, "time_limit": "9"}}, "train.toml"
     )
     assert "'/t/{{ x }}/gpt/trainer.json'" in render_body(embedded, RunDir(Path("/t/{{ x }}/gpt")), python="/py")
 
 
-def test_an_unknown_placeholder_is_a_problem_of_the_command(train):
+def test_unknown_placeholder_is_refused(train):
     with pytest.raises(
         ConfigError, match=r"command: 1 problem\n  {{ minutes }}: unknown; known: attempt, checkpoint_dir, "
     ):
         render_body(train({"command": ["x", "{{ minutes }}"]}), RUN, python="/py")
 
 
-def test_a_relative_corpus_lies_where_the_launch_was_typed():
+def test_relative_data_path_is_made_absolute():
     embedded = {
         "name": "gpt",
         "trainer": {"seed": 1, "data": {"prefix": "data/c"}},
@@ -86,5 +86,5 @@ def test_a_relative_corpus_lies_where_the_launch_was_typed():
     assert written == {"seed": 1, "data": {"prefix": "/here/data/c"}}
 
 
-def test_a_foreign_trainer_has_no_trainer_json(train):
+def test_foreign_trainer_has_no_trainer_json(train):
     assert trainer_json(train(), Path("/here")) == ""

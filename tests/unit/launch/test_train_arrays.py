@@ -1,4 +1,4 @@
-"""Which rows of the queue are a train's own: by the nonce in their comment, never by id or name alone."""
+"""The rows of the queue that belong to a train, by the nonce in their comment."""
 
 import pytest
 
@@ -20,46 +20,50 @@ def journal(tmp_path):
     return Journal(run, SystemClock())
 
 
-def submitted(journal, nonce, array):
+def submit(journal, nonce, array):
     journal.append(EventKind.SUBMITTING, nonce=nonce, tasks=2, after="")
     journal.append(EventKind.SUBMITTED, nonce=nonce, array=array)
 
 
-def see(journal, *jobs):
+def snapshot_of(journal, *jobs):
     return take_snapshot(journal.run, journal, jobs)
 
 
-def test_a_row_with_our_nonce_is_ours_whatever_its_name(journal):
-    submitted(journal, "n1", "5")
-    assert [job.array for job in see(journal, row("5", "opsctl:gpt:n1", name="renamed")).jobs] == ["5"]
+def test_row_with_our_nonce_is_ours(journal):
+    submit(journal, "n1", "5")
+    assert [job.array for job in snapshot_of(journal, row("5", "opsctl:gpt:n1", name="renamed")).jobs] == ["5"]
 
 
-def test_a_row_with_our_name_alone_is_not_ours(journal):
-    submitted(journal, "n1", "5")
-    assert see(journal, row("6", "opsctl:gpt:other"), row("7", "")).jobs == ()
+def test_row_with_only_our_name_is_not_ours(journal):
+    submit(journal, "n1", "5")
+    assert snapshot_of(journal, row("6", "opsctl:gpt:other"), row("7", "")).jobs == ()
 
 
-def test_the_nonce_of_another_train_is_not_ours(journal):
-    submitted(journal, "n1", "5")
-    assert see(journal, row("6", "opsctl:gpt2:n1")).jobs == ()
+def test_row_with_nonce_of_another_train_is_not_ours(journal):
+    submit(journal, "n1", "5")
+    assert snapshot_of(journal, row("6", "opsctl:gpt2:n1")).jobs == ()
 
 
 def test_our_id_with_another_comment_is_a_stranger(journal):
-    submitted(journal, "n1", "5")
-    snapshot = see(journal, row("5", "", name="theirs"))
+    submit(journal, "n1", "5")
+    snapshot = snapshot_of(journal, row("5", "", name="theirs"))
     assert (snapshot.jobs, [job.name for job in snapshot.strangers]) == ((), ["theirs"])
 
 
-def test_a_submission_that_was_cut_off_and_is_there_is_adopted(journal):
+def test_interrupted_submission_is_adopted(journal):
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
-    assert [job.array for job in see(journal, row("5", "opsctl:gpt:n1")).adopted] == ["5"]
+    assert [job.array for job in snapshot_of(journal, row("5", "opsctl:gpt:n1")).adopted] == ["5"]
 
 
-def test_the_oldest_array_comes_first(journal):
-    submitted(journal, "n1", "9")
-    submitted(journal, "n2", "10")
+def test_oldest_array_comes_first(journal):
+    submit(journal, "n1", "9")
+    submit(journal, "n2", "10")
     rows = (row("10", "opsctl:gpt:n2"), row("9", "opsctl:gpt:n1", tasks=(2,)), row("9", "opsctl:gpt:n1", tasks=(1,)))
-    assert [(job.array, job.tasks) for job in see(journal, *rows).jobs] == [("9", (1,)), ("9", (2,)), ("10", (1, 2))]
+    assert [(job.array, job.tasks) for job in snapshot_of(journal, *rows).jobs] == [
+        ("9", (1,)),
+        ("9", (2,)),
+        ("10", (1, 2)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,17 +74,16 @@ def test_the_oldest_array_comes_first(journal):
         ((JobState.RUNNING, JobState.PENDING), "8"),
     ],
 )
-def test_of_a_submission_that_arrived_twice_the_running_or_else_the_known_array_stays(journal, states, double):
-    submitted(journal, "n1", "7")
-    snapshot = see(
-        journal, *(row(each, "opsctl:gpt:n1", state=state) for each, state in zip("78", states, strict=True))
-    )
+def test_duplicate_submission_keeps_running_or_known_array(journal, states, double):
+    submit(journal, "n1", "7")
+    rows = [row(array, "opsctl:gpt:n1", state=state) for array, state in zip("78", states, strict=True)]
+    snapshot = snapshot_of(journal, *rows)
     assert [job.array for job in snapshot.duplicates] == [double]
 
 
-def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
+def test_unknown_duplicate_adopts_the_oldest_array(journal):
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
-    snapshot = see(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
+    snapshot = snapshot_of(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
     assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.duplicates]) == (["9"], ["10"])
 
 
@@ -94,6 +97,6 @@ def test_of_two_that_nobody_knew_of_one_is_adopted(journal):
         (JobState.CANCELLED, False),
     ],
 )
-def test_what_has_ended_is_not_queued_even_while_slurm_remembers_it(journal, state, queued):
-    submitted(journal, "n1", "5")
-    assert see(journal, row("5", "opsctl:gpt:n1", state=state)).is_queued is queued
+def test_ended_array_is_not_queued(journal, state, queued):
+    submit(journal, "n1", "5")
+    assert snapshot_of(journal, row("5", "opsctl:gpt:n1", state=state)).is_queued is queued

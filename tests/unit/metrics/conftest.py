@@ -1,4 +1,4 @@
-"""A site with one train of which everything is known, and rows of a queue."""
+"""A site with one running train that has every metric, and rows of a queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINE = (
 
 @dataclass
 class Queue:
-    """What Slurm says; it does not answer while there are no rows."""
+    """A queue that does not answer while `rows` is None."""
 
     rows: list[Job] | None = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class Queue:
 
 
 @dataclass
-class Place:
+class MetricsSite:
     app: App
     run: RunDir
     queue: Queue
@@ -46,13 +46,19 @@ class Place:
 
 def row(state: JobState, *tasks: int, **more: Any) -> Job:
     return Job(
-        id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1",
+        id="12",
+        array="12",
+        tasks=tasks,
+        name="gpt",
+        user="me",
+        state=state,
+        comment="opsctl:gpt:n1",
         **{"reason": "JobArrayTaskLimit", **more},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def metrics_site(tmp_path: Path) -> MetricsSite:
     root, now = tmp_path / "trains", datetime.now(UTC)
     site = tmp_path / "site.toml"
     site.write_text(f'root = "{root}"\ntrust_parents = true\n[alerts]\nwarning_looks = 1\n')
@@ -78,8 +84,6 @@ def place(tmp_path: Path) -> Place:
     finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])
     SiteDir.of(root).last_tick.write_text(f"{now.timestamp() - 60:.0f}\n")
-    queue = Queue([
-        row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)
-    ])  # fmt: skip
+    queue = Queue([row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)])
     app.__dict__["scheduler"] = queue  # where the cached property keeps it
-    return Place(app, run, queue, now)
+    return MetricsSite(app, run, queue, now)

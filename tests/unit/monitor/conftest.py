@@ -1,5 +1,5 @@
-"""Fixtures of the guard, for tests of what calls it."""
+"""Fixtures of the guard's tests, for tests of the code that calls the guard."""
 
-from tests.unit.guard.conftest import checkpoint, world
+from tests.unit.guard.conftest import checkpoint, train
 
-__all__ = ["checkpoint", "world"]
+__all__ = ["checkpoint", "train"]

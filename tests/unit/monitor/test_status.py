@@ -1,4 +1,4 @@
-"""What `opsctl status` says, from rows of the queue and the files of a run directory."""
+"""`opsctl status`, from rows of the queue and the files of a run directory."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def seen(run: RunDir, *jobs: Job) -> TrainStatus:
+def read(run: RunDir, *jobs: Job) -> TrainStatus:
     return read_status(run, Journal(run, SystemClock()), jobs, NOW)
 
 
@@ -51,9 +51,9 @@ def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: st
     )
 
 
-def beat(run: RunDir, **said: object) -> None:
-    fields = {"attempt": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **said}
-    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**fields)))  # type: ignore[arg-type]  # what a Heartbeat takes
+def write_heartbeat(run: RunDir, **changes: object) -> None:
+    fields = {"attempt": "12_1.0", "node": "n", "rank": 0, "at": 1.0, "limit_s": 60.0, "last_steps": 150, **changes}
+    (run.heartbeat / "train.json").write_text(to_json(Heartbeat(**fields)))  # type: ignore[arg-type]  # mixed values
 
 
 def start_attempt(run: RunDir, *, main_log: int) -> None:
@@ -63,42 +63,42 @@ def start_attempt(run: RunDir, *, main_log: int) -> None:
     write_start(run, run.attempt("12_1.0"), start)
 
 
-def said(each: TrainStatus) -> str:
+def render(status: TrainStatus) -> str:
     console = Console(width=200)
     with console.capture() as caught:
-        console.print(status_block(each, NOW))
+        console.print(status_block(status, NOW))
     return caught.get()
 
 
-def test_a_running_task_and_what_waits_behind_it(run: RunDir) -> None:
-    status = seen(
+def test_running_and_waiting_tasks_are_shown(run: RunDir) -> None:
+    status = read(
         run,
         row(JobState.RUNNING, 1, nodes="node[001-002]", start=NOW - timedelta(minutes=5), end=NOW + timedelta(hours=2)),
         row(JobState.PENDING, 2, 3, 4, 5, reason="JobArrayTaskLimit"),
     )
     assert status.state == "running"
-    assert "12_1 on node[001-002], 5m, 2h until its limit" in said(status)
-    assert "4 tasks of array 12: waiting for the previous task" in said(status)
+    assert "12_1 on node[001-002], 5m, 2h until its limit" in render(status)
+    assert "4 tasks of array 12: waiting for the previous task" in render(status)
 
 
-def test_all_held_is_held_and_one_that_runs_is_running(run: RunDir) -> None:
+def test_state_is_held_only_if_no_task_runs(run: RunDir) -> None:
     held = row(JobState.PENDING, 2, reason="JobHeldUser")
-    assert seen(run, held).state == "held"
-    assert seen(run, held, row(JobState.RUNNING, 1)).state == "running"
+    assert read(run, held).state == "held"
+    assert read(run, held, row(JobState.RUNNING, 1)).state == "running"
 
 
-def test_a_reason_that_will_never_end_is_noted(run: RunDir) -> None:
-    status = seen(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
-    assert "will never start: the job before it failed" in said(status)
+def test_permanent_wait_reason_is_noted(run: RunDir) -> None:
+    status = read(run, row(JobState.PENDING, 2, reason="DependencyNeverSatisfied"))
+    assert "will never start: the job before it failed" in render(status)
     assert status.notes == ("something queued will never start: see the reason above",)
 
 
-def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -> None:
-    assert seen(run, row(JobState.PENDING, 2, reason="SomethingNew")).waiting[0].why == "SomethingNew"
+def test_unknown_wait_reason_is_shown_verbatim(run: RunDir) -> None:
+    assert read(run, row(JobState.PENDING, 2, reason="SomethingNew")).waiting[0].why == "SomethingNew"
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "text"),
     [
         ("AssocGrpNodeLimit", "waiting for a limit: the nodes that its account allows all its jobs together"),
         ("AssocMaxJobsLimit", "waiting for a limit: the running jobs that its account allows a user"),
@@ -113,99 +113,99 @@ def test_a_reason_of_slurms_that_we_do_not_know_is_shown_as_it_is(run: RunDir) -
         ("QOSMinNode", "will never start: it has fewer nodes than its QOS requires of a job"),
     ],
 )
-def test_a_limit_of_account_or_qos_is_told_in_words_with_what_to_do(run: RunDir, reason: str, told: str) -> None:
-    status = seen(run, row(JobState.PENDING, 2, reason=reason))
-    assert status.waiting[0].why == f"{told} ({reason})"
+def test_account_limit_is_explained_with_a_remedy(run: RunDir, reason: str, text: str) -> None:
+    status = read(run, row(JobState.PENDING, 2, reason=reason))
+    assert status.waiting[0].why == f"{text} ({reason})"
     assert f"opsctl preflight {run.config} says which limits" in status.notes[-1]
 
 
-def test_a_job_with_our_id_and_not_our_comment_is_noticed(run: RunDir) -> None:
-    status = seen(run, row(JobState.RUNNING, 1, comment="somebody else's"))
+def test_reused_array_id_is_noted(run: RunDir) -> None:
+    status = read(run, row(JobState.RUNNING, 1, comment="somebody else's"))
     assert status.state == "ended"
     assert status.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
 
 
-def test_absent_from_the_queue_with_a_attempt_unfinalized_is_unknown_not_ended(run: RunDir) -> None:
+def test_unfinalized_attempt_outside_the_queue_is_unknown(run: RunDir) -> None:
     Journal(run, SystemClock()).append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
-    assert seen(run).state == "unknown"
+    assert read(run).state == "unknown"
 
 
-def test_the_last_attempt_that_finished_makes_the_train_finished(run: RunDir) -> None:
+def test_train_is_finished_after_a_finished_attempt(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
     journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="finished", action="cancel-queued", why="the last step"
     )
-    assert seen(run).state == "finished"
-    assert "12_1.0 finished " in said(seen(run))
+    assert read(run).state == "finished"
+    assert "12_1.0 finished " in render(read(run))
 
 
-def test_progress_comes_from_any_megatron_style_log(run: RunDir) -> None:
+def test_progress_comes_from_a_megatron_log(run: RunDir) -> None:
     run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
-    progress = seen(run).progress
+    progress = read(run).progress
     assert progress is not None
     assert (progress.step, progress.last_step, progress.loss) == (30, 150, 2.5)
 
 
-def test_a_heartbeat_that_is_further_than_the_log_goes_first(run: RunDir) -> None:
+def test_newer_heartbeat_overrides_the_log(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(10) + "\n")
     heartbeat = Heartbeat(
         attempt="12_1.0", node="n", rank=0, phase=Phase.SAVE, step=17, at=1.0, limit_s=60, checkpoint_step=10
     )
     (run.heartbeat / "train.json").write_text(to_json(heartbeat))
-    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    progress = read(run, row(JobState.RUNNING, 1)).progress
     assert progress is not None
     assert (progress.step, progress.phase, progress.checkpoint_step) == (17, "save", 10)
 
 
-def test_switches_and_requests_are_shown_with_who_made_them(run: RunDir) -> None:
+def test_switches_and_requests_are_shown(run: RunDir) -> None:
     switches.arm(run, Switch.KILL, why="wrong data")
     switches.request(run, RequestKind.RELEASE)
-    text = said(seen(run))
+    text = render(read(run))
     assert "kill switch" in text
     assert "wrong data" in text
     assert "`opsctl watch` carries it out" in text
 
 
-def test_a_train_that_has_time_left_says_until_when_and_one_that_is_held_does_not(run: RunDir) -> None:
+def test_remaining_time_is_shown_only_while_running(run: RunDir) -> None:
     run.main_log.write_text("".join(LINE.format(step) + "\n" for step in (10, 20, 30)))
-    running = seen(run, row(JobState.RUNNING, 1))
+    running = read(run, row(JobState.RUNNING, 1))
     assert running.progress is not None
     assert running.progress.left is not None
     assert running.progress.left.likely == 60.0
-    assert "left        1m, until " in said(running)
-    held = seen(run, row(JobState.PENDING, 2, reason="JobHeldUser"))
+    assert "left        1m, until " in render(running)
+    held = read(run, row(JobState.PENDING, 2, reason="JobHeldUser"))
     assert held.progress is not None
     assert held.progress.left is None
-    assert "left" not in said(held)
+    assert "left" not in render(held)
 
 
-def test_tasks_that_are_still_needed_and_not_queued_are_noted_with_what_queues_them(run: RunDir) -> None:
+def test_missing_tasks_are_noted_with_the_command(run: RunDir) -> None:
     run.config.write_text('[slurm]\ntime_limit = "1"\n')
     run.main_log.write_text(LINE.format(10) + "\n")
     half_done = row(JobState.RUNNING, 1, start=NOW, end=NOW + timedelta(seconds=30))
-    assert seen(run, half_done).notes == (
+    assert read(run, half_done).notes == (
         f"at this pace, tasks still needed: 1, queued: 0; opsctl launch {run.config} --after 12 --tasks 1",
     )
-    assert seen(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).notes == ()
+    assert read(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).notes == ()
 
 
-def test_a_train_that_has_just_started_says_that_there_is_nothing_yet(run: RunDir) -> None:
-    status = seen(run, row(JobState.RUNNING, 1, start=NOW))
+def test_new_train_has_no_progress_yet(run: RunDir) -> None:
+    status = read(run, row(JobState.RUNNING, 1, start=NOW))
     assert (status.state, status.progress) == ("running", None)
-    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in said(status)
+    assert "progress  none yet: neither a heartbeat nor an iteration in its log" in render(status)
 
 
-def test_a_pace_is_told_against_the_median_of_the_run(run: RunDir) -> None:
+def test_pace_is_compared_with_the_median(run: RunDir) -> None:
     fast, slow = LINE.replace("149.2", "150"), LINE.replace("149.2", "120")
     run.main_log.write_text("".join(fast.format(n) + "\n" for n in range(1, 2000)))
-    assert "0.5 s a step · 150 TFLOPs (as usual)" in said(seen(run))
+    assert "0.5 s a step · 150 TFLOPs (as usual)" in render(read(run))
     with run.main_log.open("a") as log:
         log.writelines(slow.format(n) + "\n" for n in range(2000, 2030))
-    assert "0.5 s a step · 120 TFLOPs (20 % below the run's median of 150)" in said(seen(run))
+    assert "0.5 s a step · 120 TFLOPs (20 % below the run's median of 150)" in render(read(run))
 
 
-def test_a_train_that_was_never_submitted_has_not_ended(tmp_path: Path) -> None:
+def test_unsubmitted_train_has_not_ended(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "new")
     run.create()
     journal = Journal(run, SystemClock())
@@ -216,65 +216,65 @@ def test_a_train_that_was_never_submitted_has_not_ended(tmp_path: Path) -> None:
     assert read_status(run, journal, [], NOW).state == "not submitted"
 
 
-def test_what_the_trainer_says_went_wrong_is_told_while_it_runs(run: RunDir) -> None:
-    beat(run, phase=Phase.TRAIN, step=5, note="no room for another checkpoint")
-    assert "trainer     no room for another checkpoint" in said(seen(run, row(JobState.RUNNING, 1)))
-    assert "no room" not in said(seen(run))
+def test_note_of_the_trainer_is_shown_while_it_runs(run: RunDir) -> None:
+    write_heartbeat(run, phase=Phase.TRAIN, step=5, note="no room for another checkpoint")
+    assert "trainer     no room for another checkpoint" in render(read(run, row(JobState.RUNNING, 1)))
+    assert "no room" not in render(read(run))
 
 
-def test_a_log_that_has_been_silent_for_long_is_told_without_a_heartbeat_too(run: RunDir) -> None:
+def test_silent_log_is_shown_without_a_heartbeat(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(30) + "\n")
     ago = (NOW - timedelta(hours=2)).timestamp()
     os.utime(run.main_log, (ago, ago))
-    assert "step 30 of 150 · 20 % · last heartbeat 2h ago" in said(seen(run, row(JobState.RUNNING, 1)))
+    assert "step 30 of 150 · 20 % · last heartbeat 2h ago" in render(read(run, row(JobState.RUNNING, 1)))
 
 
-def test_a_train_that_never_ran_says_nothing_of_progress(run: RunDir) -> None:
-    status = seen(run, row(JobState.PENDING, 1, reason="Priority"))
+def test_queued_train_shows_no_progress(run: RunDir) -> None:
+    status = read(run, row(JobState.PENDING, 1, reason="Priority"))
     assert (status.state, status.progress) == ("queued", None)
-    assert "progress" not in said(status)
+    assert "progress" not in render(status)
 
 
-def test_a_starting_trainer_is_at_the_step_of_the_attempt_before_and_says_that_it_starts(run: RunDir) -> None:
+def test_starting_trainer_shows_the_last_step_and_phase(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(30) + "\n")
-    beat(run, phase=Phase.INIT, step=0)
-    text = said(seen(run, row(JobState.RUNNING, 1)))
+    write_heartbeat(run, phase=Phase.INIT, step=0)
+    text = render(read(run, row(JobState.RUNNING, 1)))
     assert "step 30 of 150 · 20 % · in init" in text
 
 
-def test_a_trainer_that_went_back_to_a_checkpoint_is_behind_the_log_of_the_attempt_before(run: RunDir) -> None:
+def test_rollback_shows_the_step_of_the_new_attempt(run: RunDir) -> None:
     run.main_log.write_text(LINE.format(30) + "\n")
     start_attempt(run, main_log=run.main_log.stat().st_size)
-    beat(run, phase=Phase.TRAIN, step=21, loss=3.5)
-    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    write_heartbeat(run, phase=Phase.TRAIN, step=21, loss=3.5)
+    progress = read(run, row(JobState.RUNNING, 1)).progress
     assert progress is not None
     assert (progress.step, progress.loss) == (21, 3.5)
     with run.main_log.open("a") as log:
         log.write(LINE.format(22) + "\n")
-    progress = seen(run, row(JobState.RUNNING, 1)).progress
+    progress = read(run, row(JobState.RUNNING, 1)).progress
     assert progress is not None
     assert (progress.step, progress.loss) == (22, 2.5)
 
 
-RUBBISH = [
+INVALID_LOGS = [
     b"",
     b"\x00\xff" * 5000,
     b"iteration 5/ 9 |" + b" nan" * 9,
     b"iteration x/ y | lm loss: 1 |\n" * 99,
 ]
-BEAT = {"step": "many", "phase": "train", "attempt": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
+INVALID_HEARTBEAT = {"step": "many", "phase": "train", "attempt": 1, "node": 2, "rank": 3, "at": None, "limit_s": []}
 
 
-@pytest.mark.parametrize("rubbish", RUBBISH)
-def test_a_log_of_rubbish_is_no_progress_and_no_failure(run: RunDir, rubbish: bytes) -> None:
-    run.main_log.write_bytes(rubbish)
-    (run.heartbeat / "train.json").write_text(json.dumps(BEAT))
-    status = seen(run, row(JobState.RUNNING, 1))
+@pytest.mark.parametrize("content", INVALID_LOGS)
+def test_invalid_log_and_heartbeat_show_no_progress(run: RunDir, content: bytes) -> None:
+    run.main_log.write_bytes(content)
+    (run.heartbeat / "train.json").write_text(json.dumps(INVALID_HEARTBEAT))
+    status = read(run, row(JobState.RUNNING, 1))
     assert status.progress is None or status.progress.step == 5
-    assert "12_1" in said(status)
+    assert "12_1" in render(status)
 
 
-def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir) -> None:
+def test_last_attempt_has_cause_time_and_advice(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
     journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
     journal.append(
@@ -304,17 +304,17 @@ def test_the_last_end_is_told_with_its_cause_and_when_and_what_to_do(run: RunDir
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_no_line_is_wider_than_the_terminal(run: RunDir, width: int) -> None:
+def test_lines_fit_the_terminal(run: RunDir, width: int) -> None:
     run.config.write_text('[slurm]\ntime_limit = "1"\n')
     run.main_log.write_text("".join(LINE.format(step) + "\n" for step in range(1, 60)))
     console = Console(width=width)
     with console.capture() as caught:
-        console.print(status_block(seen(run, row(JobState.RUNNING, 1, start=NOW)), NOW))
+        console.print(status_block(read(run, row(JobState.RUNNING, 1, start=NOW)), NOW))
     assert max(map(len, caught.get().splitlines())) <= width
     assert caught.get().count("since step 1") == 1
 
 
-def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None:
+def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
     ledger.record(
         [
@@ -328,24 +328,24 @@ def test_open_alerts_of_the_train_are_shown_the_worst_first(run: RunDir) -> None
     alerts = open_alerts(ledger.path)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
     assert [alert.key for alert in status.alerts] == ["hang/gpt", "loss/gpt"]
-    text = said(status)
+    text = render(status)
     assert "critical  no step for 2 h" in text
     assert "warning   a spike (acknowledged)" in text
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"entries": {"a": {"level": "warning"}}}', '{"entries": 3}'])
-def test_a_ledger_that_cannot_be_read_hides_no_status(tmp_path: Path, text: str) -> None:
+def test_unreadable_ledger_has_no_open_alerts(tmp_path: Path, text: str) -> None:
     (tmp_path / "ledger.json").write_text(text)
     assert open_alerts(tmp_path / "ledger.json") == []
     assert open_alerts(tmp_path / "missing") == []
 
 
-def test_what_is_no_number_is_null_in_json() -> None:
+def test_nan_and_infinity_are_null_in_json() -> None:
     assert finite({"loss": math.nan, "all": (1.0, math.inf)}) == {"loss": None, "all": [1.0, None]}
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h"), (90061, "1d 1h"), (-5, "5s")]
 )
-def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None:
+def test_duration_has_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -20,7 +20,7 @@ from opsctl.nodes.drain_plan import (
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
-from tests.support.made_nodes import NOW, seen, smi, stat, verdict
+from tests.support.made_nodes import NOW, judge_snapshot, make_snapshot, render_smi, render_stat
 
 OURS = "opsctl: xid: 79"
 
@@ -35,7 +35,7 @@ def cluster(size: int, **states: tuple[str, str]) -> list[Node]:
 
 
 def bad(name: str, **changes: str) -> Verdict:
-    return verdict(seen(node=name, smi=smi(**(changes or {"failure": "Yes"}))))
+    return judge_snapshot(make_snapshot(node=name, smi=render_smi(**(changes or {"failure": "Yes"}))))
 
 
 def plan(verdicts: list[Verdict], nodes: list[Node], **options):
@@ -49,18 +49,23 @@ def test_reason_names_check_gpu_and_evidence() -> None:
 
 def test_reason_is_one_line_without_quotes() -> None:
     line = "NVRM: Xid (PCI:0000:13:00): 79, pid=\"1\" name=`x`\t'é' GPU has fallen off the bus." + "x" * 300
-    (step,) = plan([verdict(seen(node="node001", kernel=line))], cluster(100)).steps
+    (step,) = plan([judge_snapshot(make_snapshot(node="node001", kernel=line))], cluster(100)).steps
     assert not set(step.reason) & set("\"'`\n\té")
     assert len(step.reason) <= 200
 
 
 def test_unknown_and_healthy_nodes_are_not_drained() -> None:
-    unknown = verdict(seen(node="node001", smi=(124, "")))
-    assert plan([unknown, verdict(seen(node="node002"))], cluster(100)).steps == ()
+    unknown = judge_snapshot(make_snapshot(node="node001", smi=(124, "")))
+    assert plan([unknown, judge_snapshot(make_snapshot(node="node002"))], cluster(100)).steps == ()
 
 
 def test_worst_nodes_are_drained_first() -> None:
-    verdicts = [bad("node001", pending="Yes"), bad("node002"), bad("node003"), verdict(seen(node="node004"))]
+    verdicts = [
+        bad("node001", pending="Yes"),
+        bad("node002"),
+        bad("node003"),
+        judge_snapshot(make_snapshot(node="node004")),
+    ]
     steps = plan(verdicts, cluster(100), scores={"node003": 9.0}).steps
     assert [step.node for step in steps] == ["node003", "node002", "node001"]
 
@@ -92,7 +97,7 @@ def test_node_that_others_drained_is_left_alone() -> None:
         "node001": "is IDLE+DRAIN, not by opsctl: bad fan",
         "node002": "is drained already: opsctl: xid: 79",
         "node003": "is DOWN*, not by opsctl: no reason given",
-        "gone": "Slurm does not list it",
+        "gone": "Slurm does not list the node",
     }
 
 
@@ -107,7 +112,7 @@ def test_changed_node_is_not_touched() -> None:
     assert has_changed(step, node("node001")) == ""
     assert has_changed(step, node("node001", "ALLOCATED")) == ""
     assert has_changed(step, node("node001", "IDLE+DRAIN", "x")) == "has changed since: IDLE+DRAIN, x"
-    assert has_changed(step, None) == "Slurm does not list it any more"
+    assert has_changed(step, None) == "Slurm no longer lists the node"
 
 
 @pytest.mark.parametrize(
@@ -142,40 +147,45 @@ def undrain(verdict: Verdict, snapshot, record: NodeRecord, *nodes: Node, since:
 
 
 def test_drained_node_is_undrained_after_two_checks() -> None:
-    snapshot, at = seen(), NOW.timestamp()
+    snapshot, at = make_snapshot(), NOW.timestamp()
     ours = node("node001", "IDLE+DRAIN", OURS)
     twice, once = NodeRecord(node="node001", passed=(at, at + 61)), NodeRecord(node="node001", passed=(at + 61,))
-    assert [step.node for step in undrain(verdict(snapshot), snapshot, twice, ours).steps] == ["node001"]
-    (left,) = undrain(verdict(snapshot), snapshot, once, ours).left
+    assert [step.node for step in undrain(judge_snapshot(snapshot), snapshot, twice, ours).steps] == ["node001"]
+    (left,) = undrain(judge_snapshot(snapshot), snapshot, once, ours).left
     assert left.why == "has passed one health check; check again after 1m"
-    assert undrain(verdict(snapshot), snapshot, twice, ours, since=at + 30).steps == ()
-    assert undrain(verdict(snapshot), snapshot, once, ours, gap=0).steps == ()
-    sick = seen(smi=smi(failure="Yes"))
-    (left,) = undrain(verdict(sick), sick, twice, ours).left
+    assert undrain(judge_snapshot(snapshot), snapshot, twice, ours, since=at + 30).steps == ()
+    assert undrain(judge_snapshot(snapshot), snapshot, once, ours, gap=0).steps == ()
+    sick = make_snapshot(smi=render_smi(failure="Yes"))
+    (left,) = undrain(judge_snapshot(sick), sick, twice, ours).left
     assert left.why == "is faulty: remapped_rows: a row could not be remapped"
-    blind = seen(smi=(124, ""))
-    (left,) = undrain(verdict(blind), blind, twice, ours).left
+    blind = make_snapshot(smi=(124, ""))
+    (left,) = undrain(judge_snapshot(blind), blind, twice, ours).left
     assert left.why == "is unknown: gpus: nvidia-smi did not answer in time"
 
 
 def test_only_listed_reasons_of_others_are_undrained() -> None:
-    snapshot = seen()
+    snapshot = make_snapshot()
     record = NodeRecord(node="node001", passed=(0.0, 100.0))
     for reason in ("bad fan", "", "Opsctl: x", "opsctl"):
-        plan = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
+        plan = undrain(judge_snapshot(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", reason))
         assert (plan.steps, plan.left) == ((), ())
-    plan = undrain(verdict(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", "Kill task failed"))
+    plan = undrain(judge_snapshot(snapshot), snapshot, record, node("node001", "IDLE+DRAIN", "Kill task failed"))
     assert len(plan.steps) == 1
 
 
 def test_node_with_a_user_process_is_not_undrained() -> None:
-    text = "9 1001\n10 1002\n--\n" + stat(9, "python", seconds_ago=900) + stat(10, "sh", seconds_ago=5) + "--\n100\n"
+    text = (
+        "9 1001\n10 1002\n--\n"
+        + render_stat(9, "python", seconds_ago=900)
+        + render_stat(10, "sh", seconds_ago=5)
+        + "--\n100\n"
+    )
     killed = node("node001", "IDLE+DRAIN", "Kill task failed")
-    snapshot = replace(seen(processes=text), uid=1002)
-    (left,) = undrain(verdict(snapshot), snapshot, NodeRecord(node="node001"), killed).left
+    snapshot = replace(make_snapshot(processes=text), uid=1002)
+    (left,) = undrain(judge_snapshot(snapshot), snapshot, NodeRecord(node="node001"), killed).left
     assert left.why == "1 user process: 9 (python, uid 1001)"
-    blind = seen(processes=(1, ""))
-    (left,) = undrain(verdict(blind), blind, NodeRecord(node="node001"), killed).left
+    blind = make_snapshot(processes=(1, ""))
+    (left,) = undrain(judge_snapshot(blind), blind, NodeRecord(node="node001"), killed).left
     assert left.why == "the list of processes could not be read"
 
 
@@ -188,7 +198,7 @@ def test_node_of_others_or_already_booting_is_not_rebooted() -> None:
     assert [skipped.why for skipped in plan.left] == [
         "is DOWN, not by opsctl: bad fan",
         "reboot already requested: IDLE+REBOOT_REQUESTED",
-        "Slurm does not list it",
+        "Slurm does not list the node",
     ]
 
 

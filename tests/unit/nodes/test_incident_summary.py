@@ -17,14 +17,14 @@ END = NOW.timestamp()
 HOUR, DAY = 3600.0, 86400.0
 
 
-def incident(at: float, last: float | None = None, *, check: str = "xid", node: str = "n1", **more: str) -> Incident:
-    """An incident first and last seen `at` and `last` seconds after the end of the attempt."""
-    fields = {"severity": "faulty", "evidence": "Xid 79", **more}
+def incident(at: float, last: float | None = None, *, check: str = "xid", node: str = "n1", **fields: str) -> Incident:
+    """Return an incident that checks found from `at` to `last`, in seconds after the end of the attempt."""
+    fields = {"severity": "faulty", "evidence": "Xid 79", **fields}
     return Incident(at=END + at, last=END + (at if last is None else last), count=1, node=node, check=check, **fields)
 
 
-def record(*incidents: Incident, checked: float = -HOUR, **more: object) -> NodeRecord:
-    return replace(NodeRecord(node="n1", at=END + checked, incidents=incidents), **more)  # type: ignore[arg-type]  # fields
+def record(*incidents: Incident, checked: float = -HOUR, **fields: object) -> NodeRecord:
+    return replace(NodeRecord(node="n1", at=END + checked, incidents=incidents), **fields)  # type: ignore[arg-type]  # fields of NodeRecord
 
 
 def summarize(node: NodeRecord, cards: dict[str, Sequence[Incident]] | None = None) -> list[str]:

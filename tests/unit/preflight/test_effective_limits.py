@@ -1,4 +1,4 @@
-"""Which of several limits holds, as Slurm's resource limits guide has it."""
+"""The limits that hold for a job, as in Slurm's resource limits guide."""
 
 import pytest
 
@@ -13,7 +13,7 @@ NAMED = JobSpec(
 
 
 def limits(*, of_partition=None, mine=None, user=None, account=None, root=None, flags=()):
-    """What holds where these have these bounds."""
+    """Return the limits that hold for a job with these bounds of QOS, user and accounts."""
     known = Accounting(
         associations=(
             Association(account="llm", user="me", parent="llm", bounds=user or {}),
@@ -25,7 +25,7 @@ def limits(*, of_partition=None, mine=None, user=None, account=None, root=None, 
     return find_limits(NAMED, known, partition("main", qos="part"))
 
 
-def test_the_first_that_is_set_counts_from_the_partitions_qos_down():
+def test_first_limit_counts_from_the_partition_qos_down():
     everywhere = {name: {"MaxWall": n} for n, name in enumerate(("of_partition", "mine", "user", "account"), start=1)}
     holds = []
     while everywhere:
@@ -34,17 +34,17 @@ def test_the_first_that_is_set_counts_from_the_partitions_qos_down():
     assert holds == [(1, "QOS 'part'"), (2, "QOS 'mine'"), (3, "account 'llm'"), None]
 
 
-def test_each_resource_is_limited_by_the_first_that_names_it():
+def test_first_qos_that_limits_a_resource_counts():
     bounds = limits(of_partition={"MaxTRES node": 9}, mine={"MaxTRES node": 1, "MaxTRES cpu": 2})
     assert bounds == {"MaxTRES node": (9, "QOS 'part'"), "MaxTRES cpu": (2, "QOS 'mine'")}
 
 
-def test_a_qos_may_be_over_that_of_the_partition():
+def test_over_part_qos_precedes_the_partition_qos():
     both = {"of_partition": {"MaxWall": 1}, "mine": {"MaxWall": 2}}
     assert limits(**both, flags=("OverPartQOS",)) == {"MaxWall": (2, "QOS 'mine'")}
 
 
-def test_of_what_accounts_have_together_the_least_counts_wherever_it_is_set():
+def test_lowest_group_limit_of_accounts_counts():
     wide, narrow = {"GrpTRES node": 8}, {"GrpTRES node": 4}
     assert limits(user=wide, account=wide, root=narrow) == {"GrpTRES node": (4, "account 'root'")}
     assert limits(user=narrow, account=wide) == {"GrpTRES node": (4, "account 'llm'")}
@@ -52,7 +52,7 @@ def test_of_what_accounts_have_together_the_least_counts_wherever_it_is_set():
 
 
 @pytest.mark.parametrize("name", ["MaxSubmitPU", "MaxSubmitPA"])
-def test_a_qos_that_limits_submissions_takes_the_associations_limit_out(name):
+def test_submit_limit_of_a_qos_replaces_the_association(name):
     assert limits(mine={name: 9}, user={"MaxSubmit": 1, "MaxJobs": 0}) == {
         name: (9, "QOS 'mine'"),
         "MaxJobs": (0, "account 'llm'"),
@@ -63,7 +63,7 @@ def test_a_qos_that_limits_submissions_takes_the_associations_limit_out(name):
     ("default", "allowed", "of_root", "gets"),
     [("a", ("a", "b"), "b", "a"), ("", ("b",), "a", "b"), ("", ("a", "b"), "b", "b"), ("", ("a", "b"), "", "normal")],
 )
-def test_a_job_that_names_no_qos_has_a_default_one(default, allowed, of_root, gets):
+def test_job_without_a_qos_has_a_default(default, allowed, of_root, gets):
     known = Accounting(
         associations=(
             Association(account="llm", user="me", parent="llm", qos=allowed, default_qos=default),
@@ -74,7 +74,7 @@ def test_a_job_that_names_no_qos_has_a_default_one(default, allowed, of_root, ge
     assert find_job_qos(SPEC, known, "main").name == gets
 
 
-def test_the_association_for_the_partition_comes_before_that_for_all():
+def test_association_of_the_partition_comes_first():
     known = Accounting(
         default_account="llm",
         associations=(

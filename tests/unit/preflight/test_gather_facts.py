@@ -1,4 +1,4 @@
-"""What is found out, from real files."""
+"""Facts gathered from real files."""
 
 import json
 import os
@@ -51,10 +51,10 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def look(tmp_path, run):
-    """What is gathered for the train in a file, or of this text."""
+def gather_train(tmp_path, run):
+    """A function that gathers the facts of a train, from a file or from its text."""
 
-    def do(train, *, history=(), filesystems=(), slurm=None):
+    def gather_facts(train, *, history=(), filesystems=(), slurm=None):
         if isinstance(train, str):
             (tmp_path / "t.toml").write_text(train)
             train = tmp_path / "t.toml"
@@ -74,11 +74,11 @@ def look(tmp_path, run):
         )
         return gather(request, place, slurm, {})
 
-    return do
+    return gather_facts
 
 
 @pytest.mark.parametrize("vocabulary", [257, 70_000])
-def test_a_corpus_is_known_by_its_header(tmp_path, vocabulary):
+def test_corpus_is_read_from_its_header(tmp_path, vocabulary):
     documents = [np.arange(5), np.arange(1000), np.arange(7)]
     write_corpus(documents, tmp_path / "c", vocabulary=vocabulary, facts={"tokenizer": "bytes"})
     corpus_facts = corpus_files.read(tmp_path / "c", "c")
@@ -90,13 +90,13 @@ def test_a_corpus_is_known_by_its_header(tmp_path, vocabulary):
     assert (corpus_facts.tokenizer, corpus_facts.missing, corpus_facts.problem) == ("bytes", (), "")
 
 
-def test_a_corpus_whose_data_were_cut_short_is_told(tmp_path):
+def test_truncated_corpus_data_is_a_problem(tmp_path):
     write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
     os.truncate(tmp_path / "c.bin", 1500)
     assert corpus_files.read(tmp_path / "c", "c").problem == "c.bin has 1500 bytes, but its index records 2000"
 
 
-def test_a_corpus_whose_index_was_cut_short_is_told(tmp_path):
+def test_truncated_corpus_index_is_a_problem(tmp_path):
     write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
     os.truncate(tmp_path / "c.idx", 40)
     assert (
@@ -105,7 +105,7 @@ def test_a_corpus_whose_index_was_cut_short_is_told(tmp_path):
     )
 
 
-def test_what_is_no_index_is_told(tmp_path):
+def test_invalid_index_is_a_problem(tmp_path):
     (tmp_path / "c.bin").touch()
     (tmp_path / "c.idx").write_text("hello")
     assert corpus_files.read(tmp_path / "c", "c").problem == "c.idx is not an index in Megatron's format"
@@ -119,55 +119,55 @@ def test_what_is_no_index_is_told(tmp_path):
         ({"type": "BPE"}, None),
     ],
 )
-def test_a_tokenizer_knows_one_token_more_than_its_highest_number(tmp_path, model, known):
+def test_tokenizer_size_is_the_highest_id_plus_one(tmp_path, model, known):
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": [{"id": 10}]}))
     assert corpus_files.tokenizer_size(tmp_path) == known
 
 
-def test_a_corpus_of_the_embedded_trainer_lies_where_launch_is_typed(look, tmp_path):
-    assert look(TINY).corpora[0].missing == ("corpus.bin", "corpus.idx")
+def test_embedded_corpus_is_relative_to_the_launch(gather_train, tmp_path):
+    assert gather_train(TINY).corpora[0].missing == ("corpus.bin", "corpus.idx")
     write_corpus([np.arange(50)], tmp_path / "build" / "demo" / "corpus", vocabulary=257)
-    assert look(TINY).corpora[0].tokens == 50
+    assert gather_train(TINY).corpora[0].tokens == 50
 
 
-def test_what_a_foreign_command_names_is_looked_for_in_the_run_directory(look, run):
+def test_foreign_files_are_relative_to_the_run_directory(gather_train, run):
     (run.path / "train.sh").write_text("NNODES=4\n")
     (run.path / "ds.json").write_text('{"train_batch_size": 16}')
     (run.path / "kill").touch()
-    facts = look(FOREIGN)
+    facts = gather_train(FOREIGN)
     assert (facts.scripts, facts.deepspeed) == ({"train.sh": "NNODES=4\n"}, {"train_batch_size": 16})
     assert facts.files == {"./tok": False, "kill": True}
     assert facts.corpora[0].missing == ("corpus.bin", "corpus.idx")
 
 
-def test_switches_that_are_armed_are_seen(look, run):
+def test_armed_switches_are_read(gather_train, run):
     arm(run, Switch.KILL, why="wrong rate")
     arm(run, Switch.SAVE, why="")
-    assert [(switch.switch, switch.why) for switch in look(TINY).switches] == [("kill", "wrong rate")]
+    assert [(switch.switch, switch.why) for switch in gather_train(TINY).switches] == [("kill", "wrong rate")]
 
 
-def test_room_is_that_of_the_file_system_less_what_cannot_be_relied_upon(look, tmp_path):
+def test_free_space_is_the_reliable_share(gather_train, tmp_path):
     here = os.statvfs(tmp_path)
-    free = look(TINY).free_space.free
+    free = gather_train(TINY).free_space.free
     assert free == pytest.approx(here.f_bavail * here.f_frsize, rel=0.05)
     scratch = Filesystem(name="scratch", path=str(tmp_path), reliable_percent=80)
-    free_space = look(TINY, filesystems=(scratch,)).free_space
+    free_space = gather_train(TINY, filesystems=(scratch,)).free_space
     assert (free_space.filesystem, free_space.free < free) == ("scratch", True)
 
 
-def test_figures_that_are_shares_say_nothing_of_room(look, tmp_path):
+def test_percentages_give_no_free_space(gather_train, tmp_path):
     quota = Filesystem(
         name="work", path=str(tmp_path), by="command", command=("echo", "85%"), pattern=r"(?P<percent>\d+)%"
     )
-    facts = look(TINY, filesystems=(quota,))
+    facts = gather_train(TINY, filesystems=(quota,))
     assert (facts.free_space, facts.unknown) == (None, {"free space of work": "only percentages are known"})
 
 
-def test_the_newest_checkpoint_is_known_by_its_manifest(look, run):
+def test_newest_checkpoint_is_read_from_its_manifest(gather_train, run):
     for step in (50, 100):
         path = run.checkpoints / manifest.directory_name(step)
         path.mkdir()
-        held = Manifest(
+        record = Manifest(
             step=step,
             consumed_samples=0,
             topology={"pipeline": 2},
@@ -176,39 +176,39 @@ def test_the_newest_checkpoint_is_known_by_its_manifest(look, run):
             save_s=3.0,
             files={"a": manifest.FileRecord(size=10, sha256="")},
         )
-        manifest.write_manifest(path, held)
-    saved = look(TINY).saved
+        manifest.write_manifest(path, record)
+    saved = gather_train(TINY).saved
     assert (saved.step, saved.count, saved.size, saved.save_s) == (100, 2, 10, 3.0)
     assert (saved.topology, saved.model) == ({"pipeline": 2}, {"layers": 4})
 
 
-def test_the_time_of_a_step_is_the_logs(look, run):
+def test_step_time_is_read_from_the_log(gather_train, run):
     line = "iteration {}/ 150 | elapsed time per iteration (s): {} | lm loss: 2.0E+00 |\n"
     run.main_log.write_text("".join(line.format(n, 0.5) for n in range(1, 6)) + line.format(6, 30))
-    assert look(TINY).step_s == 0.5
+    assert gather_train(TINY).step_s == 0.5
 
 
-def test_versions_are_those_of_the_last_attempt(look, run):
+def test_versions_come_from_the_last_attempt(gather_train, run):
     for name, version in (("1_1.0", "2.14.3"), ("1_2.0", "2.18.1")):
         repro = run.attempt(name).repro
         repro.mkdir(parents=True)
         (repro / "packages.txt").write_text(f"torch==2.1.0\nnvidia-nccl-cu12=={version}\n-e git+x\n")
         os.utime(repro.parent, (int(version[2:4]), int(version[2:4])))
-    assert look(FOREIGN).versions == {"torch": "2.1.0", "nccl": "2.18.1"}
+    assert gather_train(FOREIGN).versions == {"torch": "2.1.0", "nccl": "2.18.1"}
 
 
-def test_another_interpreter_is_asked_what_it_has(look, tmp_path):
+def test_versions_come_from_the_trains_interpreter(gather_train, tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho \'{"torch": "2.7.0", "nvidia-nccl-cu12": "2.26.2"}\'\n')
     python.chmod(0o755)
     text = TINY.read_text().replace('name = "tiny-gpt"', f'name = "tiny-gpt"\npython = "{python}"')
-    assert look(text).versions == {"torch": "2.7.0", "nccl": "2.26.2"}
+    assert gather_train(text).versions == {"torch": "2.7.0", "nccl": "2.26.2"}
 
 
-def test_nodes_are_as_they_were_seen_last(look):
+def test_nodes_have_their_last_observation(gather_train):
     card = Card(uuid="GPU-1", serial="", bus="", name="NVIDIA H100 80GB HBM3")
     records = [NodeRecord(node="n1", cards=(card,), driver="535.1", shm_kb=100), NodeRecord(node="n2")]
-    facts = look(FOREIGN, history=records)
+    facts = gather_train(FOREIGN, history=records)
     assert [(node.node, node.gpus, node.driver, node.shm_kb) for node in facts.observed_nodes] == [
         ("n1", ("NVIDIA H100 80GB HBM3",), "535.1", 100),
         ("n2", (), "", None),
@@ -216,44 +216,44 @@ def test_nodes_are_as_they_were_seen_last(look):
     assert facts.gpu == "H100"
 
 
-def test_nodes_that_the_train_will_not_get_are_not_asked_about(look):
+def test_excluded_nodes_are_left_out(gather_train):
     records = [NodeRecord(node="n1", driver="535.1"), NodeRecord(node="n2", driver="470.1")]
-    facts = look(FOREIGN + 'exclude = "n2"\n', history=records).observed_nodes
+    facts = gather_train(FOREIGN + 'exclude = "n2"\n', history=records).observed_nodes
     assert [node.node for node in facts] == ["n1"]
 
 
-def test_a_quota_of_a_directory_goes_before_what_is_merely_on_the_same_device(look, tmp_path):
+def test_innermost_file_system_is_chosen(gather_train, tmp_path):
     outer = Filesystem(name="outer", path=str(tmp_path))
     inner = Filesystem(name="inner", path=str(tmp_path / "trains"))
     beside = Filesystem(name="beside", path=str(tmp_path / "elsewhere, with a long name"))
     Path(beside.path).mkdir()
-    assert look(TINY, filesystems=(outer, inner, beside)).free_space.filesystem == "inner"
-    assert look(TINY, filesystems=(beside,)).free_space.filesystem == "beside"
+    assert gather_train(TINY, filesystems=(outer, inner, beside)).free_space.filesystem == "inner"
+    assert gather_train(TINY, filesystems=(beside,)).free_space.filesystem == "beside"
 
 
-def test_what_du_has_not_measured_is_unknown_and_no_du_is_begun(look, tmp_path):
+def test_unmeasured_du_is_unknown_and_starts_no_du(gather_train, tmp_path):
     slow = Filesystem(name="slow", path=str(tmp_path), by="du", limit=10**12)
-    assert look(TINY, filesystems=(slow,)).unknown == {
+    assert gather_train(TINY, filesystems=(slow,)).unknown == {
         "free space of slow": "opsctl watch has not measured this file system yet"
     }
     (tmp_path / "du-slow").write_text(f"B 1000\t{tmp_path}\nI 10\t{tmp_path}\n")
     os.utime(tmp_path / "du-slow", (0, 0))
-    assert look(TINY, filesystems=(slow,)).free_space.free == 10**12 - 1000
+    assert gather_train(TINY, filesystems=(slow,)).free_space.free == 10**12 - 1000
     assert not (tmp_path / "du-slow.running").exists()
 
 
-def test_names_that_no_file_can_have_are_only_not_looked_at(look):
+def test_too_long_paths_are_unknown(gather_train):
     long = "/" + "x" * 300
     text = FOREIGN.replace('"corpus"', f'"{long}", "--save", "{long}"').replace('"kill"', f'"{long}"')
-    facts = look(text.replace('"./tok"', f'"{long}"'))
+    facts = gather_train(text.replace('"./tok"', f'"{long}"'))
     assert (facts.files, facts.tokenizers, facts.free_space.filesystem) == ({}, {long: None}, "/")
     assert "File name too long" in facts.corpora[0].problem
 
 
-def test_looking_changes_nothing(look, tmp_path, run):
+def test_gathering_changes_no_file(gather_train, tmp_path, run):
     before = sorted(tmp_path.rglob("*"))
-    look(TINY)
-    look(FOREIGN)
+    gather_train(TINY)
+    gather_train(FOREIGN)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "t.toml"])
 
 
@@ -269,7 +269,7 @@ gpus_per_node = 8
 
 
 @pytest.mark.parametrize(
-    ("command", "setup", "found"),
+    ("command", "setup", "expected"),
     [
         (["python", "train.py"], "", [("train.py", True)]),
         (["python", "gone.py"], "", [("gone.py", False)]),
@@ -284,31 +284,35 @@ gpus_per_node = 8
         (["apptainer", "exec", "a.sif", "python", "train.py"], "", []),
     ],
 )
-def test_files_that_are_not_where_the_trainer_starts_are_told(look, run, command, setup, found):
+def test_misplaced_files_of_the_command_are_found(gather_train, run, command, setup, expected):
     tmp_path = run.path.parents[1]
     for name in ("train.py", "train", "conf/a.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (run.path / "own.py").touch()
-    strays = look(SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))).misplaced_paths
-    assert [(stray.path, stray.here) for stray in strays] == [
-        (path, str(tmp_path) if here else "") for path, here in found
+    misplaced = gather_train(
+        SHORT.format(command=json.dumps(command), setup=setup.replace("CODE", str(tmp_path)))
+    ).misplaced_paths
+    assert [(path.path, path.here) for path in misplaced] == [
+        (path, str(tmp_path) if here else "") for path, here in expected
     ]
 
 
-def test_a_pyxis_container_has_its_own_files(look, tmp_path):
+def test_container_has_its_own_files(gather_train, tmp_path):
     (tmp_path / "train.py").touch()
     text = SHORT.format(command='["python", "train.py"]', setup="")
-    assert look(text).misplaced_paths
-    assert not look(text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')).misplaced_paths
+    assert gather_train(text).misplaced_paths
+    assert not gather_train(
+        text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')
+    ).misplaced_paths
 
 
-def test_a_directory_to_start_in_that_is_gone_is_told(look):
-    assert look(SHORT.format(command='["python"]', setup='directory = "/gone"')).files == {"/gone": False}
+def test_missing_start_directory_is_found(gather_train):
+    assert gather_train(SHORT.format(command='["python"]', setup='directory = "/gone"')).files == {"/gone": False}
 
 
-def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp_path):
-    look(SHORT.format(command='["python"]', setup=""))
+def test_unknown_trainer_has_no_workers(gather_train, tmp_path):
+    gather_train(SHORT.format(command='["python"]', setup=""))
     config = load_train(tmp_path / "t.toml")
     request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
     assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []
@@ -316,7 +320,7 @@ def test_of_a_trainer_of_which_nothing_is_known_no_workers_are_made_up(look, tmp
 
 @dataclass(frozen=True)
 class Recorded:
-    """Answers as real commands did, on a cluster with nothing in it; sacctmgr fails in this way."""
+    """Answers with recorded output of an empty cluster. sacctmgr fails with `fails`."""
 
     fails: str | Exception
 
@@ -338,7 +342,7 @@ class Recorded:
         ("accounts-without-accounting.txt", "", []),
     ],
 )
-def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fails, account, unavailable):
+def test_failing_accounting_is_unavailable_alone(gather_train, fails, account, unavailable):
     text = FOREIGN + (f'account = "{account}"\n' if account else "")
     spec = job_spec(parse(TrainSettings, tomllib.loads(text), "t.toml"), SiteSettings(root="/t"))
     cluster_facts = gather_cluster(Slurm(Recorded(fails)), spec, "me")
@@ -351,4 +355,4 @@ def test_accounting_that_cannot_be_asked_is_told_and_all_else_is_asked(look, fai
         1001,
         unavailable,
     )
-    assert set(unavailable) <= set(look(FOREIGN, slurm=cluster_facts).unknown.values())
+    assert set(unavailable) <= set(gather_train(FOREIGN, slurm=cluster_facts).unknown.values())

@@ -1,4 +1,4 @@
-"""What is read from a train's settings, and from a foreign trainer's flags."""
+"""The recipe, read from a train's settings or from the flags of another trainer."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def order(trainer, *, nodes, ranks):
 
 @st.composite
 def trainers(draw):
-    """[trainer] tables of which some can be laid out and some cannot."""
+    """Draw [trainer] tables with valid and invalid layouts."""
     heads, batch = draw(st.sampled_from([2, 4, 6, 12])), draw(st.integers(1, 64))
     start = batch % 4 or 4
     ramp = {"rampup": [start, 4, 1000]} if draw(st.booleans()) and start < batch else {}
@@ -49,7 +49,7 @@ def trainers(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(table=trainers(), nodes=st.integers(1, 12), ranks=st.sampled_from([1, 2, 4, 8]))
-def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ranks):
+def test_preflight_and_trainer_refuse_the_same_layouts(table, nodes, ranks):
     wrong = check_layout(TrainerConfig.model_validate(table), nodes * ranks)
     checks = ((name, CHECKS[name]) for name in LAYOUT)
     problems = [
@@ -60,41 +60,41 @@ def test_preflight_refuses_the_layouts_that_the_trainer_refuses(table, nodes, ra
     assert bool(problems) == bool(wrong), (problems, wrong)
 
 
-def test_flags_are_read_in_every_way_that_they_are_written():
+def test_flags_are_read_in_every_spelling():
     command = ["bash", "-c", "python train.py --micro_batch_size=4 --rampup-batch-size 16 16 1000 --bf16 # --fp16 "]
     assert parse_flags(command) == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
 
 
-def test_what_no_shell_can_read_is_no_flag():
+def test_unbalanced_quotes_give_no_flag():
     assert parse_flags(["python", "it's --a 1"]) == {}
 
 
-def test_a_script_says_how_many_nodes_it_thinks_there_are():
+def test_script_directives_and_assignments_are_read():
     text = '#!/bin/bash\n#SBATCH --nodes=40  # comment\n#SBATCH --time 20:00:00\nexport NNODES="64"\nOTHER_NNODES=2\n'
     assert directives(text) == {"--nodes": "40", "--time": "20:00:00"}
     assert find_assignments(text, "NNODES") == [64]
 
 
-def test_derived_numbers_are_not_compared():
+def test_derived_numbers_are_no_assignments():
     assert find_assignments("NNODES=$SLURM_NNODES\nNNODES=${N:-4}", "NNODES") == []
 
 
-def test_blooms_command_is_read_as_it_was_run():
-    read = read_recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
-    assert (read.tensor, read.pipeline, read.replicas(384)) == (4, 12, 8)
-    assert (read.layers, read.hidden, read.heads, read.embedding_slots) == (70, 14336, 112, True)
-    assert (read.precision, read.zero, read.recompute) == ("bf16-optimizer", 1, True)
-    assert read.steps == 220_000_000 // 2048
+def test_bloom_command_gives_its_recipe():
+    recipe = read_recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
+    assert (recipe.tensor, recipe.pipeline, recipe.replicas(384)) == (4, 12, 8)
+    assert (recipe.layers, recipe.hidden, recipe.heads, recipe.embedding_slots) == (70, 14336, 112, True)
+    assert (recipe.precision, recipe.zero, recipe.recompute) == ("bf16-optimizer", 1, True)
+    assert recipe.steps == 220_000_000 // 2048
 
 
-def test_a_blend_of_corpora_is_read_without_its_weights():
+def test_blend_is_read_without_its_weights():
     blend = {"of": "megatron-deepspeed", "finds": [], "flags": {"--data-path": "0.3 /d/en 0.7 /d/fr {{more}}"}}
-    assert Case(name="blend", given=blend).order().recipe.corpora == ("/d/en", "/d/fr")
+    assert Case(name="blend", table=blend).make_request().recipe.corpora == ("/d/en", "/d/fr")
 
 
-def test_of_experts_no_size_is_reckoned():
+def test_mixture_of_experts_has_no_shape():
     case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8"}}
-    assert Case(name="experts", given=case).order().recipe.shape() is None
+    assert Case(name="experts", table=case).make_request().recipe.shape() is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_of_experts_no_size_is_reckoned():
         (["NVIDIA GeForce RTX 3090", ""], ""),
     ],
 )
-def test_a_gpu_is_known_by_the_names_that_it_goes_by(names, kind):
+def test_gpu_kind_is_read_from_names(names, kind):
     assert gpu_kind(names) == kind
 
 
@@ -152,8 +152,9 @@ WORDS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries({}, optional={flag: st.lists(WORDS, min_size=1, max_size=3) for flag in FLAGS}))
-def test_whatever_a_command_says_nothing_raises(said):
-    """Of a foreign trainer anything may be said, and its flags may mean something else there."""
-    command = [word for flag, values in said.items() for word in (flag, *values)]
-    case = Case(name="any", given={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
-    assert [finding for finding in case.findings() if not (finding.what and finding.check and finding.source)] == []
+def test_no_command_raises(flags):
+    """Another trainer may use any flags, with another meaning."""
+    command = [word for flag, values in flags.items() for word in (flag, *values)]
+    case = Case(name="any", table={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
+    problems = case.find_problems()
+    assert [problem for problem in problems if not (problem.what and problem.check and problem.source)] == []

@@ -1,4 +1,4 @@
-"""What stands against a launch, in the words that the user reads."""
+"""The errors that prevent a launch, as users read them."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,14 +21,14 @@ def partition(name, **changed):
 
 
 def accounting(*accounts):
-    """What a user may do who may charge these and is limited in nothing."""
+    """Return the associations of a user with these accounts and no limits."""
     return Accounting(
         associations=tuple(Association(account=account, user="me", parent=account) for account in accounts)
     )
 
 
 def cluster(**changed):
-    """Four nodes with three partitions, changed so."""
+    """Return four nodes in three partitions, with changes."""
     limits = Limits(
         version="22.05.8",
         cluster="c",
@@ -48,7 +48,7 @@ def cluster(**changed):
 
 
 def judge(known=None, top=None, after="", **slurm):
-    """The errors of a train with a command, its [slurm] changed so."""
+    """Return the errors of a train with these changes of [slurm]."""
     table = {"nodes": 2, "time_limit": "30", "tasks": 3, **slurm}
     train = parse(TrainSettings, {"name": "gpt", "command": ["true"], "slurm": table, **(top or {})}, "train.toml")
     request = LaunchRequest(
@@ -58,12 +58,12 @@ def judge(known=None, top=None, after="", **slurm):
     return [problem.what for problem in judged(CHECKS.items(), request, facts) if problem.level is ProblemLevel.ERROR]
 
 
-def test_a_train_that_fits_has_no_problem():
+def test_train_that_fits_has_no_problem():
     assert judge(partition="short", time_limit="60", account="LLM", exclude="node003") == []
 
 
 @pytest.mark.parametrize(
-    ("slurm", "said"),
+    ("slurm", "problem"),
     [
         (
             {"partition": "shrot"},
@@ -93,28 +93,28 @@ def test_a_train_that_fits_has_no_problem():
         ({"extra": ["--wait"]}, "[slurm] extra: opsctl sets --wait itself"),
     ],
 )
-def test_a_problem_is_said_in_the_words_of_the_site(slurm, said):
-    assert judge(**slurm) == [said]
+def test_problem_names_the_setting_and_the_limit(slurm, problem):
+    assert judge(**slurm) == [problem]
 
 
-def test_all_problems_are_said_at_once():
+def test_all_problems_are_reported_at_once():
     assert len(judge(nodes=9, tasks=5000, account="math", extra=["--output=x"])) == 4
 
 
-def test_what_the_train_leaves_open_may_be_said_in_extra():
+def test_extra_may_hold_other_options():
     assert judge(extra=["--gres=gpu:a100:8", "--mem=5G"]) == []
 
 
-def test_with_several_partitions_one_that_fits_is_enough():
+def test_one_fitting_partition_is_enough():
     assert judge(partition="closed,short,main", nodes=4) == []
     assert len(judge(partition="closed,short", nodes=4)) == 2
 
 
 def bounded(**qos):
-    """Limits are enforced; these QOS have these bounds or flags, and the user may have any of them."""
+    """Return facts with enforced limits, and with these QOS, which the user may use."""
     limits = replace(cluster().limits, enforced=("associations", "limits", "qos"))
     association = Association(account="llm", user="me", parent="llm")
-    every = tuple(Qos(name=name, **what) for name, what in qos.items())
+    every = tuple(Qos(name=name, **fields) for name, fields in qos.items())
     return {
         "limits": limits,
         "accounting": Accounting(default_account="llm", associations=(association,), qos=every),
@@ -122,7 +122,7 @@ def bounded(**qos):
     }
 
 
-def test_with_several_partitions_the_limits_of_one_that_fit_are_enough():
+def test_fitting_limits_of_one_partition_are_enough():
     known = bounded(narrow={"bounds": {"MaxTRES node": 1}})
     assert judge(known, partition="narrow,main") == []
     assert judge(known, partition="narrow") == [
@@ -130,34 +130,34 @@ def test_with_several_partitions_the_limits_of_one_that_fit_are_enough():
     ]
 
 
-def test_a_qos_may_lift_what_a_partition_allows():
+def test_qos_may_lift_the_partition_limit():
     assert judge(bounded(normal={}), nodes=3) == ["[slurm] nodes = 3: partition 'main' lets a job have 2"]
     assert judge(bounded(normal={"flags": ("PartitionMaxNodes",)}), nodes=3) == []
 
 
 @pytest.mark.parametrize("extra", ["--gres=gpu:a100:8", "--gres=gpu:8", "--gpus-per-node=h100:8"])
-def test_gpus_that_stand_in_extra_are_counted(extra):
+def test_gpus_in_extra_are_counted(extra):
     known = bounded(normal={"bounds": {"MaxTRES gres/gpu": 15}})
     (text,) = judge(known, extra=[extra], processes_per_node=8)
     assert text.startswith("[slurm] nodes = 2 of 8 GPUs, gres/gpu=16: QOS 'normal' allows 15 for a job")
 
 
-def test_without_a_default_partition_one_has_to_be_named():
+def test_partition_is_required_without_a_default():
     known = {"partitions": (partition("a"), partition("b"))}
     assert judge(known) == ["[slurm] partition: none is set, and this cluster has no default; there are: a, b"]
 
 
-def test_where_nobody_keeps_accounts_any_may_be_named():
+def test_any_account_is_valid_without_accounting():
     assert judge({"accounting": None}, account="math") == []
 
 
-def test_whoever_has_no_account_is_told_so():
+def test_user_without_an_account_gets_an_error():
     assert judge({"accounting": accounting()}, account="math") == [
         "[slurm] account: you may not use 'math'; you have: none"
     ]
 
 
-def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():
+def test_after_an_unknown_job_is_an_error():
     other = Job(id="13", array="12", tasks=(1,), name="x", user="me", state=JobState.RUNNING)
     assert {job: judge({"jobs": (other,)}, after=job) for job in ("12", "12_3", "13", "14")} == {
         "12": [],
@@ -168,12 +168,12 @@ def test_waiting_for_a_job_that_slurm_does_not_know_would_be_no_waiting():
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD"])
-def test_a_secret_does_not_go_into_the_body(name):
+def test_secret_in_the_environment_is_an_error(name):
     assert judge(top={"environment": {name: "x"}}) == [
         f"[environment] {name}: every user could read the value in body.sh"
     ]
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYS"])
-def test_what_only_sounds_like_a_secret_does(name):
+def test_harmless_names_are_no_secrets(name):
     assert judge(top={"environment": {name: "x"}}) == []

@@ -1,4 +1,4 @@
-"""A run directory with all that is and is not to be published, real programs, a real bare repository."""
+"""A run directory with published and private files, real programs and a real bare repository."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.publish.publisher import Published, Publisher
-from opsctl.publish.redaction import Secrets
 from opsctl.publish.staging import TimeLimit
+from opsctl.secret_formats import Secrets
 from opsctl.settings.publish import PublishTable
 from opsctl.state.run_dir import RunDir
 
 EVENTS = b"\x18\0\0\0\0\0\0\0\xa3\x7f" + bytes(range(256)) * 20
-"""As binary as TensorBoard's."""
+"""Binary data as in a TensorBoard file."""
 
 
 @dataclass
@@ -49,10 +49,15 @@ class Site:
     def publisher(self, seconds: float = 60, **table: Any) -> Publisher:
         settings = PublishTable.model_validate({"to": "path", "path": str(self.path / "out"), **table})
         return Publisher(
-            run=self.run, table=settings, root=self.run.path.parent, secrets=Secrets(self.known),
-            reports=lambda: {"report.md": self.report, "report.html": f"<h1>{self.report}"}, runner=self.runner,
-            clock=self.clock, deadline=TimeLimit.within(self.clock, seconds),
-        )  # fmt: skip
+            run=self.run,
+            table=settings,
+            root=self.run.path.parent,
+            secrets=Secrets(self.known),
+            reports=lambda: {"report.md": self.report, "report.html": f"<h1>{self.report}"},
+            runner=self.runner,
+            clock=self.clock,
+            deadline=TimeLimit.within(self.clock, seconds),
+        )
 
     def publish(self, **table: Any) -> Published:
         return self.publisher(**table).publish()
@@ -62,7 +67,7 @@ class Site:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file below it, also what is hidden."""
+    """Return every file below `directory`, hidden files included."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
     }

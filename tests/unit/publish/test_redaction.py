@@ -1,4 +1,4 @@
-"""No secret is published: those that are configured, those of the environment, and what looks like one."""
+"""Redaction of configured secrets, of secrets in the environment and of text that has the form of a secret."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from opsctl.publish.redaction import Secrets, UnreadableSecret, gather_secrets
+from opsctl.publish.redaction import UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
+from opsctl.secret_formats import Secrets
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.publish.conftest import EVENTS, Site
 
@@ -23,13 +24,20 @@ TOKEN = "xoxb-1234567890-abcdefghij"
 def alerts(tmp_path: Path) -> AlertSettings:
     (tmp_path / "webhook").write_text(WEBHOOK + "\n")
     (tmp_path / "password").write_text(PASSWORD + "\n")
-    return TypeAdapter(AlertSettings).validate_python({
-        "channels": {
-            "chat": {"kind": "slack", "webhook_file": str(tmp_path / "webhook")},
-            "mail": {"kind": "email", "to": ("a@b.c",), "sender": "a@b.c", "password_file": str(tmp_path / "password")},
-            "bot": {"kind": "slack", "token": "$BOT_WORD", "channel": "#x"},
+    return TypeAdapter(AlertSettings).validate_python(
+        {
+            "channels": {
+                "chat": {"kind": "slack", "webhook_file": str(tmp_path / "webhook")},
+                "mail": {
+                    "kind": "email",
+                    "to": ("a@b.c",),
+                    "sender": "a@b.c",
+                    "password_file": str(tmp_path / "password"),
+                },
+                "bot": {"kind": "slack", "token": "$BOT_WORD", "channel": "#x"},
+            }
         }
-    })  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -66,7 +74,7 @@ def test_configured_secret_is_struck_out_in_all_forms(known: Secrets, planted: s
     assert struck.endswith(" after\n")
 
 
-LIKE = [
+SECRET_FORMS = [
     "hf_abcdefghijklmnopqrstuvwxyz012345",
     "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
     "github_pat_abcdefghijklmnopqrstuvwxyz",
@@ -79,8 +87,8 @@ LIKE = [
 ]
 
 
-@pytest.mark.parametrize("planted", LIKE)
-def test_what_looks_like_a_secret_is_struck_out(planted: str) -> None:
+@pytest.mark.parametrize("planted", SECRET_FORMS)
+def test_form_of_a_secret_is_struck_out(planted: str) -> None:
     assert Secrets(frozenset()).strike_text(f"<{planted}>") == "<***>"
 
 
@@ -110,11 +118,11 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize("line", INNOCENT)
-def test_what_is_no_secret_stays(known: Secrets, line: str) -> None:
+def test_innocent_line_is_unchanged(known: Secrets, line: str) -> None:
     assert known.strike_text(line) == line
 
 
-def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
+def test_unreadable_secret_stops_publishing(tmp_path: Path) -> None:
     rules = alerts(tmp_path)
     (tmp_path / "webhook").unlink()
     with pytest.raises(UnreadableSecret, match=r"a configured secret cannot be read: webhook_file: .*No such file"):
@@ -124,7 +132,7 @@ def test_a_secret_that_cannot_be_had_stops_it_all(tmp_path: Path) -> None:
 
 
 @given(before=st.binary(max_size=40), secret=st.binary(min_size=4, max_size=40), after=st.binary(max_size=40))
-def test_no_secret_is_left_whatever_stands_around_it(before: bytes, secret: bytes, after: bytes) -> None:
+def test_secret_is_struck_out_in_any_surroundings(before: bytes, secret: bytes, after: bytes) -> None:
     assume(b"*" not in secret)
     struck, count = Secrets(frozenset({secret})).strike(before + secret + after + secret)
     assert secret not in struck
@@ -138,23 +146,23 @@ def test_log_is_published_without_secrets(site: Site) -> None:
     assert item.struck == 2
 
 
-def test_a_binary_that_holds_a_secret_is_refused(site: Site) -> None:
+def test_binary_with_a_secret_is_refused(site: Site) -> None:
     name = "metrics/tensorboard/events.out.tfevents.1"
     site.write(name, EVENTS + b"open sesame" + EVENTS)
-    done = site.publish()
-    assert [item.why for item in done.items if item.name == name] == [
+    result = site.publish()
+    assert [item.why for item in result.items if item.name == name] == [
         "holds a secret, which cannot be struck out of a binary file"
     ]
     assert name not in site.out()
 
 
-def test_a_secret_in_the_report_is_struck_out(site: Site) -> None:
+def test_secret_in_the_report_is_struck_out(site: Site) -> None:
     site.report = "# open sesame\n"
     site.publish()
     assert site.out()["report.md"] == b"# ***\n"
 
 
-def test_a_secret_is_not_cut_in_half_where_a_log_is_cut(site: Site) -> None:
+def test_secret_is_not_cut_in_half(site: Site) -> None:
     secret = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEow\n" * 300 + "-----END RSA PRIVATE KEY-----\n"
     site.write("logs/main_log.txt", "x\n" * 5000 + secret + "after\n" * 50)
     site.publish(max_file="1K")
@@ -181,9 +189,9 @@ def test_new_secret_removes_copies_without_source(site: Site) -> None:
     site.publish(max_file="1M")
     assert "logs/pulse.log" in site.out()
     site.known = frozenset({b"abracadabra"})
-    done = site.publish(max_file="1M")
+    result = site.publish(max_file="1M")
     assert "logs/pulse.log" not in site.out()
-    assert [item.name for item in done.items if item.why.startswith("its source no longer exists")] == [
+    assert [item.name for item in result.items if item.why.startswith("its source no longer exists")] == [
         "logs/pulse.log"
     ]
 
@@ -199,7 +207,7 @@ def test_pending_removal_survives_the_deadline(site: Site) -> None:
     assert "logs/pulse.log" not in site.out()
 
 
-def test_another_environment_makes_nothing_anew(tmp_path: Path) -> None:
+def test_environment_does_not_change_the_digest(tmp_path: Path) -> None:
     def digest(env: dict[str, str]) -> str:
         return gather_secrets(AlertSettings(), [], of_train={}, of_process=env).digest
 

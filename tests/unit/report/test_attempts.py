@@ -1,4 +1,4 @@
-"""What the journal, an attempt's own record and accounting say of the same attempt. `pytest tests/unit/report`"""
+"""An attempt in the journal, in its own record and in accounting. `pytest tests/unit/report`"""
 
 from __future__ import annotations
 

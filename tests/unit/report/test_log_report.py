@@ -1,4 +1,4 @@
-"""Logs of runs that opsctl never saw, with lines as the chronicles print them. `pytest tests/unit/report`"""
+"""Reports of logs without a run directory, with lines as in the chronicles. `pytest tests/unit/report`"""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def spent(report: Report) -> dict[str, float]:
+def read_spent(report: Report) -> dict[str, float]:
     return {bucket.value: round(seconds, 2) for bucket, seconds in report.buckets.items() if seconds > 1e-6}
 
 
-def local(text: str) -> float:
+def parse_local(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def test_the_end_of_a_task_of_the_13b_training_is_a_step_and_a_save() -> None:
-    """One line alone does not say of how many steps it tells: of the last one surely."""
+def test_end_of_a_13b_task_is_a_step_and_a_save() -> None:
+    """A single line does not say how many steps it covers; the last step is certain."""
     report = report_log(CORPUS / "logs" / "tasks" / "tr1-13b-end.txt", None, NOW)
-    assert spent(report) == {"training": 23.49, "checkpoints": 57.51}
-    assert report.end.timestamp() == pytest.approx(local("2021-08-08 01:00:51"), abs=2)
+    assert read_spent(report) == {"training": 23.49, "checkpoints": 57.51}
+    assert report.end.timestamp() == pytest.approx(parse_local("2021-08-08 01:00:51"), abs=2)
     assert (report.attempts[0].outcome, report.step, report.samples) == ("left", 33240, 15019344)
 
 
-def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
+def test_spike_of_the_13b_training_is_in_the_curve() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert max(point.high for point in report.loss) == 8.715872
     assert (report.step, report.last_step, report.is_timed) == (43680, 311541, False)
@@ -43,7 +43,7 @@ def test_the_spike_of_the_13b_training_is_in_the_curve() -> None:
 
 
 def test_missing_lines_take_the_usual_time() -> None:
-    """Of the excerpt's last line nothing is known but its ten steps; 14,600 lie between it and the line before."""
+    """The last line of the excerpt covers ten known steps; 14,600 steps lie between the two last lines."""
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
     assert report.buckets[Bucket.SLOW] == 0
     assert report.buckets[Bucket.EFFECTIVE] == pytest.approx((43680 - 29010) * 22.18, rel=0.001)
@@ -71,7 +71,7 @@ def test_step_going_back_starts_another_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + "Traceback\n" + steps(21, 40))
     report = report_log(log, None, NOW)
-    assert spent(report) == {"training": 400, "done twice": 100}
+    assert read_spent(report) == {"training": 400, "done twice": 100}
     assert [attempt.outcome for attempt in report.attempts] == ["broke off", ""]
     assert report.notes == (
         "the log has no times: only the time of steps and saves is known; --sacct FILE adds the rest",
@@ -94,7 +94,7 @@ def test_megatron_times_show_the_time_between_attempts(tmp_path: Path) -> None:
         + "[exiting program after 5 minutes] datetime: 2021-08-08 05:10:00\n"
     )
     report = report_log(log, None, NOW)
-    assert spent(report) == {"training": 600, "checkpoints": 20, "unknown": 5 * 3600 + 300 - 320}
+    assert read_spent(report) == {"training": 600, "checkpoints": 20, "unknown": 5 * 3600 + 300 - 320}
     assert [attempt.outcome for attempt in report.attempts] == ["left", "left"]
 
 
@@ -109,12 +109,17 @@ def test_sacct_adds_queue_and_tails(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + steps(21, 50))
     report = report_log(log, parse_sacct(SACCT, "it"), NOW)
-    assert spent(report) == {
-        "queue": 3600 + 2880, "training": 500, "done twice": 100, "start-up": 200 + 200, "hang until noticed": 220,
-    }  # fmt: skip
+    assert read_spent(report) == {
+        "queue": 3600 + 2880,
+        "training": 500,
+        "done twice": 100,
+        "start-up": 200 + 200,
+        "hang until noticed": 220,
+    }
     assert [(attempt.attempt, attempt.outcome, attempt.nodes) for attempt in report.attempts] == [
-        ("12_1", "FAILED", "r1i0n[0-3]"), ("12_2", "COMPLETED", "r1i0n[0-3]"),
-    ]  # fmt: skip
+        ("12_1", "FAILED", "r1i0n[0-3]"),
+        ("12_2", "COMPLETED", "r1i0n[0-3]"),
+    ]
     assert report.ettr == pytest.approx(500 / 7700)
     assert report.ettr_without_queue == pytest.approx(500 / 1220)
 
@@ -143,12 +148,16 @@ def test_log_times_select_the_job(tmp_path: Path) -> None:
         ("", "it: the file is empty"),
         ("JobID|State\n1|RUNNING\n", "it: the first line has no column start, end"),
         ("JobID|State|Start|End\n", "it: the file has no jobs"),
-        ("JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
-         "it: not sacct output\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time"),
-        ("JobID|State|Start|End\n1|FAILED|200|100\n",
-         "it: not sacct output\n  line 2: the end of job 1 lies before its start"),
+        (
+            "JobID|State|Start|End\n1|FAILED|soon|never\n2|FAILED|x|y\n",
+            "it: not sacct output\n  line 2: 'soon' is not a time\n  line 3: 'x' is not a time",
+        ),
+        (
+            "JobID|State|Start|End\n1|FAILED|200|100\n",
+            "it: not sacct output\n  line 2: the end of job 1 lies before its start",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_text_than_sacct_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sacct(text, "it")
@@ -164,7 +173,7 @@ def test_log_without_iterations_is_refused(tmp_path: Path, content: bytes) -> No
         report_log(log, None, NOW)
 
 
-def test_jobs_of_which_none_has_started_are_refused(tmp_path: Path) -> None:
+def test_jobs_that_have_not_started_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
     jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
@@ -179,14 +188,14 @@ def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
         report_log(log, None, NOW, since=NOW)
 
 
-def test_binary_rubbish_is_no_sacct(tmp_path: Path) -> None:
+def test_binary_file_is_no_sacct(tmp_path: Path) -> None:
     path = tmp_path / "sacct"
     path.write_bytes(bytes(range(256)) * 40)
     with pytest.raises(InputError, match="has no column"):
         read_sacct(path)
 
 
-def test_packed_log_is_read_and_truncated_one_refused(tmp_path: Path) -> None:
+def test_packed_log_is_read_and_truncated_gzip_refused(tmp_path: Path) -> None:
     whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
     (tmp_path / "log.gz").write_bytes(gzip.compress(whole))
     assert (
@@ -198,7 +207,7 @@ def test_packed_log_is_read_and_truncated_one_refused(tmp_path: Path) -> None:
             report_log(tmp_path / "log.gz", None, NOW)
 
 
-def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
+def test_windows_line_ends_are_read(tmp_path: Path) -> None:
     whole = (CORPUS / "logs/tr1-13b.txt").read_bytes()
     (tmp_path / "log").write_bytes(whole.replace(b"\n", b"\r\n"))
     assert report_log(tmp_path / "log", None, NOW).buckets == report_log(CORPUS / "logs/tr1-13b.txt", None, NOW).buckets
@@ -207,13 +216,16 @@ def test_lines_that_end_as_on_windows_are_read_alike(tmp_path: Path) -> None:
 def test_short_consecutive_jobs_get_their_own_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
-        + "[2026-02-01 10:00:35] loading checkpoint from x\n" + steps(3, 4)
-    )  # fmt: skip
+        "[2026-02-01 10:00:05] loading checkpoint from x\n"
+        + steps(1, 2)
+        + "[2026-02-01 10:00:35] loading checkpoint from x\n"
+        + steps(3, 4)
+    )
     jobs = parse_sacct(
         "JobID|State|Start|End\n1|COMPLETED|2026-02-01T10:00:00|2026-02-01T10:00:26\n"
-        "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n", "it",
-    )  # fmt: skip
+        "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n",
+        "it",
+    )
     assert [
         (attempt.attempt, attempt.first_step, attempt.last_step) for attempt in report_log(log, jobs, NOW).attempts
     ] == [
@@ -226,7 +238,7 @@ def test_jobs_far_from_the_log_times_are_noted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
     head = "JobID|State|Start|End\n"
-    for day, number in (("01", 0), ("02", 0), ("04", 1)):  # a zone is less than a day
+    for day, number in (("01", 0), ("02", 0), ("04", 1)):  # time zones differ by less than a day
         jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
         notes = report_log(log, jobs, NOW).notes
         assert (
@@ -237,10 +249,11 @@ def test_jobs_far_from_the_log_times_are_noted(tmp_path: Path) -> None:
 def test_log_over_the_end_of_summer_time(tmp_path: Path) -> None:
     at = ("02:57", "02:58", "02:59", "02:00", "02:01", "02:02")
     log = tmp_path / "log"
-    log.write_text("".join(
-        f"[2026-10-25 {time}:00] iteration {step:8}/     10 | elapsed time per iteration (s): 60.0 | lm loss: 2.0 |\n"
-        for step, time in enumerate(at, 1)
-    ))  # fmt: skip
+    text = ""
+    for step, time in enumerate(at, 1):
+        text += f"[2026-10-25 {time}:00] iteration {step:8}/     10 | "
+        text += "elapsed time per iteration (s): 60.0 | lm loss: 2.0 |\n"
+    log.write_text(text)
     report = report_log(log, None, datetime(2026, 11, 1, tzinfo=UTC))
     assert report.wall_s == pytest.approx(360)
     assert sum(report.buckets.values()) == pytest.approx(360)
@@ -249,15 +262,17 @@ def test_log_over_the_end_of_summer_time(tmp_path: Path) -> None:
 def test_restart_line_time_belongs_to_the_new_attempt(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
-        "[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2)
-        + "[2026-02-01 11:00:05] loading checkpoint from x\n" + steps(3, 4)
-    )  # fmt: skip
+        "[2026-02-01 10:00:05] loading checkpoint from x\n"
+        + steps(1, 2)
+        + "[2026-02-01 11:00:05] loading checkpoint from x\n"
+        + steps(3, 4)
+    )
     attempts = report_log(log, None, NOW).attempts
     assert [f"{attempt.began.astimezone():%H:%M:%S}" for attempt in attempts] == ["10:00:05", "11:00:05"]
     assert attempts[0].ended < attempts[1].began
 
 
-def test_a_line_that_is_said_twice_counts_once(tmp_path: Path) -> None:
+def test_repeated_line_counts_once(tmp_path: Path) -> None:
     once, twice = tmp_path / "once", tmp_path / "twice"
     once.write_text(steps(1, 9))
     twice.write_text("".join(2 * steps(step, step) for step in range(1, 10)))
@@ -270,4 +285,4 @@ def test_stamp_long_before_a_step_shows_the_gap(tmp_path: Path) -> None:
     log.write_text(
         f"[2026-02-01 10:00:00] begin\n{noise}{steps(1, 6)}[2026-02-01 10:11:00] much later\n{noise}{steps(7, 9)}"
     )
-    assert spent(report_log(log, None, NOW)) == {"training": 90, "unknown": 600}
+    assert read_spent(report_log(log, None, NOW)) == {"training": 90, "unknown": 600}

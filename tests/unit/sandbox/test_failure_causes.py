@@ -1,10 +1,10 @@
-"""Messages of Slurm and munge, and the causes read from them."""
+"""Causes found in messages of Slurm and munge, and sockets parsed from /proc."""
 
 from __future__ import annotations
 
 import pytest
 
-from opsctl.sandbox.failure_causes import causes_in_log
+from opsctl.sandbox.failure_causes import find_causes
 from opsctl.sandbox.sockets import parse_row
 
 ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0"
@@ -18,26 +18,28 @@ ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0    
         ("fatal: cannot find auth plugin for auth/munge", "plugin auth/munge is missing"),
         ("error: cannot create cred context for cred/munge", "plugin cred/munge is missing"),
         ("error: Error binding slurm stream socket: Address already in use", "another process has taken the port"),
-        ("error: slurm_set_addr: Unable to resolve \"here\"", "the host name here does not resolve"),
+        ('error: slurm_set_addr: Unable to resolve "here"', "the host name here does not resolve"),
         ("error: This host (b/b.c) not a valid controller", "the host name changed to b/b.c"),
         ("fatal: mkdir(/home/me/state): Permission denied", "no permission: "),
-        ("munged: Error: Keyfile is insecure: \"/k\" should not be readable", "munged refuses its key: "),
+        ('munged: Error: Keyfile is insecure: "/k" should not be readable', "munged refuses its key: "),
         ("error: write: No space left on device", "no space is left on the device"),
-        ("error: If munged is up, restart\nerror: Munge encode failed: Failed to connect to \"/s\": x",
-         "munged does not answer on its socket"),
+        (
+            'error: If munged is up, restart\nerror: Munge encode failed: Failed to connect to "/s": x',
+            "munged does not answer on its socket",
+        ),
     ],
-)  # fmt: skip
+)
 def test_cause_is_read_from_a_log(line: str, cause: str) -> None:
-    (found,) = causes_in_log(f"[2026-11-22] slurmctld version 22.05 started\n{line}\n")
-    assert cause in found
+    (actual,) = find_causes(f"[2026-11-22] slurmctld version 22.05 started\n{line}\n")
+    assert cause in actual
 
 
-def test_causes_come_in_the_order_of_the_log_and_an_idle_log_has_none() -> None:
+def test_causes_have_the_order_of_the_log() -> None:
     text = "No space left on device\nerror: cannot find auth plugin for auth/x\nNo space left on device\n"
-    first, second = causes_in_log(text)
+    first, second = find_causes(text)
     assert "no space" in first
     assert "auth/x" in second
-    assert causes_in_log("error: Couldn't find the specified plugin name for mpi/pmix_v4 looking at all files") == []
+    assert find_causes("error: Couldn't find the specified plugin name for mpi/pmix_v4 looking at all files") == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The network of a sandbox, chosen from what names resolve to, and the library that binds to loopback."""
+"""The choice of a sandbox's network by name resolution, and the library that binds to loopback."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from opsctl.sandbox.loopback_library import MACHINES, build_library, is_supporte
 FOUR, ANY, SIX = socket.AF_INET, socket.AF_UNSPEC, socket.AF_INET6
 BIND = """
 import json, socket, sys
-seen = []
+names = []
 for family, address in ((socket.AF_INET, ""), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):
-    with socket.socket(family) as one:
-        one.bind((address, 0))
-        one.listen()
-        seen.append(one.getsockname()[0])
-with socket.socket(socket.AF_UNIX) as one:
-    one.bind(sys.argv[1])
-    seen.append(one.getsockname())
-with socket.socket() as one, socket.socket() as two:
-    one.bind(("", 0))
-    one.listen()
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        listener.listen()
+        names.append(listener.getsockname()[0])
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    names.append(listener.getsockname())
+with socket.socket() as listener, socket.socket() as other:
+    listener.bind(("", 0))
+    listener.listen()
     try:
-        two.bind(("", one.getsockname()[1]))
+        other.bind(("", listener.getsockname()[1]))
     except OSError as error:
-        seen.append(error.strerror)
-print(json.dumps(seen))
+        names.append(error.strerror)
+print(json.dumps(names))
 """
 
 
@@ -43,8 +43,8 @@ def network(answers: Mapping[tuple[str, int], str], machine: str = "x86_64") -> 
 
 
 def test_slurm_binds_by_itself_where_the_name_is_loopback() -> None:
-    found = network({("127.0.0.1", FOUR): "127.0.0.1", ("here", FOUR): "127.0.0.1"})
-    assert found == Network(address="127.0.0.1", parameters=("NoCtldInAddrAny", "NoInAddrAny"), confined=False)
+    chosen = network({("127.0.0.1", FOUR): "127.0.0.1", ("here", FOUR): "127.0.0.1"})
+    assert chosen == Network(address="127.0.0.1", parameters=("NoCtldInAddrAny", "NoInAddrAny"), confined=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.1.1", "10.0.0.7", None])
@@ -55,13 +55,13 @@ def test_library_confines_daemons_where_the_name_is_not_loopback(address: str | 
 
 def test_ipv6_is_enabled_where_only_loopback_is_there() -> None:
     assert network({("127.0.0.1", ANY): "127.0.0.1"}).parameters == ("EnableIPv6",)
-    assert network({("127.0.0.1", ANY): "127.0.0.1"}).six == "::ffff:127.0.0.1"
+    assert network({("127.0.0.1", ANY): "127.0.0.1"}).ipv6_address == "::ffff:127.0.0.1"
 
 
 def test_loopback_is_ipv6_where_the_network_is_ipv6_alone() -> None:
-    found = network({("::1", SIX): "::1", ("here", SIX): "fd00::7"})
-    assert found == Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
-    assert found.six == "::1"
+    chosen = network({("::1", SIX): "::1", ("here", SIX): "fd00::7"})
+    assert chosen == Network(address="::1", parameters=("EnableIPv6", "DisableIPv4"), confined=True)
+    assert chosen.ipv6_address == "::1"
 
 
 def test_no_loopback_is_an_error_with_a_remedy() -> None:
@@ -70,13 +70,13 @@ def test_no_loopback_is_an_error_with_a_remedy() -> None:
     assert failure.value.hint == "ip link set lo up"
 
 
-def test_unknown_processor_is_told_what_hosts_needs() -> None:
+def test_unknown_processor_gets_a_hosts_line() -> None:
     with pytest.raises(SandboxError, match="'here' does not resolve to") as failure:
         network({("127.0.0.1", FOUR): "127.0.0.1", ("here", FOUR): "10.0.0.7"}, machine="s390x")
     assert failure.value.hint == "add the line `127.0.0.1 here` to /etc/hosts, before other lines that name here"
 
 
-def test_names_resolve_as_slurm_asks_and_absent_ones_to_nothing() -> None:
+def test_absent_names_resolve_to_none() -> None:
     assert resolve_bounded("127.0.0.1", ANY) == "127.0.0.1"
     assert resolve_bounded("no-such-host.invalid", ANY) is None
 
@@ -90,17 +90,20 @@ def test_library_path_is_one_that_ld_preload_can_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not is_supported(), reason=f"there is no code for {os.uname().machine}")
-@pytest.mark.parametrize("six", ["::1", "::ffff:127.0.0.1"])
-def test_program_with_the_library_binds_to_loopback_alone(six: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ipv6_address", ["::1", "::ffff:127.0.0.1"])
+def test_program_with_the_library_binds_to_loopback_alone(ipv6_address: str, tmp_path: Path) -> None:
     library = tmp_path / "loopback.so"
-    library.write_bytes(build_library(six))
+    library.write_bytes(build_library(ipv6_address))
     path = str(tmp_path / "socket")
     done = subprocess.run(
-        [sys.executable, "-c", BIND, path], env={**os.environ, "LD_PRELOAD": str(library)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", BIND, path],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr == ""
-    expected = ["127.0.0.1", "127.0.0.1", six, path, "Address already in use"]
+    expected = ["127.0.0.1", "127.0.0.1", ipv6_address, path, "Address already in use"]
     assert done.stdout.strip() == str(expected).replace("'", '"')
 
 

@@ -1,4 +1,4 @@
-"""Real output of each recorded sacctmgr, and what it must be read as."""
+"""Recorded output of every sacctmgr version, and its parsed form."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from opsctl.errors import Unreachable
 from opsctl.model import Association, Qos
 from opsctl.scheduler import accounting
 from opsctl.scheduler.slurm import Slurm
-from tests.unit.scheduler.test_slurm import Scripted
+from tests.unit.scheduler.test_slurm import ScriptedRunner
 from tests.versions import recorded, versions_of
 
 
@@ -16,47 +16,62 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def found(version):
+def parsed(version):
     return accounting.parse_accounting(
         "root", {name: recorded("sacctmgr", version, name) for name in ("user", "accounts", "qos")}
     )
 
 
-def test_a_users_association_is_read_with_what_accounts_above_set_for_it(found):
-    assert found.default_account == "root"
-    assert found.accounts == ["llm", "root", "train"]
-    assert next(association for association in found.associations if association.account == "llm") == Association(
-        account="llm", user="root", parent="llm", qos=("closed", "deny", "long", "normal", "prod", "short"),
-        default_qos="normal", bounds={"MaxWall": 30, "MaxTRES node": 3, "MaxJobs": 3, "MaxSubmit": 8},
-    )  # fmt: skip
+def test_association_inherits_limits_of_accounts_above(parsed):
+    assert parsed.default_account == "root"
+    assert parsed.accounts == ["llm", "root", "train"]
+    assert next(association for association in parsed.associations if association.account == "llm") == Association(
+        account="llm",
+        user="root",
+        parent="llm",
+        qos=("closed", "deny", "long", "normal", "prod", "short"),
+        default_qos="normal",
+        bounds={"MaxWall": 30, "MaxTRES node": 3, "MaxJobs": 3, "MaxSubmit": 8},
+    )
 
 
-def test_an_association_for_one_partition_is_told_from_that_for_all(found):
+def test_association_of_one_partition_is_distinguished(parsed):
     mine = [
         (association.partition, association.bounds)
-        for association in found.associations
+        for association in parsed.associations
         if association.user and association.account == "train"
     ]
     assert sorted(mine) == [("", {}), ("cpu", {"MaxWall": 15})]
 
 
-def test_an_account_is_read_with_its_parent_and_without_amounts_of_memory(found):
-    assert next(association for association in found.associations if association.account == "team") == Association(
-        account="team", parent="root", qos=("normal",),
+def test_account_has_a_parent_and_no_memory_limits(parsed):
+    assert next(association for association in parsed.associations if association.account == "team") == Association(
+        account="team",
+        parent="root",
+        qos=("normal",),
         bounds={"GrpTRES cpu": 20, "GrpTRES node": 2, "GrpTRESRunMins cpu": 9999, "GrpJobs": 7, "GrpSubmit": 70},
-    )  # fmt: skip
+    )
 
 
-def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
-    assert {qo.name: qo for qo in found.qos}["long"] == Qos(
-        name="long", flags=("OverPartQOS", "PartitionTimeLimit"),
+def test_limits_of_a_qos_are_read(parsed):
+    assert {qo.name: qo for qo in parsed.qos}["long"] == Qos(
+        name="long",
+        flags=("OverPartQOS", "PartitionTimeLimit"),
         bounds={
-            "MaxWall": 2880, "MaxTRESPerNode gres/gpu": 2, "MaxTRESMins cpu": 100000, "MaxTRESMins gres/gpu": 6000,
-            "GrpTRES cpu": 64, "GrpTRESRunMins cpu": 200000, "GrpJobs": 4, "GrpSubmit": 50, "MaxTRESPA node": 3,
-            "MaxJobsPA": 9, "MaxSubmitPA": 40,
+            "MaxWall": 2880,
+            "MaxTRESPerNode gres/gpu": 2,
+            "MaxTRESMins cpu": 100000,
+            "MaxTRESMins gres/gpu": 6000,
+            "GrpTRES cpu": 64,
+            "GrpTRESRunMins cpu": 200000,
+            "GrpJobs": 4,
+            "GrpSubmit": 50,
+            "MaxTRESPA node": 3,
+            "MaxJobsPA": 9,
+            "MaxSubmitPA": 40,
         },
-    )  # fmt: skip
-    rest = [qo.bounds for qo in found.qos if qo.name in {"short", "prod", "closed", "normal"}]
+    )
+    rest = [qo.bounds for qo in parsed.qos if qo.name in {"short", "prod", "closed", "normal"}]
     assert rest == [
         {},
         {"MaxWall": 10, "MaxTRESPU gres/gpu": 2, "MaxTRESPU node": 2, "MaxSubmitPU": 5},
@@ -65,20 +80,20 @@ def test_every_limit_of_a_qos_is_read_under_its_own_name(found):
     ]
 
 
-def test_rows_that_make_no_sense_do_not_hide_the_others(version, found):
+def test_invalid_rows_do_not_hide_the_others(version, parsed):
     text = recorded("sacctmgr", version, "qos")
     qos = f"half|a row\n\n{text}short{'|' * (text.splitlines()[0].count('|') - 1)}\nsacctmgr: x\n"
     broken = accounting.parse_accounting("root", {"user": "", "accounts": "||\n", "qos": qos})
-    assert (broken.associations, broken.default_account, broken.qos) == ((), "", found.qos)
+    assert (broken.associations, broken.default_account, broken.qos) == ((), "", parsed.qos)
 
 
-def test_a_database_that_is_down_is_no_answer(version):
-    down = Scripted(err=recorded("stderr", version, "accounts-database-down"), code=1)
+def test_database_that_is_down_is_unreachable(version):
+    down = ScriptedRunner(err=recorded("stderr", version, "accounts-database-down"), code=1)
     with pytest.raises(Unreachable, match="sacctmgr got no answer: "):
         Slurm(down).accounting("me", "c")
 
 
 def test_only_this_cluster_is_asked_for():
-    runner = Scripted()
+    runner = ScriptedRunner()
     assert Slurm(runner).accounting("me", "big").associations == ()
-    assert ["cluster=big" in argv for argv in runner.asked] == [True, True, False]
+    assert ["cluster=big" in argv for argv in runner.calls] == [True, True, False]

@@ -28,16 +28,16 @@ def test_array_indices_are_read(word, tasks):
 
 
 @pytest.mark.parametrize("word", ["1,3,5,...", "1,3,5,x-y", "1,3,5,9-7", "1,3,5,6-4000001", "1,3,5,1-9:0"])
-def test_what_is_no_index_is_left_out(word):
+def test_invalid_indices_are_left_out(word):
     assert parse_tasks(word) == (1, 3, 5)
 
 
-def test_a_time_is_in_utc():
+def test_time_is_in_utc():
     assert parse_time("1795219708") == datetime(2026, 11, 21, 0, 8, 28, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("word", ["N/A", "Unknown", "None", "NONE", "", "2026-11-21T00:08:28", "-1", "²", "9" * 30])
-def test_what_is_no_time_is_none(word):
+def test_invalid_time_is_none(word):
     assert parse_time(word) is None
 
 
@@ -56,15 +56,15 @@ def test_what_is_no_time_is_none(word):
         ("", None),
     ],
 )
-def test_a_time_limit_is_in_minutes(word, minutes):
+def test_time_limit_is_in_minutes(word, minutes):
     assert parse_slurm_minutes(word) == minutes
 
 
 @pytest.mark.parametrize(("word", "code"), [("0", "0:0"), ("1792", "7:0"), ("15", "0:15"), ("7:0", "7:0"), ("", "")])
-def test_an_exit_code_is_code_and_signal(word, code):
+def test_exit_code_is_code_and_signal(word, code):
     assert parse_exit_code(word) == code
 
 
 @pytest.mark.parametrize("word", ["(null)", "N/A", "None assigned", "none", " "])
-def test_nothing_is_empty(word):
+def test_placeholders_are_empty(word):
     assert parse_text(word) == ""

@@ -1,4 +1,4 @@
-"""Whatever the parsers are fed, they raise nothing, and what they do not know is no ending."""
+"""Parsers raise nothing on any input, and an unknown state is not final."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORD = st.one_of(
 TEXT = st.lists(WORD, max_size=60).map(MARK.join)
 
 
-@settings(deadline=None)  # millions of array tasks take a moment
+@settings(deadline=None)  # millions of array tasks take longer than the default deadline
 @given(text=TEXT)
 def test_no_row_raises(text):
     for parser in (
@@ -39,15 +39,15 @@ def test_no_listing_raises(text):
     parse_output.parse_limits(text)
 
 
-@settings(deadline=None)  # as above
+@settings(deadline=None)  # the same reason as above
 @given(word=WORD)
 def test_no_word_raises(word):
-    for meaning in (parse_tasks, parse_time, parse_slurm_minutes, parse_exit_code):
-        meaning(word)
+    for parser in (parse_tasks, parse_time, parse_slurm_minutes, parse_exit_code):
+        parser(word)
 
 
 @given(name=st.text(max_size=400), comment=st.text(max_size=400))
-def test_a_name_cannot_change_the_row_it_is_in(name, comment):
+def test_name_cannot_change_its_row(name, comment):
     row = ["12", "12", "N/A", "PENDING", "None", "", "1", "me", "train", *["N/A"] * 4, "0", "0", comment, name]
     text = "".join(word + MARK for word in row) + "\n"
     (job,) = parse_output.parse_jobs(text * 2, MARK)[:1]

@@ -1,4 +1,4 @@
-"""Which reader is chosen, in a Python of its own each time, with or without a pyslurm that it really imports."""
+"""Choice of the reader, in a separate Python process, with and without an importable pyslurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ASK = """
+CHOOSE_SCRIPT = """
 import json
 from opsctl.scheduler.pyslurm_reader import choose
 from opsctl.ports import Completed, TimedOut
@@ -32,13 +32,13 @@ if found["kind"] == "Library":
         found["error"] = [error.exit_code, error.message]
 print(json.dumps(found))
 """
-STAND_IN = """
+FAKE_PYSLURM = """
 class RPCError(Exception):
     pass
 
 class Row:
-    def __init__(self, **given):
-        self.__dict__.update(given)
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
 
 TASK = dict(
     name="t", user_name="me", state="RUNNING", state_reason="None", allocated_nodes="node001", num_nodes=1,
@@ -65,16 +65,16 @@ class Nodes:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory with a pyslurm 25.11.2 that Python finds, metadata and all."""
-    (tmp_path / "pyslurm.py").write_text(STAND_IN)
+    """A directory from which Python imports a pyslurm 25.11.2 with its metadata."""
+    (tmp_path / "pyslurm.py").write_text(FAKE_PYSLURM)
     record = tmp_path / "pyslurm-25.11.2.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 25.11.2\n")
     return tmp_path
 
 
-def chosen(site: Path | None, *, version: str = "25.11.7", env: dict[str, str] | None = None) -> dict:
-    script = ASK.replace("{version}", version).replace("{env}", repr(env))
+def choose(site: Path | None, *, version: str = "25.11.7", env: dict[str, str] | None = None) -> dict:
+    script = CHOOSE_SCRIPT.replace("{version}", version).replace("{env}", repr(env))
     path = f"import sys; sys.path.insert(0, {str(site)!r})\n" if site else ""
     done = subprocess.run(
         [sys.executable, "-c", path + script], capture_output=True, text=True, timeout=250, check=True
@@ -82,40 +82,40 @@ def chosen(site: Path | None, *, version: str = "25.11.7", env: dict[str, str] |
     return json.loads(done.stdout)
 
 
-def test_without_pyslurm_the_commands_are_used():
-    assert chosen(None) == {"kind": "Slurm", "why": "Slurm's commands: pyslurm is not installed"}
+def test_commands_are_used_without_pyslurm():
+    assert choose(None) == {"kind": "Slurm", "why": "Slurm's commands: pyslurm is not installed"}
 
 
-def test_a_pyslurm_of_another_version_is_never_loaded(site: Path):
+def test_pyslurm_of_another_version_is_never_loaded(site: Path):
     (site / "pyslurm.py").write_text("raise SystemExit('loaded')")
-    found = chosen(site, version="22.05.8")
-    assert found == {"kind": "Slurm", "why": "Slurm's commands: pyslurm 25.11.2 is not for Slurm 22.05.8"}
+    result = choose(site, version="22.05.8")
+    assert result == {"kind": "Slurm", "why": "Slurm's commands: pyslurm 25.11.2 is not for Slurm 22.05.8"}
 
 
-def test_where_slurm_does_not_tell_its_version_the_commands_are_used(site: Path):
+def test_commands_are_used_for_an_unknown_version(site: Path):
     assert (
-        chosen(site, version="late")["why"] == "Slurm's commands: pyslurm 25.11.2 is not for Slurm of unknown version"
+        choose(site, version="late")["why"] == "Slurm's commands: pyslurm 25.11.2 is not for Slurm of unknown version"
     )
 
 
-def test_a_slurm_with_an_environment_of_its_own_is_not_read_through_this_process(site: Path):
-    found = chosen(site, env={"SLURM_CONF": "/tmp/sandbox/slurm.conf"})
-    assert found["why"] == "Slurm's commands: this Slurm is reached through an environment of its own"
+def test_commands_are_used_for_an_own_environment(site: Path):
+    result = choose(site, env={"SLURM_CONF": "/tmp/sandbox/slurm.conf"})
+    assert result["why"] == "Slurm's commands: this Slurm is reached through an environment of its own"
 
 
-def test_a_pyslurm_that_does_not_load_is_left_alone(site: Path):
+def test_pyslurm_that_does_not_load_is_not_used(site: Path):
     (site / "pyslurm.py").write_text("raise ImportError('libslurmfull.so: cannot open')")
-    found = chosen(site)
-    assert found["why"] == "Slurm's commands: pyslurm 25.11.2 does not load: libslurmfull.so: cannot open"
+    result = choose(site)
+    assert result["why"] == "Slurm's commands: pyslurm 25.11.2 does not load: libslurmfull.so: cannot open"
 
 
-def test_a_pyslurm_that_fits_is_used(site: Path):
-    found = chosen(site)
-    assert (found["kind"], found["why"]) == ("Library", "pyslurm 25.11.2")
+def test_matching_pyslurm_is_used(site: Path):
+    result = choose(site)
+    assert (result["kind"], result["why"]) == ("Library", "pyslurm 25.11.2")
 
 
-def test_its_jobs_are_those_of_the_commands(site: Path):
-    waiting, task_zero, plain = chosen(site)["jobs"]
+def test_pyslurm_jobs_equal_those_of_the_commands(site: Path):
+    waiting, task_zero, plain = choose(site)["jobs"]
     assert "id='1', array='1', tasks=(1, 2, 3)" in waiting
     assert "state=<JobState.PENDING: 'PENDING'>, reason='JobHeldUser', nodes=''" in waiting
     assert "id='2', array='1', tasks=(0,)" in task_zero
@@ -124,11 +124,11 @@ def test_its_jobs_are_those_of_the_commands(site: Path):
     assert "id='3', array='3', tasks=()" in plain
 
 
-def test_its_nodes_are_those_of_the_commands(site: Path):
-    assert chosen(site)["nodes"] == ["Node(name='node001', state='IDLE+DRAIN', address='127.0.0.1', reason='')"]
+def test_pyslurm_nodes_equal_those_of_the_commands(site: Path):
+    assert choose(site)["nodes"] == ["Node(name='node001', state='IDLE+DRAIN', address='127.0.0.1', reason='')"]
 
 
-def test_a_library_that_gets_no_answer_is_unreachable(site: Path):
+def test_pyslurm_without_an_answer_is_unreachable(site: Path):
     down = "def down():\n    raise RPCError('x')\n\nJobs.load = staticmethod(down)\n"
-    (site / "pyslurm.py").write_text(STAND_IN + down)
-    assert chosen(site)["error"] == [75, "pyslurm got no answer: x"]
+    (site / "pyslurm.py").write_text(FAKE_PYSLURM + down)
+    assert choose(site)["error"] == [75, "pyslurm got no answer: x"]

@@ -1,5 +1,4 @@
-"""What is asked of Slurm's commands, where the real ones cannot be made to show it; all else is in
-tests/integration/slurm."""
+"""Calls of Slurm's commands that real commands cannot be made to show. The rest: tests/integration/slurm."""
 
 from __future__ import annotations
 
@@ -14,121 +13,124 @@ from opsctl.ports import Completed, TimedOut
 from opsctl.scheduler.slurm import TIMEOUT_S, Slurm
 
 STDERR = Path(__file__).parents[2] / "corpus" / "stderr" / "22.05.8"
-SPEC = JobSpec(
-    name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=3, partition="train"
-)  # fmt: skip
+SPEC = JobSpec(name="t", nodes=1, processes_per_node=1, cpus_per_process=1, time_limit="5", tasks=3, partition="train")
 PLAN = LaunchPlan(train="t", spec=SPEC, wrapper="", body="", nonce="n1")
 
 
 @dataclass
-class Scripted:
-    """Answers every command with one answer, and remembers what it was asked."""
+class ScriptedRunner:
+    """A runner that answers every command with the same output and records the calls."""
 
     out: str = ""
     err: str = ""
     code: int = 0
     late: bool = False
-    asked: list[tuple[str, ...]] = field(default_factory=list)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
     env: dict[str, str | None] = field(default_factory=dict)
 
     def run(self, argv, *, timeout, stdin="", env=None):
         assert timeout <= TIMEOUT_S
-        self.asked.append(tuple(argv))
+        self.calls.append(tuple(argv))
         self.env = dict(env or {})
         if self.late:
             raise TimedOut(argv, timeout)
         return Completed(argv=tuple(argv), code=self.code, out=self.out, err=self.err)
 
 
-def submit(runner: Scripted) -> str:
+def submit(runner: ScriptedRunner) -> str:
     return Slurm(runner).submit(PLAN, script="/run/t/wrapper.slurm", output="/run/t/batch.log")
 
 
-def test_a_late_command_is_unreachable():
+def test_late_command_is_unreachable():
     with pytest.raises(Unreachable, match=r"^squeue did not answer within 10 s$"):
-        Slurm(Scripted(late=True)).jobs()
+        Slurm(ScriptedRunner(late=True)).jobs()
 
 
-def test_a_late_submission_may_have_happened():
+def test_late_submission_may_have_happened():
     with pytest.raises(Unreachable) as caught:
-        submit(Scripted(late=True))
+        submit(ScriptedRunner(late=True))
     assert caught.value.message == ("sbatch did not answer within 10 s: it is unknown whether the train was submitted")
     assert caught.value.hint == "launch again: opsctl first searches the queue for this submission"
 
 
-def test_a_submission_with_an_odd_answer_may_have_happened():
+def test_submission_with_unknown_answer_may_have_happened():
     with pytest.raises(Unreachable, match="sbatch answered 'hello': it is unknown"):
-        submit(Scripted(out="hello\n"))
+        submit(ScriptedRunner(out="hello\n"))
 
 
-def test_the_cluster_after_the_id_is_left_off():
-    assert submit(Scripted(out="12;big\n")) == "12"
+def test_cluster_after_the_id_is_removed():
+    assert submit(ScriptedRunner(out="12;big\n")) == "12"
 
 
-def test_a_submission_carries_comment_log_and_directory():
-    runner = Scripted(out="12\n")
+def test_submission_has_comment_log_and_directory():
+    runner = ScriptedRunner(out="12\n")
     submit(runner)
-    assert runner.asked == [
+    assert runner.calls == [
         (
-            "sbatch", "--parsable", "--comment=opsctl:t:n1", "--output=/run/t/batch.log", "--open-mode=append",
-            "--chdir=/run/t", "/run/t/wrapper.slurm",
+            "sbatch",
+            "--parsable",
+            "--comment=opsctl:t:n1",
+            "--output=/run/t/batch.log",
+            "--open-mode=append",
+            "--chdir=/run/t",
+            "/run/t/wrapper.slurm",
         )
-    ]  # fmt: skip
+    ]
 
 
-def test_the_environment_does_not_overrule_what_the_plan_says():
-    runner = Scripted(out="12\n")
+def test_environment_does_not_override_the_plan():
+    runner = ScriptedRunner(out="12\n")
     submit(runner)
     assert runner.env["SBATCH_PARTITION"] is None
     assert runner.env["SBATCH_ARRAY_INX"] is None
-    assert "SBATCH_ACCOUNT" not in runner.env  # the plan has none, so the user's own holds
+    assert "SBATCH_ACCOUNT" not in runner.env  # the plan has no account, so the variable of the user applies
 
 
-def test_one_command_answers_for_all_jobs():
-    runner = Scripted()
+def test_all_jobs_take_a_single_command():
+    runner = ScriptedRunner()
     Slurm(runner).jobs()
-    assert len(runner.asked) == 1
+    assert len(runner.calls) == 1
 
 
 @pytest.mark.parametrize("job", ["--user=root", "12 13", "12\n", "", "12_", "x", "12,13", "12_[1]x"])
-@pytest.mark.parametrize("verb", ["hold", "release", "cancel", "excluded", "end_time"])
-def test_what_is_no_job_id_never_reaches_a_command(verb, job):
-    runner = Scripted()
+@pytest.mark.parametrize("method", ["hold", "release", "cancel", "excluded", "end_time"])
+def test_invalid_job_id_reaches_no_command(method, job):
+    runner = ScriptedRunner()
     with pytest.raises(InputError, match="is not a job id"):
-        getattr(Slurm(runner), verb)(job)
-    assert not runner.asked
+        getattr(Slurm(runner), method)(job)
+    assert not runner.calls
 
 
-@pytest.mark.parametrize("ask", [Slurm.jobs, Slurm.nodes])
-def test_rubbish_is_not_an_empty_queue(ask):
+@pytest.mark.parametrize("read", [Slurm.jobs, Slurm.nodes])
+def test_garbage_is_not_an_empty_queue(read):
     with pytest.raises(Unreachable, match="printed an incomplete list: 'no such luck'"):
-        ask(Slurm(Scripted(out="\x00\x01\nno such luck\n")))
+        read(Slurm(ScriptedRunner(out="\x00\x01\nno such luck\n")))
 
 
-def test_a_list_that_is_cut_off_is_no_list():
+def test_truncated_list_is_refused():
     with pytest.raises(Unreachable, match="squeue printed an incomplete list"):
-        Slurm(Scripted(out="12+12+3+RUNNING+"), mark="+").jobs()
+        Slurm(ScriptedRunner(out="12+12+3+RUNNING+"), mark="+").jobs()
 
 
 @pytest.mark.parametrize("out", ["", "\n", "CLUSTER: name\n"])
-def test_an_empty_queue_is_one(out):
-    assert Slurm(Scripted(out=out)).jobs() == []
+def test_empty_queue_is_read(out):
+    assert Slurm(ScriptedRunner(out=out)).jobs() == []
 
 
-def test_nothing_is_asked_about_no_jobs():
-    runner = Scripted()
+def test_no_jobs_need_no_command():
+    runner = ScriptedRunner()
     assert Slurm(runner).past([]) == []
-    assert not runner.asked
+    assert not runner.calls
 
 
-def test_no_two_readers_use_the_same_mark():
-    assert Slurm(Scripted()).mark != Slurm(Scripted()).mark
+def test_readers_use_different_marks():
+    assert Slurm(ScriptedRunner()).mark != Slurm(ScriptedRunner()).mark
 
 
-def test_no_accounting_is_no_past_and_no_accounts():
-    disabled = Scripted(err=(STDERR / "past-without-accounting.txt").read_text(), code=1)
+def test_missing_accounting_is_no_past_and_no_accounts():
+    disabled = ScriptedRunner(err=(STDERR / "past-without-accounting.txt").read_text(), code=1)
     assert Slurm(disabled).past(["12"]) == []
-    none = Scripted(err=(STDERR / "accounts-without-accounting.txt").read_text(), code=1)
+    none = ScriptedRunner(err=(STDERR / "accounts-without-accounting.txt").read_text(), code=1)
     assert Slurm(none).accounting("me", "c") is None
 
 

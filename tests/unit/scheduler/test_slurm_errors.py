@@ -1,4 +1,4 @@
-"""What each recorded Slurm really said, and which error that is."""
+"""Recorded error messages of every Slurm version, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def version(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def said(version: str, case: str, *, code: int = 1) -> Completed:
+def failed_command(version: str, case: str, *, code: int = 1) -> Completed:
     return Completed(argv=(case.split("-", 1)[0],), code=code, out="", err=recorded("stderr", version, case))
 
 
 @pytest.mark.parametrize(("version", "case"), DOWN)
-def test_no_answer_is_unreachable(version, case):
+def test_missing_answer_is_unreachable(version, case):
     with pytest.raises(Unreachable) as caught:
-        raise_for_error(said(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
+        raise_for_error(failed_command(version, case), fine=(GONE, NOT_PENDING, UNKNOWN_ID))
     assert caught.value.exit_code == 75
     assert caught.value.hint == "check that slurmctld is running: opsctl doctor"
 
 
 @pytest.mark.parametrize("case", ["hold-not-owner", "cancel-not-owner"])
-def test_someone_elses_job_is_not_allowed(version, case):
+def test_job_of_another_user_is_not_allowed(version, case):
     with pytest.raises(NotAllowed) as caught:
-        raise_for_error(said(version, case), fine=(GONE, UNKNOWN_ID))
+        raise_for_error(failed_command(version, case), fine=(GONE, UNKNOWN_ID))
     assert caught.value.exit_code == 1
 
 
@@ -46,8 +46,8 @@ def test_someone_elses_job_is_not_allowed(version, case):
         ("cancel-unknown-id", (GONE, UNKNOWN_ID)),
     ],
 )
-def test_what_is_done_already_is_done(version, case, fine):
-    raise_for_error(said(version, case), fine=fine)
+def test_completed_action_is_no_error(version, case, fine):
+    raise_for_error(failed_command(version, case), fine=fine)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_what_is_done_already_is_done(version, case, fine):
         ),
     ],
 )
-def test_a_refusal_is_in_slurms_own_words(version, case, message):
+def test_refusal_quotes_slurm(version, case, message):
     with pytest.raises(SchedulerError) as caught:
-        raise_for_error(said(version, case), fine=(GONE, NOT_PENDING))
+        raise_for_error(failed_command(version, case), fine=(GONE, NOT_PENDING))
     assert re.fullmatch(message, caught.value.message)
     assert not isinstance(caught.value, NotAllowed | Unreachable)
 
 
-def test_a_field_that_is_not_known_is_an_error_though_the_command_succeeds(version):
+def test_unknown_field_is_an_error_despite_exit_code_0(version):
     with pytest.raises(SchedulerError) as caught:
-        raise_for_error(said(version, "squeue-unknown-field", code=0))
+        raise_for_error(failed_command(version, "squeue-unknown-field", code=0))
     assert caught.value.message == "squeue does not know the field Nosuch"
 
 
-def test_a_failure_without_a_word_is_a_failure():
+def test_failure_without_a_message_is_an_error():
     with pytest.raises(OpsctlError, match="scontrol refused: exit code 1 and no message"):
         raise_for_error(Completed(argv=("scontrol",), code=1, out="", err=" \n"), fine=(GONE,))

@@ -15,8 +15,8 @@ TO TIMEOUT
 """
 
 
-def test_the_table_is_that_of_the_manual():
-    """JOB STATE CODES in squeue(1) of 22.05."""
+def test_table_matches_the_manual():
+    """The source is JOB STATE CODES in squeue(1) of 22.05."""
     pairs = dict(entry.split() for entry in MANUAL.split(","))
     assert {compact: state.value for compact, state in COMPACT_STATES.items()} == pairs
 
@@ -26,7 +26,7 @@ def test_every_state_but_unknown_has_a_word():
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_a_state_is_one_thing_at_most(state):
+def test_state_has_at_most_one_property(state):
     assert [state.is_waiting, state.is_active, state.is_final].count(True) == (state is not JobState.UNKNOWN)
 
 
@@ -44,11 +44,11 @@ def test_a_state_is_one_thing_at_most(state):
         ("completed", JobState.UNKNOWN),
     ],
 )
-def test_a_word_is_read_as_slurm_writes_it(text, state):
+def test_states_are_read_as_slurm_writes_them(text, state):
     assert parse_state(text) is state
 
 
 @given(st.text())
-def test_a_word_that_is_not_known_is_never_an_ending(text):
+def test_unknown_state_is_not_final(text):
     state = parse_state(text)
     assert not state.is_final or text.split(maxsplit=1)[0].rstrip("+") in SLURM_STATES

@@ -1,4 +1,4 @@
-"""`[alerts]` of site.toml: exact messages, and not a word of a secret."""
+"""`[alerts]` of site.toml: exact messages, without secrets."""
 
 import pytest
 
@@ -20,31 +20,31 @@ def site(**alerts):
     return parse(SiteSettings, {"root": "/trains", "alerts": alerts}, "site.toml").alerts
 
 
-def test_a_typo_in_a_channel_is_found_where_it_stands():
+def test_unknown_key_of_a_channel_names_its_table():
     assert problems(channels={"mail": {**MAIL, "passwrd": "hunter2"}}) == [
         "[alerts.channels.mail] passwrd: unknown key; did you mean 'password'?"
     ]
 
 
-def test_a_channel_of_no_kind_is_refused_without_showing_it():
+def test_unknown_kind_of_channel_shows_no_secret():
     [problem] = problems(channels={"mail": {"kind": "emial", "password": "hunter2"}})
     assert problem.startswith("[alerts.channels] mail: Input tag 'emial' found using 'kind' does not match")
     assert "hunter2" not in problem
 
 
-def test_a_secret_of_a_wrong_type_is_not_shown():
+def test_secret_of_wrong_type_is_not_shown():
     assert problems(channels={"mail": {**MAIL, "password": ["hunter2"]}}) == [
         "[alerts.channels.mail] password: must be text"
     ]
 
 
-def test_a_route_to_a_channel_that_is_not_there_is_refused():
+def test_route_to_unknown_channel_is_refused():
     assert problems(channels={"mail": MAIL}, routes=[{"channels": ["male"]}]) == [
         "alerts: no channel 'male' in [alerts.channels]; there are: mail"
     ]
 
 
-def test_a_password_never_goes_over_the_network_in_clear():
+def test_password_is_not_sent_in_clear():
     [problem] = problems(channels={"mail": {**MAIL, "server": "smtp.example.org", "user": "me"}})
     assert problem == (
         '[alerts.channels] mail: the password would go to smtp.example.org in clear: set tls = "starttls" or "tls"'
@@ -52,36 +52,36 @@ def test_a_password_never_goes_over_the_network_in_clear():
 
 
 @pytest.mark.parametrize(
-    ("slack", "said"),
+    ("slack", "message"),
     [
         ({}, "needs either a webhook_file, or a token_file and a channel"),
         ({"webhook_file": "a", "token_file": "b"}, "needs either a webhook_file, or a token_file and a channel"),
         ({"token_file": "b"}, "a bot's token needs a channel to write to"),
     ],
 )
-def test_slack_needs_one_way(slack, said):
-    assert problems(channels={"team": {"kind": "slack", **slack}}) == [f"[alerts.channels] team: {said}"]
+def test_slack_needs_one_way_to_send(slack, message):
+    assert problems(channels={"team": {"kind": "slack", **slack}}) == [f"[alerts.channels] team: {message}"]
 
 
 @pytest.mark.parametrize("hours", ["22-07", "22:00", "25:00-07:00", "22:00-22:00"])
-def test_hours_that_are_none_are_refused(hours):
+def test_invalid_quiet_hours_are_refused(hours):
     assert problems(channels={"mail": MAIL}, routes=[{"channels": ["mail"], "quiet": hours}]) == [
         f"[alerts.routes.0] quiet: {hours!r} is not a span of hours, such as 22:00-07:00"
     ]
 
 
-def test_a_time_zone_that_is_none_is_refused():
+def test_invalid_time_zone_is_refused():
     assert problems(time_zone="Mars/Olympus") == [
         "[alerts] time_zone: 'Mars/Olympus' is not a time zone, such as Europe/Paris"
     ]
 
 
 @pytest.mark.parametrize("secret", ["password", "password_file"])
-def test_the_settings_can_be_printed(secret):
+def test_printed_settings_hide_secrets(secret):
     assert "hunter2" not in str(site(channels={"mail": {**MAIL, "password": "hunter2"}}))
 
 
-def test_a_secret_in_clear_is_refused_where_others_can_read_it(tmp_path):
+def test_clear_secret_in_a_readable_file_is_refused(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text(
         'root = "/trains"\n[alerts.channels.mail]\nkind = "email"\nto = ["a@b"]\nsender = "c@d"\npassword = "hunter2"\n'
@@ -97,47 +97,51 @@ def test_a_secret_in_clear_is_refused_where_others_can_read_it(tmp_path):
     assert load_site(path)
 
 
-def test_a_variables_name_is_no_secret(tmp_path):
+def test_variable_name_is_no_secret(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text('root = "/trains"\n[alerts]\nping_url = "$PING"\n')
     path.chmod(0o644)
     assert load_site(path)
 
 
-def test_a_secret_comes_from_a_file_a_variable_or_itself(tmp_path, monkeypatch):
+def test_secret_comes_from_file_variable_or_value(tmp_path, monkeypatch):
     (tmp_path / "secret").write_text("from-file\n")
     monkeypatch.setenv("SMTP_PASSWORD", "from-variable")
-    given = [{"password_file": str(tmp_path / "secret")}, {"password": "$SMTP_PASSWORD"}, {"password": "itself"}, {}]
-    tables = [site(channels={"mail": {**MAIL, **each}}).channels["mail"] for each in given]
+    file = str(tmp_path / "secret")
+    secrets = [{"password_file": file}, {"password": "$SMTP_PASSWORD"}, {"password": "itself"}, {}]
+    tables = [site(channels={"mail": {**MAIL, **secret}}).channels["mail"] for secret in secrets]
     assert [reveal(table, "password") for table in tables] == ["from-file", "from-variable", "itself", ""]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("fields", "message"),
     [
         ({"password": "$NOT_THERE"}, "password: $NOT_THERE is not set in the environment"),
         ({"password_file": "/not/there"}, "password_file: /not/there: No such file or directory"),
     ],
 )
-def test_a_secret_that_cannot_be_had_is_said(given, said):
-    table = site(channels={"mail": {**MAIL, **given}}).channels["mail"]
+def test_missing_secret_is_reported(fields, message):
+    table = site(channels={"mail": {**MAIL, **fields}}).channels["mail"]
     with pytest.raises(Undelivered) as caught:
         reveal(table, "password")
-    assert (caught.value.message, caught.value.is_permanent) == (said, True)
+    assert (caught.value.message, caught.value.is_permanent) == (message, True)
 
 
 @pytest.mark.parametrize(
-    ("text", "secret", "said"),
+    ("text", "secret", "message"),
     [
         ("login hunter2 failed", "hunter2", "login *** failed"),
-        ("GET /services/T0000/B0000/XXXXXXXX: 404", "https://hooks.example.org/services/T0000/B0000/XXXXXXXX",
-         "GET /***/***/***/***: 404"),
+        (
+            "GET /services/T0000/B0000/XXXXXXXX: 404",
+            "https://hooks.example.org/services/T0000/B0000/XXXXXXXX",
+            "GET /***/***/***/***: 404",
+        ),
         ("hooks.example.org is down", "https://hooks.example.org/services/T0000", "hooks.example.org is down"),
         ("no answer from secretbot", "tgram://secretbot/12345678", "no answer from ***"),
         ("user joe:hunter2", "https://joe:hunter2@example.org/x", "user joe:***"),
         ("nothing in it", "", "nothing in it"),
         ("x" * 195 + "hunter2-is-secret", "hunter2-is-secret", "x" * 195 + "***"),
     ],
-)  # fmt: skip
-def test_libraries_quote_half_of_an_address_and_none_of_it_is_said(text, secret, said):
-    assert mask(text, [secret]) == said
+)
+def test_parts_of_a_secret_are_masked(text, secret, message):
+    assert mask(text, [secret]) == message

@@ -1,4 +1,4 @@
-"""Where a train's files lie, who may write there, and what is refused."""
+"""Run directories: layout, modes and trust."""
 
 import grp
 import os
@@ -23,14 +23,14 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_made_again_without_harm(run):
+def test_run_dir_may_be_created_twice(run):
     run.write(run.config, "x")
     run.create()
     assert run.config.read_text() == "x"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
-def test_only_the_owner_may_write_whatever_the_umask(tmp_path, umask):
+def test_only_the_owner_may_write_despite_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         run = RunDir(tmp_path / "new" / "root" / "gpt")
@@ -41,14 +41,14 @@ def test_only_the_owner_may_write_whatever_the_umask(tmp_path, umask):
     assert mode(run.switches) & 0o022 == 0
 
 
-def test_switches_and_requests_belong_to_the_group_where_the_site_names_one(tmp_path):
+def test_switches_and_requests_belong_to_the_group(tmp_path):
     run = RunDir(tmp_path / "gpt")
     run.create(grp.getgrgid(os.getegid()).gr_name)
     assert [mode(path) for path in (run.switches, run.requests)] == [0o2775, 0o2775]
     assert mode(run.journal) == 0o755
 
 
-def test_the_group_gets_to_the_switches_whatever_the_umask(tmp_path):
+def test_group_reaches_the_switches_despite_the_umask(tmp_path):
     before = os.umask(0o077)
     try:
         run = RunDir(tmp_path / "root" / "gpt")
@@ -59,7 +59,7 @@ def test_the_group_gets_to_the_switches_whatever_the_umask(tmp_path):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
-def test_a_lifes_directory_is_the_owners_to_write_and_as_open_as_the_train(run, umask):
+def test_attempt_directory_has_the_mode_of_the_train(run, umask):
     before = os.umask(umask)
     try:
         run.make(run.attempt("12_1.0").path)
@@ -70,19 +70,19 @@ def test_a_lifes_directory_is_the_owners_to_write_and_as_open_as_the_train(run, 
     assert [mode(run.attempt(name).path) for name in ("12_1.0", "12_2.0")] == [0o755, 0o700]
 
 
-def test_a_group_that_does_not_exist_is_named(tmp_path):
+def test_unknown_group_is_named(tmp_path):
     with pytest.raises(InputError, match="group 'nosuchgroup': no such group"):
         RunDir(tmp_path / "gpt").create("nosuchgroup")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_unwritable_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="Not a directory") as caught:
         RunDir(tmp_path / "file" / "gpt").create()
     assert caught.value.hint == "is it there, may you write there, and is there space left?"
 
 
-def test_what_others_could_have_written_is_not_trusted(run):
+def test_directory_writable_by_others_is_not_trusted(run):
     run.journal.chmod(0o775)
     with pytest.raises(RunDirError) as caught:
         check_trusted([run.journal], root=run.path)
@@ -91,26 +91,26 @@ def test_what_others_could_have_written_is_not_trusted(run):
     )
 
 
-def test_parents_are_looked_at_up_to_the_root_that_is_given(run):
+def test_parents_are_checked_up_to_the_root(run):
     run.path.parent.chmod(0o777)
     check_trusted([run.journal], root=run.path)
     with pytest.raises(RunDirError, match="root: mode 0777 lets others write"):
         check_trusted([run.journal], root=run.path.parent)
 
 
-def test_a_directory_where_nobody_can_replace_what_is_not_theirs_is_trusted(run):
+def test_sticky_directory_is_trusted(run):
     run.path.parent.chmod(0o1777)
     check_trusted([run.journal], root=run.path.parent)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to give a file away")
-def test_a_strangers_file_is_not_trusted(run):
+def test_file_of_another_user_is_not_trusted(run):
     os.chown(run.journal, 12345, 0)
     with pytest.raises(RunDirError, match="journal: belongs to uid 12345"):
         check_trusted([run.journal], root=run.path)
 
 
-def test_what_is_not_there_is_not_trusted(run):
+def test_missing_file_is_not_trusted(run):
     with pytest.raises(RunDirError, match="No such file or directory"):
         check_trusted([run.body], root=run.path)
 
@@ -121,7 +121,7 @@ def launched(run):
     return run
 
 
-def test_a_train_is_found_by_name_by_path_and_by_its_file(launched, monkeypatch):
+def test_train_is_found_by_name_path_and_file(launched, monkeypatch):
     root = launched.path.parent
     assert find(root, "gpt") == launched
     assert find(root, str(launched.path)) == launched
@@ -130,36 +130,37 @@ def test_a_train_is_found_by_name_by_path_and_by_its_file(launched, monkeypatch)
     assert find(root.parent, "gpt") == launched
 
 
-def test_a_train_that_is_not_there_is_said_with_those_that_are(launched):
+def test_unknown_train_lists_the_known_trains(launched):
     root = launched.path.parent
     with pytest.raises(InputError) as caught:
         find(root, "gtp")
     assert caught.value.message == f"no train 'gtp' below {root}; did you mean 'gpt'? there are: gpt"
 
 
-def test_of_many_trains_some_are_said(launched):
+def test_list_of_known_trains_is_short(launched):
     root = launched.path.parent
     for number in range(20):
-        (other := RunDir(root / f"t{number:02}")).create()
+        other = RunDir(root / f"t{number:02}")
+        other.create()
         other.write(other.config, "")
     with pytest.raises(InputError) as caught:
         find(root, "zzz")
     assert caught.value.message.endswith("; there are: gpt, t00, t01, t02, t03, t04, t05, t06, t07, t08 and 11 more")
 
 
-def test_an_empty_name_is_not_the_directory_where_one_stands(launched, monkeypatch):
+def test_empty_name_is_refused(launched, monkeypatch):
     monkeypatch.chdir(launched.path)
     with pytest.raises(InputError, match="the name of the train is empty"):
         find(launched.path.parent, "")
 
 
 @pytest.mark.parametrize("name", ["..", "a b", "$(id)", "x" * 300, "a\nb", ""])
-def test_what_is_no_name_is_not_looked_for(launched, name):
+def test_invalid_name_is_refused(launched, name):
     with pytest.raises(InputError):
         find(launched.path.parent, name)
 
 
-def test_what_is_half_made_or_hidden_is_no_train(launched):
+def test_unfinished_or_hidden_directory_is_no_train(launched):
     root = launched.path.parent
     RunDir(root / "half").create()
     RunDir(root / ".site").create()
@@ -168,15 +169,15 @@ def test_what_is_half_made_or_hidden_is_no_train(launched):
     assert all_trains(root / "none") == []
 
 
-def test_a_attempt_is_named_by_array_task_and_restart(run):
+def test_attempt_name_has_array_task_and_restart(run):
     attempt = run.attempt("12_3.1")
     assert (attempt.job, attempt.array, run.attempt("12.0").array) == ("12_3", "12", "12")
 
 
-def test_a_train_that_its_user_keeps_from_us_hides_no_other():
-    """Others' directories lie in a root that is shared; nobody's umask is ours to set."""
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+def test_unreadable_train_does_not_hide_the_others():
+    """The directories of other users lie in a shared root, where umask does not matter."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
         root.chmod(0o755)
         for name in ("gpt", "hidden"):
             (root / name).mkdir(mode=0o755)
@@ -193,6 +194,6 @@ def test_a_train_that_its_user_keeps_from_us_hides_no_other():
             (root / "hidden").chmod(0o700)
 
 
-def test_a_train_that_is_gone_by_now_is_not_ours_to_act_for(run):
+def test_removed_train_may_not_be_acted_for(run):
     assert may_act(run)
     assert not may_act(RunDir(run.path.parent / "gone"))

@@ -1,4 +1,4 @@
-"""Switches and requests: existence asks, content is never believed."""
+"""Switches and requests: the file's existence counts, its content is not trusted."""
 
 import os
 
@@ -17,20 +17,20 @@ def run(tmp_path):
     return run
 
 
-def test_a_switch_that_is_armed_says_why_and_by_whom(run):
+def test_armed_switch_has_reason_and_user(run):
     assert switches.arm(run, Switch.KILL, why="bad loss")
     armed = switches.read(run, Switch.KILL)
     assert (armed.switch, armed.why) == (Switch.KILL, "bad loss")
     assert armed.by == user_name(switches.path_of(run, Switch.KILL).stat().st_uid)
 
 
-def test_a_switch_that_is_armed_is_left_as_it_is(run):
+def test_armed_switch_is_not_overwritten(run):
     switches.arm(run, Switch.KILL, why="first")
     assert not switches.arm(run, Switch.KILL, why="second")
     assert switches.read(run, Switch.KILL).why == "first"
 
 
-def test_disarming_says_whether_there_was_anything(run):
+def test_disarm_returns_whether_the_switch_was_armed(run):
     switches.arm(run, Switch.SAVE, why="")
     assert [switches.disarm(run, Switch.SAVE), switches.disarm(run, Switch.SAVE)] == [True, False]
 
@@ -38,17 +38,17 @@ def test_disarming_says_whether_there_was_anything(run):
 @pytest.mark.parametrize(
     "content", [b"", b"touched", b"[]", b'{"why": 3}', b'{"by": "root"}', b"\xff" * 20_000, b"[" * 9_000]
 )
-def test_a_file_with_anything_in_it_is_a_switch(run, content):
+def test_any_file_is_an_armed_switch(run, content):
     switches.path_of(run, Switch.PAUSE).write_bytes(content)
     assert switches.read(run, Switch.PAUSE) is not None
 
 
-def test_who_armed_it_is_the_files_owner_and_not_its_text(run):
+def test_user_of_a_switch_is_the_owner_of_its_file(run):
     switches.path_of(run, Switch.KILL).write_text('{"by": "somebody-else", "why": "x"}')
     assert switches.read(run, Switch.KILL).by != "somebody-else"
 
 
-def test_a_dangling_link_a_pipe_and_a_directory_are_switches_that_are_not_followed(run, tmp_path):
+def test_link_pipe_and_directory_are_armed_but_not_read(run, tmp_path):
     (tmp_path / "secret").write_text('{"why": "secret"}')
     switches.path_of(run, Switch.KILL).symlink_to(tmp_path / "secret")
     os.mkfifo(switches.path_of(run, Switch.PAUSE))
@@ -57,19 +57,19 @@ def test_a_dangling_link_a_pipe_and_a_directory_are_switches_that_are_not_follow
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_cannot_be_looked_at_is_not_taken_for_not_armed(run):
+def test_unreadable_switch_raises(run):
     run.switches.chmod(0)
     with pytest.raises(PermissionError):
         switches.read(run, Switch.KILL)
 
 
-def test_all_that_is_armed_comes_with_the_strongest_first(run):
+def test_armed_switches_are_sorted_by_strength(run):
     for switch in (Switch.SAVE, Switch.PAUSE, Switch.KILL):
         switches.arm(run, switch, why="")
     assert [armed.switch for armed in switches.find_armed(run)] == [Switch.KILL, Switch.PAUSE, Switch.SAVE]
 
 
-def test_requests_come_the_oldest_first(run):
+def test_requests_are_sorted_by_age(run):
     first = switches.request(run, RequestKind.RELEASE, exclude="node001")
     second = switches.request(run, RequestKind.RELEASE)
     os.utime(first, (2, 2))
@@ -81,6 +81,6 @@ def test_requests_come_the_oldest_first(run):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"verb": "rm -rf"}', '{"verb": ["release"]}', '{"verb": {}}'])
-def test_a_request_that_cannot_be_understood_is_passed_over(run, content):
+def test_invalid_request_is_ignored(run, content):
     (run.requests / "x.json").write_text(content)
     assert switches.list_requests(run) == []

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.watch_context import Stage
+from tests.support.watch_context import Bench
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 @pytest.fixture

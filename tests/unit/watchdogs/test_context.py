@@ -1,4 +1,4 @@
-"""What watchdogs keep between two looks, also while the disk that they keep it on does not take it."""
+"""The memory of watchdogs between two cycles, with and without a writable disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def memory(tmp_path: Path) -> WatchdogMemory:
 
 
 def block(memory: WatchdogMemory) -> Path:
-    """Nothing can be written where it should be: a file is in the way."""
+    """Put a file where the directory of the memory should be, so that nothing can be written."""
     memory.directory.parent.mkdir(exist_ok=True)
     aside = memory.directory.with_name("aside")
     if memory.directory.exists():
@@ -24,13 +24,13 @@ def block(memory: WatchdogMemory) -> Path:
     return aside
 
 
-def test_what_is_kept_is_read_again(memory: WatchdogMemory) -> None:
+def test_memory_is_read_back(memory: WatchdogMemory) -> None:
     memory.write("hang", "gpt/1", {"step": 1})
     assert memory.read("hang", "gpt/1") == {"step": 1}
     assert not memory.spare.exists()
 
 
-def test_what_cannot_be_kept_in_its_place_is_kept_in_the_spare_one_and_said(memory: WatchdogMemory) -> None:
+def test_unwritable_memory_uses_the_spare_and_reports(memory: WatchdogMemory) -> None:
     memory.write("hang", "gpt", {"step": 1})
     block(memory)
     memory.write("hang", "gpt", {"step": 2})
@@ -38,19 +38,19 @@ def test_what_cannot_be_kept_in_its_place_is_kept_in_the_spare_one_and_said(memo
     assert len(memory.problems) == 1
 
 
-def test_the_spare_one_is_gone_when_its_place_takes_it_again(memory: WatchdogMemory) -> None:
+def test_spare_is_removed_when_the_memory_is_writable(memory: WatchdogMemory) -> None:
     memory.write("hang", "gpt", {"step": 1})
     aside = block(memory)
     memory.write("hang", "gpt", {"step": 2})
     memory.directory.unlink()
     aside.rename(memory.directory)
-    assert memory.read("hang", "gpt") == {"step": 2}  # the spare one is the newer
+    assert memory.read("hang", "gpt") == {"step": 2}  # the spare is newer
     memory.write("hang", "gpt", {"step": 3})
     assert memory.read("hang", "gpt") == {"step": 3}
     assert not [path for path in memory.spare.rglob("*") if path.is_file()]
 
 
-def test_also_nothing_is_newer_than_what_was_kept_before(memory: WatchdogMemory) -> None:
+def test_empty_spare_overrides_an_older_memory(memory: WatchdogMemory) -> None:
     memory.write("hang", "gpt", {"step": 1})
     aside = block(memory)
     memory.write("hang", "gpt", {})
@@ -59,7 +59,7 @@ def test_also_nothing_is_newer_than_what_was_kept_before(memory: WatchdogMemory)
     assert memory.read("hang", "gpt") == {}
 
 
-def test_what_nobody_can_read_is_forgotten(memory: WatchdogMemory) -> None:
+def test_unreadable_memory_is_empty(memory: WatchdogMemory) -> None:
     memory.write("hang", "gpt", {"step": 1})
     next(memory.directory.rglob("*.json")).write_text("[")
     assert memory.read("hang", "gpt") == {}

@@ -1,4 +1,4 @@
-"""What ended attempts, and what people are told of it."""
+"""Alerts about attempts that failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from opsctl.model import Finding, Level
 from opsctl.state.journal import EventKind
 from opsctl.watchdogs.failures import failures
-from tests.support.watch_context import T0, Stage
+from tests.support.watch_context import T0, Bench
 
 ATTEMPT = "7_1.0"
 CAUSE = {
@@ -28,17 +28,17 @@ CAUSE = {
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
-def found(stage: Stage) -> list[Finding]:
-    return failures("gpt", stage.journal.events(), stage.clock.now())
+def judge(bench: Bench) -> list[Finding]:
+    return failures("gpt", bench.journal.events(), bench.clock.now())
 
 
-def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
-    stage.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "attempt": attempt})
-    stage.journal.append(
+def quarantine_node(bench: Bench, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
+    bench.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "attempt": attempt})
+    bench.journal.append(
         EventKind.QUARANTINED,
         attempt=attempt,
         nodes="node003",
@@ -47,23 +47,23 @@ def taken(stage: Stage, *, excluded: bool = True, hours: float = 72, attempt: st
         done=["excluded node003"],
         why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
     )
-    finalized(stage, "exclude-nodes" if excluded else "continue", attempt=attempt)
+    finalize(bench, "exclude-nodes" if excluded else "continue", attempt=attempt)
 
 
-def finalized(stage: Stage, action: str, outcome: str = "crashed", attempt: str = ATTEMPT) -> None:
-    stage.journal.append(
+def finalize(bench: Bench, action: str, outcome: str = "crashed", attempt: str = ATTEMPT) -> None:
+    bench.journal.append(
         EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action=action, why="the body exited with 1"
     )
 
 
-def test_the_failures_watchdog_finds_nothing_where_attempts_go_on(stage: Stage) -> None:
-    finalized(stage, "continue")
-    assert [(finding.key, finding.level) for finding in stage.all("failures")] == [("failures/gpt", Level.OK)]
+def test_continuing_attempts_are_ok(bench: Bench) -> None:
+    finalize(bench, "continue")
+    assert [(finding.key, finding.level) for finding in bench.judge_all("failures")] == [("failures/gpt", Level.OK)]
 
 
-def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and_what_was_done(stage: Stage) -> None:
-    taken(stage)
-    [finding] = stage.all("failures")
+def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
+    quarantine_node(bench)
+    [finding] = bench.judge_all("failures")
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
     literal = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == literal
@@ -73,39 +73,39 @@ def test_a_node_that_the_train_is_kept_from_is_told_with_cause_rank_evidence_and
     assert finding.is_certain
 
 
-def test_it_is_over_when_the_exclusion_is(stage: Stage) -> None:
-    taken(stage, hours=1)
-    stage.clock.sleep(3600)
-    assert [finding.level for finding in found(stage)] == [Level.OK]
+def test_finding_ends_with_the_exclusion(bench: Bench) -> None:
+    quarantine_node(bench, hours=1)
+    bench.clock.sleep(3600)
+    assert [finding.level for finding in judge(bench)] == [Level.OK]
 
 
-def test_it_is_over_when_the_node_is_given_back(stage: Stage) -> None:
-    taken(stage)
-    stage.journal.append(EventKind.READMITTED, jobs=["7"], nodes="node[002-003]")
-    assert [finding.level for finding in found(stage)] == [Level.OK]
+def test_finding_ends_when_the_node_is_readmitted(bench: Bench) -> None:
+    quarantine_node(bench)
+    bench.journal.append(EventKind.READMITTED, jobs=["7"], nodes="node[002-003]")
+    assert [finding.level for finding in judge(bench)] == [Level.OK]
 
 
-def test_a_node_that_cannot_be_spared_is_critical(stage: Stage) -> None:
-    taken(stage, excluded=False)
-    [finding] = found(stage)
+def test_node_without_replacement_is_critical(bench: Bench) -> None:
+    quarantine_node(bench, excluded=False)
+    [finding] = judge(bench)
     assert (finding.level, finding.summary.partition(":")[0]) == (
         Level.CRITICAL,
         "gpt goes on with node003, too few other nodes",
     )
 
 
-def test_a_node_that_ends_attempt_after_attempt_is_told_once(stage: Stage) -> None:
-    taken(stage, excluded=False)
-    taken(stage, excluded=False, attempt="7_2.0")
-    [finding] = found(stage)
+def test_repeated_failure_of_a_node_is_reported_once(bench: Bench) -> None:
+    quarantine_node(bench, excluded=False)
+    quarantine_node(bench, excluded=False, attempt="7_2.0")
+    [finding] = judge(bench)
     assert (finding.key, finding.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
 
 
-@pytest.mark.parametrize("ends", [EventKind.RELEASED, EventKind.SUBMITTED, EventKind.CANCELLED])
-def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage: Stage, ends: EventKind) -> None:
-    finalized(stage, "continue", attempt="7_1.0")
-    finalized(stage, "hold-queued", attempt="7_2.0")
-    [finding] = found(stage)
+@pytest.mark.parametrize("event", [EventKind.RELEASED, EventKind.SUBMITTED, EventKind.CANCELLED])
+def test_held_train_is_reported_until_a_decision(bench: Bench, event: EventKind) -> None:
+    finalize(bench, "continue", attempt="7_1.0")
+    finalize(bench, "hold-queued", attempt="7_2.0")
+    [finding] = judge(bench)
     assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert finding.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
     data = {
@@ -113,17 +113,17 @@ def test_a_train_that_is_held_for_a_failure_is_told_until_somebody_decides(stage
         EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
         EventKind.CANCELLED: {"job": "7", "why": "x"},
     }
-    stage.journal.append(ends, **data[ends])
-    assert [each.level for each in found(stage)] == [Level.OK]
+    bench.journal.append(event, **data[event])
+    assert [finding.level for finding in judge(bench)] == [Level.OK]
 
 
-def test_a_pause_that_people_asked_for_is_no_failure(stage: Stage) -> None:
-    finalized(stage, "hold-queued", "paused")
-    assert [finding.level for finding in found(stage)] == [Level.OK]
+def test_requested_pause_is_no_failure(bench: Bench) -> None:
+    finalize(bench, "hold-queued", "paused")
+    assert [finding.level for finding in judge(bench)] == [Level.OK]
 
 
-def test_a_attempt_that_both_lost_a_node_and_held_the_train_is_told_once(stage: Stage) -> None:
-    taken(stage)
-    finalized(stage, "hold-queued")
-    [finding] = found(stage)
+def test_lost_node_and_hold_are_reported_once(bench: Bench) -> None:
+    quarantine_node(bench)
+    finalize(bench, "hold-queued")
+    [finding] = judge(bench)
     assert (finding.level, finding.done) == (Level.CRITICAL, ("excluded node003", "held what is queued of gpt"))

@@ -1,6 +1,7 @@
-"""Node-health checks: one file each, a pure function of what was seen and what it is held against.
+"""Health checks: every module is one check, a pure function of a node's snapshot and its expected values.
 
-To add one: a file with such a function, a line below, outputs in tests/corpus and a test that shows it both ways.
+To add a check: write a module with such a function, add a line below, and add output to tests/corpus and a test that
+shows the check with and without a result.
 """
 
 from __future__ import annotations
@@ -53,4 +54,4 @@ CHECKS: dict[str, Check] = {
     "dcgm": dcgm,
     "fio": fio,
 }
-"""By name, as results and settings call them."""
+"""The checks by the name that results and settings use."""

@@ -1,4 +1,4 @@
-"""How far the clock is off: logs and time-outs lie when it is."""
+"""Check the offset of the clock: a wrong clock falsifies log times and timeouts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 
 
 def clock_skew(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    def result(severity: Severity, evidence: str) -> CheckResult:
-        return CheckResult(check="clock_skew", severity=severity, evidence=evidence, remedy="look at the time service")
+    offset_s, site = snapshot.clock_offset_s, check_input.site
+    if offset_s is None:
+        yield _result(Severity.UNKNOWN, "chronyc reports no clock offset")
+    elif abs(offset_s) > site.clock_fail_seconds:
+        yield _result(Severity.DEGRADED, _render_offset(offset_s))
+    elif abs(offset_s) > site.clock_warn_seconds:
+        yield _result(Severity.NOTE, _render_offset(offset_s))
+    # Only a note: the clock of this machine may be the wrong clock.
+    if snapshot.skew_s is not None and abs(snapshot.skew_s) - snapshot.skew_error_s > site.clock_fail_seconds:
+        text = f"{snapshot.skew_s:+.1f} s from this machine's clock (uncertainty {snapshot.skew_error_s:.1f} s)"
+        yield _result(Severity.NOTE, text)
 
-    off = snapshot.clock_offset
-    if off is not None and abs(off) > check_input.site.clock_fail_seconds:
-        yield result(Severity.DEGRADED, f"its own time service says that it is {off:+.3f} s off")
-    elif off is not None and abs(off) > check_input.site.clock_warn_seconds:
-        yield result(Severity.NOTE, f"its own time service says that it is {off:+.3f} s off")
-    elif off is None:
-        yield result(Severity.UNKNOWN, "chronyc does not say how far it is off")
-    # Ours may be the wrong one.
-    if snapshot.skew is not None and abs(snapshot.skew) - snapshot.skew_error > check_input.site.clock_fail_seconds:
-        yield result(
-            Severity.NOTE, f"{snapshot.skew:+.1f} s against the clock here, give or take {snapshot.skew_error:.1f} s"
-        )
+
+def _render_offset(offset_s: float) -> str:
+    return f"the node's time service reports a clock offset of {offset_s:+.3f} s"
+
+
+def _result(severity: Severity, evidence: str) -> CheckResult:
+    return CheckResult(check="clock_skew", severity=severity, evidence=evidence, remedy="check the node's time service")

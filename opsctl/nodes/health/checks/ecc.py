@@ -13,24 +13,25 @@ def ecc(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
         if not gpu.ecc:
             yield _result(gpu, Severity.UNKNOWN, "no ECC counters: N/A")
             continue
-        yield from _uncorrectable(gpu, check_input.site)
+        yield from _check_uncorrectable(gpu, check_input.site)
         for kind, limit in (("sram", check_input.site.sram_corrected), ("dram", check_input.site.dram_corrected)):
-            if (fixed := gpu.ecc.get(f"volatile.{kind}_correctable", 0)) > limit:
-                yield _result(gpu, Severity.DEGRADED, f"{fixed} corrected {kind.upper()} errors, more than {limit}")
+            corrected = gpu.ecc.get(f"volatile.{kind}_correctable", 0)
+            if corrected > limit:
+                yield _result(gpu, Severity.DEGRADED, f"{corrected} corrected {kind.upper()} errors, more than {limit}")
 
 
-def _uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
+def _check_uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
     """Yield uncorrectable errors. Lifetime DRAM errors are no evidence: their rows have been remapped."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
         text = f"{sram} uncorrectable SRAM errors since the driver was loaded"
         yield _result(gpu, Severity.FAULTY, text, "reset the GPU")
     if dram := gpu.ecc.get("volatile.dram_uncorrectable", 0):
         text = f"{dram} uncorrectable DRAM errors since the driver was loaded"
-        yield _result(gpu, Severity.DEGRADED, text, "reset the GPU when it is free")
-    ever = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
-    if gpu.sram_threshold or ever > site.sram_uncorrected_ever:
-        text = f"{ever} uncorrectable SRAM errors over the GPU's lifetime: more than allowed"
-        yield _result(gpu, Severity.FAULTY, text, "replace the card")
+        yield _result(gpu, Severity.DEGRADED, text, "reset the GPU when no job uses the GPU")
+    lifetime_sram = gpu.ecc.get("aggregate.sram_uncorrectable", 0)
+    if gpu.sram_threshold or lifetime_sram > site.sram_uncorrected_ever:
+        text = f"{lifetime_sram} uncorrectable SRAM errors over the GPU's lifetime: more than allowed"
+        yield _result(gpu, Severity.FAULTY, text, "replace the GPU")
 
 
 def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> CheckResult:

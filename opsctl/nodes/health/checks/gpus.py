@@ -4,58 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity, Smi
 
-EVIDENCE = {8: "a power cable is not attached", 10: "the kernel saw an interrupt problem", 14: "the infoROM is corrupt",
-            15: "a GPU has fallen off the bus"}  # fmt: skip
+HARDWARE_EXIT_CODES = {
+    8: "a power cable is not attached",
+    10: "the kernel reported an interrupt problem",
+    14: "the infoROM is corrupt",
+    15: "a GPU has fallen off the bus",
+}
 """Exit codes of nvidia-smi that name a hardware fault. Others name drivers, rights or libraries."""
-LOST = ("GPU is lost", "fallen off the bus")
+LOST_GPU_MESSAGES = ("GPU is lost", "fallen off the bus")
+MAX_MESSAGE_CHARS = 120
+MAX_NAMED_GPUS = 4
 
 
 def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     tool, section = snapshot.gpu_tool
     expected = check_input.site.gpus_per_node or len(check_input.prior.uuids)
-    code, words = section.code, f"{section.err} {snapshot.smi.messages if snapshot.smi else ''}"
-    if tool == "nvidia-smi" and (code in EVIDENCE or (code and any(lost in words for lost in LOST))):
-        meaning = EVIDENCE.get(code or 0, "a GPU is lost")
-        yield CheckResult(
-            check="gpus",
-            severity=Severity.FAULTY,
-            remedy="reboot the node; replace the card if it stays",
-            evidence=f"nvidia-smi exit code {code}: {meaning}: {' '.join(words.split())[:120]}",
-        )
-    elif snapshot.smi is not None and code == 0:
-        yield from _count(snapshot, check_input, expected)
-    elif code == 127 and not expected and snapshot.on_bus == 0:
+    fault = _find_hardware_fault(snapshot)
+    if fault:
+        yield _result(Severity.FAULTY, fault, "reboot the node; replace the GPU if the fault remains")
+    elif snapshot.smi is not None and section.code == 0:
+        yield from _check_count(snapshot.smi, snapshot, check_input, expected)
+        yield from _list_flaky_gpus(snapshot.smi, check_input)
+    elif section.code == 127 and not expected and snapshot.on_bus == 0:
         return  # a node without GPUs
     else:
-        why = section.why or "printed something that cannot be read"
-        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=f"{tool} {why}",
-                     remedy=f"is the driver loaded there?  opsctl exec -w NODE {tool}")  # fmt: skip
+        why = section.why or "printed unreadable output"
+        yield _result(Severity.UNKNOWN, f"{tool} {why}", f"check the driver: opsctl exec -w NODE {tool}")
 
 
-def _count(snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
-    assert snapshot.smi is not None, "the caller checks"
-    uuids = {gpu.uuid for gpu in snapshot.smi.gpus if gpu.uuid}
+def _find_hardware_fault(snapshot: NodeSnapshot) -> str:
+    """Return the hardware fault that nvidia-smi reports; an empty string for none."""
+    tool, section = snapshot.gpu_tool
+    if tool != "nvidia-smi" or not section.code:
+        return ""
+    text = f"{section.err} {snapshot.smi.messages if snapshot.smi else ''}"
+    if section.code not in HARDWARE_EXIT_CODES and not any(message in text for message in LOST_GPU_MESSAGES):
+        return ""
+    meaning = HARDWARE_EXIT_CODES.get(section.code, "a GPU is lost")
+    return f"nvidia-smi exit code {section.code}: {meaning}: {' '.join(text.split())[:MAX_MESSAGE_CHARS]}"
+
+
+def _check_count(smi: Smi, snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
+    uuids = {gpu.uuid for gpu in smi.gpus if gpu.uuid}
     missing = [uuid for uuid in check_input.prior.uuids if uuid not in uuids]
-    wanted = max(expected, snapshot.smi.attached or 0)
-    if len(snapshot.smi.gpus) < wanted:
-        where = f"; missing: {', '.join(missing[:4])}" if missing else ""
-        text = f"{len(snapshot.smi.gpus)} of {wanted} GPUs answer{where}"
-        if snapshot.in_job and (snapshot.on_bus is None or snapshot.on_bus >= wanted):
+    required = max(expected, smi.attached or 0)
+    if len(smi.gpus) < required:
+        names = f"; missing: {', '.join(missing[:MAX_NAMED_GPUS])}" if missing else ""
+        text = f"{len(smi.gpus)} of {required} GPUs answer{names}"
+        if snapshot.in_job and (snapshot.on_bus is None or snapshot.on_bus >= required):
             text += "; this job may see only its own GPUs"
-            yield CheckResult(
-                check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="check again when the node is idle"
-            )
+            yield _result(Severity.UNKNOWN, text, "check again when the node is idle")
         else:
-            yield CheckResult(check="gpus", severity=Severity.FAULTY, evidence=text, remedy="reboot the node")
-    elif len(uuids) < len(snapshot.smi.gpus):
-        text = f"{len(snapshot.smi.gpus) - len(uuids)} GPUs report no UUID"
-        yield CheckResult(check="gpus", severity=Severity.UNKNOWN, evidence=text, remedy="read the kernel log")
+            yield _result(Severity.FAULTY, text, "reboot the node")
+    elif len(uuids) < len(smi.gpus):
+        text = f"{len(smi.gpus) - len(uuids)} GPUs report no UUID"
+        yield _result(Severity.UNKNOWN, text, "read the kernel log")
     elif missing:
-        yield CheckResult(check="gpus", severity=Severity.NOTE, evidence=f"{len(missing)} GPUs differ from before")
-    for gpu in snapshot.smi.gpus:
-        text = check_input.lemons.get(gpu.uuid, "") or (check_input.lemons.get(gpu.serial, "") if gpu.serial else "")
-        if text:
-            yield CheckResult(check="gpus", severity=Severity.NOTE, gpu=gpu.uuid, evidence=f"a known flaky GPU: {text}",
-                         remedy="return the node and name the GPU")  # fmt: skip
+        yield _result(Severity.NOTE, f"{len(missing)} GPUs differ from before")
+
+
+def _list_flaky_gpus(smi: Smi, check_input: CheckInput) -> Iterator[CheckResult]:
+    for gpu in smi.gpus:
+        by_serial = check_input.flaky_gpus.get(gpu.serial, "") if gpu.serial else ""
+        summary = check_input.flaky_gpus.get(gpu.uuid, "") or by_serial
+        if summary:
+            remedy = "return the node and name the GPU"
+            yield _result(Severity.NOTE, f"a known flaky GPU: {summary}", remedy, uuid=gpu.uuid)
+
+
+def _result(severity: Severity, evidence: str, remedy: str = "", *, uuid: str = "") -> CheckResult:
+    return CheckResult(check="gpus", severity=severity, gpu=uuid, evidence=evidence, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Network cards: ports that were active must be, and their lifetime counters are held against the last look."""
+"""Check network ports: active ports must stay active, and error counters must not rise above the baseline."""
 
 from __future__ import annotations
 
@@ -6,46 +6,54 @@ import re
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
+from opsctl.units import format_duration
 
-FATAL = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
-"""One more of these is evidence."""
-TELL = {"symbol_error": 120 / 3600, "link_error_recovery": 5 / 60, "port_rcv_errors": 10.0, "port_xmit_discards": 100.0}
-"""More in a second than this is told. Thresholds as NVSentinel has them."""
+DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
+"""Counters of which any rise is evidence."""
+MAX_RATES_PER_S = {
+    "symbol_error": 120 / 3600,
+    "link_error_recovery": 5 / 60,
+    "port_rcv_errors": 10.0,
+    "port_xmit_discards": 100.0,
+}
+"""A faster rise is a note. The thresholds are NVSentinel's."""
+REMEDY = "check the cable and the port"
 
 
 def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    if not check_input.prior.ports:
+    prior, site = check_input.prior, check_input.site
+    if not prior.ports:
         return
-    if snapshot.section("infiniband").code != 0:
-        yield CheckResult(
-            check="infiniband", severity=Severity.UNKNOWN, evidence=f"/sys {snapshot.section('infiniband').why}"
-        )
+    section = snapshot.section("infiniband")
+    if section.code != 0:
+        yield _result(Severity.UNKNOWN, f"/sys {section.why}")
         return
-    ignore = re.compile(check_input.site.ib_ignore) if check_input.site.ib_ignore else None
-    seconds = (
-        max(1.0, (snapshot.at - check_input.prior.ports_at).total_seconds()) if check_input.prior.ports_at else 1.0
-    )
-    for name, before in check_input.prior.ports.items():
-        if ignore and ignore.search(name):
+    ignored = re.compile(site.ib_ignore) if site.ib_ignore else None
+    passed_s = max(1.0, (snapshot.at - prior.ports_at).total_seconds()) if prior.ports_at else 1.0
+    for name, before in prior.ports.items():
+        if ignored and ignored.search(name):
             continue
         now = snapshot.ports.get(name)
         if now is None or now.state != "ACTIVE":
-            text = f"{name} was active and is {now.state if now else 'gone'}"
-            yield CheckResult(
-                check="infiniband", severity=Severity.FAULTY, evidence=text, remedy="look at the cable and the port"
-            )
+            yield _result(Severity.FAULTY, f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
         else:
-            yield from _counters(name, before, now, seconds)
+            yield from _check_counters(name, before, now, passed_s)
 
 
-def _counters(name: str, before: Port, now: Port, seconds: float) -> Iterator[CheckResult]:
-    """Counters that went back were reset: nothing follows from those."""
-    grown = {key: now.counters[key] - old for key, old in before.counters.items() if key in now.counters}
-    for key in FATAL:
-        if grown.get(key, 0) > 0:
-            yield CheckResult(check="infiniband", severity=Severity.DEGRADED, remedy="look at the cable and the port",
-                         evidence=f"{name}: {key} rose by {grown[key]} since the baseline")  # fmt: skip
-    for key, rate in TELL.items():
-        if grown.get(key, 0) > rate * seconds:
-            yield CheckResult(check="infiniband", severity=Severity.NOTE,
-                         evidence=f"{name}: {key} rose by {grown[key]} in {seconds:.0f} s")  # fmt: skip
+def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iterator[CheckResult]:
+    """Yield the counters that rose too much. A counter that fell has been reset and is no evidence."""
+    rises = {
+        counter: now.counters[counter] - old for counter, old in before.counters.items() if counter in now.counters
+    }
+    for counter in DAMAGE_COUNTERS:
+        rise = rises.get(counter, 0)
+        if rise > 0:
+            yield _result(Severity.DEGRADED, f"{name}: {counter} rose by {rise} since the baseline", REMEDY)
+    for counter, max_rate in MAX_RATES_PER_S.items():
+        rise = rises.get(counter, 0)
+        if rise > max_rate * passed_s:
+            yield _result(Severity.NOTE, f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")
+
+
+def _result(severity: Severity, evidence: str, remedy: str = "") -> CheckResult:
+    return CheckResult(check="infiniband", severity=severity, evidence=evidence, remedy=remedy)

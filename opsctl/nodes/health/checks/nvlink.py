@@ -1,4 +1,4 @@
-"""Links between cards: those that were up must be up. Counters alone are told, never held against a node."""
+"""Check NVLink: links that were up must be up. Error counters alone are no evidence."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 
 
 def nvlink(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    if snapshot.smi is None or not (snapshot.links or check_input.prior.links):
+    prior = check_input.prior
+    if snapshot.smi is None or not (snapshot.links or prior.links):
         return
-    if snapshot.section("nvlink").code != 0:
-        yield CheckResult(
-            check="nvlink", severity=Severity.UNKNOWN, evidence=f"nvidia-smi nvlink {snapshot.section('nvlink').why}"
-        )
+    section = snapshot.section("nvlink")
+    if section.code != 0:
+        yield CheckResult(check="nvlink", severity=Severity.UNKNOWN, evidence=f"nvidia-smi nvlink {section.why}")
         return
     for gpu in snapshot.smi.gpus:
-        down = set(check_input.prior.links.get(gpu.uuid, ())) & set(snapshot.links_down.get(gpu.uuid, ()))
-        all_down = check_input.prior.links.get(gpu.uuid) and gpu.uuid in snapshot.links and not snapshot.links[gpu.uuid]
-        if down or all_down:
-            which = ", ".join(map(str, sorted(down))) or "all"
+        up_before = prior.links.get(gpu.uuid, ())
+        down = set(up_before) & set(snapshot.links_down.get(gpu.uuid, ()))
+        is_all_down = up_before and gpu.uuid in snapshot.links and not snapshot.links[gpu.uuid]
+        if down or is_all_down:
+            links = ", ".join(map(str, sorted(down))) or "all"
             yield CheckResult(
                 check="nvlink",
                 severity=Severity.DEGRADED,
                 gpu=gpu.uuid,
-                remedy="reset the GPUs, or reboot",
-                evidence=f"links that were up are down: {which}",
+                evidence=f"links that were up are down: {links}",
+                remedy="reset the GPUs, or reboot the node",
             )
-        before, now = check_input.prior.link_errors.get(gpu.uuid), snapshot.link_errors.get(gpu.uuid)
+        before, now = prior.link_errors.get(gpu.uuid), snapshot.link_errors.get(gpu.uuid)
         if before is not None and now is not None and now > before:
-            yield CheckResult(check="nvlink", severity=Severity.NOTE, gpu=gpu.uuid,
-                         evidence=f"{now - before} new link errors since the last look")  # fmt: skip
+            text = f"{now - before} new link errors since the last check"
+            yield CheckResult(check="nvlink", severity=Severity.NOTE, gpu=gpu.uuid, evidence=text)

@@ -1,4 +1,4 @@
-"""Without persistence mode the driver is unloaded when idle, and its counters with it."""
+"""Check persistence mode: without it an idle driver is unloaded and loses its error counters."""
 
 from __future__ import annotations
 
@@ -10,5 +10,9 @@ from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 def persistence(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     off = [gpu for gpu in (snapshot.smi.gpus if snapshot.smi else ()) if gpu.persistence is False]
     if off:
-        yield CheckResult(check="persistence", severity=Severity.NOTE, remedy="nvidia-smi -pm 1, as the administrator",
-                     evidence=f"off on {len(off)} GPUs: counters since the driver was loaded prove little")  # fmt: skip
+        yield CheckResult(
+            check="persistence",
+            severity=Severity.NOTE,
+            evidence=f"off on {len(off)} GPUs: an idle driver loses its error counters",
+            remedy="run nvidia-smi -pm 1 as administrator",
+        )

@@ -1,4 +1,4 @@
-"""Processes that hang in the kernel, and zombies."""
+"""Check for processes that hang in the kernel, and for zombies."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
+STATES = {"D": "in D state", "Z": "zombies"}
+MAX_NAMED_PROCESSES = 4
+
 
 def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     if snapshot.processes is None:
         yield CheckResult(check="processes", severity=Severity.UNKNOWN, evidence="/proc cannot be read")
         return
-    for state, name in (("D", "in D state"), ("Z", "zombies")):
-        old = [
-            process
-            for process in snapshot.processes
-            if process.state == state and process.age > check_input.site.stuck_seconds
-        ]
+    limit_s = check_input.site.stuck_seconds
+    for state, description in STATES.items():
+        old = [process for process in snapshot.processes if process.state == state and process.age_s > limit_s]
         if old:
-            some = ", ".join(f"{node_process.pid} ({node_process.name})" for node_process in old[:4])
-            # The state is of this moment, the age is of the process: it may only have been busy just now.
-            yield CheckResult(check="processes", severity=Severity.NOTE, evidence=f"{len(old)} {name}: {some}")
+            names = ", ".join(f"{process.pid} ({process.name})" for process in old[:MAX_NAMED_PROCESSES])
+            # Only a note: an old process may have entered the state a moment ago.
+            yield CheckResult(check="processes", severity=Severity.NOTE, evidence=f"{len(old)} {description}: {names}")

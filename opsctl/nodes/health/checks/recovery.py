@@ -1,10 +1,10 @@
-"""What the driver itself says that a card needs: the one field that replaces most others."""
+"""Check the recovery action that the driver requests for a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity
 
 ACTIONS = {
     "none": None,
@@ -17,21 +17,24 @@ ACTIONS = {
     "drain and reset": Severity.DEGRADED,
     "drain p2p": Severity.DEGRADED,
 }
-"""nvidia-smi's words, of several versions, for NVML's GPU recovery action."""
+"""Severity by the words of several nvidia-smi versions for NVML's GPU recovery action."""
 
 
 def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     for gpu in snapshot.smi.gpus if snapshot.smi else ():
         if gpu.maker != "nvidia":
             continue
-        word = (gpu.recovery or "").lower()
-        severity = ACTIONS.get(word)
+        action = (gpu.recovery or "").lower()
+        severity = ACTIONS.get(action)
         if severity is not None:
-            text = f"the driver asks for: {gpu.recovery}"
-            yield CheckResult(check="recovery", severity=severity, gpu=gpu.uuid, evidence=text, remedy="do as it asks")
+            text = f"the driver requests: {gpu.recovery}"
+            yield _result(gpu, severity, text, "carry out the requested action")
         elif gpu.reset_required:
-            yield CheckResult(check="recovery", severity=Severity.FAULTY, gpu=gpu.uuid, remedy="reset the GPU",
-                         evidence="the driver asks for a reset")  # fmt: skip
-        elif word not in ACTIONS and gpu.reset_required is None:
-            text = f"a word that is not known: {gpu.recovery!r}" if word else "this driver does not say"
-            yield CheckResult(check="recovery", severity=Severity.UNKNOWN, gpu=gpu.uuid, evidence=text)
+            yield _result(gpu, Severity.FAULTY, "the driver requests a reset", "reset the GPU")
+        elif action not in ACTIONS and gpu.reset_required is None:
+            text = f"unknown recovery action {gpu.recovery!r}" if action else "the driver reports no recovery action"
+            yield _result(gpu, Severity.UNKNOWN, text)
+
+
+def _result(gpu: Gpu, severity: Severity, evidence: str, remedy: str = "") -> CheckResult:
+    return CheckResult(check="recovery", severity=severity, gpu=gpu.uuid, evidence=evidence, remedy=remedy)

@@ -1,24 +1,31 @@
-"""Shared memory: there, large enough, and not full of what earlier jobs left."""
+"""Check shared memory (/dev/shm): large enough, and not full of files of earlier jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.units import format_size
+
+BYTES_PER_KIB = 1024
+BYTES_PER_GIB = 2**30
 
 
 def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    site = check_input.site
     if snapshot.shm_kb is None or snapshot.shm_percent is None:
-        yield CheckResult(
-            check="shm", severity=Severity.UNKNOWN, evidence=f"df {snapshot.section('shm').why or 'cannot be read'}"
-        )
+        yield _result(Severity.UNKNOWN, f"df {snapshot.section('shm').why or 'cannot be read'}")
         return
-    gib = snapshot.shm_kb / 2**20
-    if gib < check_input.site.shm_gib:
-        yield CheckResult(check="shm", severity=Severity.DEGRADED, remedy="mount it larger",
-                     evidence=f"{gib:.1f} GiB of shared memory, {check_input.site.shm_gib:g} wanted")  # fmt: skip
-    if snapshot.shm_percent > check_input.site.shm_percent:
-        # Under a job it is the job's to fill.
+    size_bytes, required_bytes = snapshot.shm_kb * BYTES_PER_KIB, site.shm_gib * BYTES_PER_GIB
+    if size_bytes < required_bytes:
+        text = f"{format_size(size_bytes)} of shared memory, required {format_size(required_bytes)}"
+        yield _result(Severity.DEGRADED, text, "remount /dev/shm with a larger size")
+    if snapshot.shm_percent > site.shm_percent:
+        # A running job may fill shared memory.
         severity = Severity.DEGRADED if check_input.busy is False else Severity.NOTE
-        yield CheckResult(check="shm", severity=severity, remedy="remove what earlier jobs left there",
-                     evidence=f"shared memory is {snapshot.shm_percent} % full")  # fmt: skip
+        text = f"shared memory is {snapshot.shm_percent} % full"
+        yield _result(severity, text, "remove files of earlier jobs from /dev/shm")
+
+
+def _result(severity: Severity, evidence: str, remedy: str = "") -> CheckResult:
+    return CheckResult(check="shm", severity=severity, evidence=evidence, remedy=remedy)

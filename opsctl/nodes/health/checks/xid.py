@@ -11,10 +11,13 @@ from pathlib import Path
 
 from opsctl.nodes.health.checks.recovery import ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
-from opsctl.nodes.health.nvidia_smi import bus_of
+from opsctl.nodes.health.nvidia_smi import normalize_bus
 
-LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
-CHANGED = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
+LOST_GPU = "fallen off the bus"
+MAX_LINE_CHARS = 120
+SECONDS_PER_HOUR = 3600
+XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
+RECOVERY_CHANGE = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
 TABLE = Path(__file__).parent.parent / "xid.toml"
 
 
@@ -40,27 +43,26 @@ class XidEvent:
 
 
 @cache
-def table() -> dict[int, XidRow]:
-    """xid.toml, by code."""
-    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]
-    return {
-        code: XidRow(code=code, meaning=row["meaning"], action=row["action"], drain=row["drain"], source=row["source"])
-        for row in rows
-        for code in row["codes"]
-    }
+def read_table() -> dict[int, XidRow]:
+    """Return the rows of xid.toml by code."""
+    rows: dict[int, XidRow] = {}
+    for fields in tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]:
+        for code in fields.pop("codes"):
+            rows[code] = XidRow(code=code, **fields)
+    return rows
 
 
 def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     if snapshot.kernel is None:
-        yield from _unread(snapshot)
+        yield from _report_unread_log(snapshot)
         return
-    for bus, events in events_by_card(snapshot, check_input).items():
-        gpus = snapshot.smi.gpus if snapshot.smi else ()
+    gpus = snapshot.smi.gpus if snapshot.smi else ()
+    for bus, events in group_events(snapshot, check_input).items():
         gpu = next((gpu for gpu in gpus if bus and gpu.bus == bus), None)
         for code in dict.fromkeys(event.code for event in events):
-            same = [event for event in events if event.code == code]
-            yield from _judge(same, gpu, bus, check_input)
-    if any("fallen off the bus" in line.text and "Xid" not in line.text for line in recent(snapshot, check_input)):
+            yield from _judge([event for event in events if event.code == code], gpu, bus, check_input)
+    lines = list_recent_lines(snapshot, check_input)
+    if any(LOST_GPU in line.text and "Xid" not in line.text for line in lines):
         yield CheckResult(
             check="xid",
             severity=Severity.FAULTY,
@@ -69,7 +71,7 @@ def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
         )
 
 
-def _unread(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
+def _report_unread_log(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
     gpus = snapshot.smi.gpus if snapshot.smi else ()
     if (snapshot.on_bus == 0 and not gpus) or snapshot.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
@@ -80,28 +82,28 @@ def _unread(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
         check="xid",
         severity=Severity.NOTE if is_covered else Severity.UNKNOWN,
         evidence=f"kernel log: {why}",
-        remedy="allow users to read it (kernel.dmesg_restrict=0), or run as root",
+        remedy="allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
     )
 
 
-def recent(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
+def list_recent_lines(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
     """Return the lines within `xid_hours` and since the node was put back into service."""
-    limit = check_input.site.xid_hours * 3600
+    limit_s = check_input.site.xid_hours * SECONDS_PER_HOUR
     if check_input.prior.cleared is not None:
-        limit = min(limit, (snapshot.at - check_input.prior.cleared).total_seconds())
-    return [line for line in snapshot.kernel or () if line.age is None or line.age <= limit]
+        limit_s = min(limit_s, (snapshot.at - check_input.prior.cleared).total_seconds())
+    return [line for line in snapshot.kernel or () if line.age_s is None or line.age_s <= limit_s]
 
 
-def events_by_card(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, list[XidEvent]]:
+def group_events(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, list[XidEvent]]:
     """Return the Xid lines by GPU, without lines before the driver last reported that no recovery is needed."""
     events: dict[str, list[XidEvent]] = {}
-    for line in recent(snapshot, check_input):
-        match = LINE.search(line.text)
+    for line in list_recent_lines(snapshot, check_input):
+        match = XID_LINE.search(line.text)
         if match is None:
             continue
-        bus, code, text = bus_of(match[1]), int(match[2]), match[3].strip()
-        changed = CHANGED.search(text) if code == 154 else None
-        if changed and changed[1].lower() == "none":
+        bus, code, text = normalize_bus(match[1]), int(match[2]), match[3].strip()
+        change = RECOVERY_CHANGE.search(text) if code == 154 else None
+        if change and change[1].lower() == "none":
             events.pop(bus, None)
             continue
         events.setdefault(bus, []).append(XidEvent(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
@@ -110,35 +112,42 @@ def events_by_card(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str,
 
 def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Iterator[CheckResult]:
     last = events[-1]
-    row = table().get(last.code)
+    row = read_table().get(last.code)
     times = f"{len(events)} x " if len(events) > 1 else ""
-    text = (
-        f"{times}Xid {last.code} ({row.meaning if row else 'not in the table'}) on {bus or 'a GPU'}: {last.line[:120]}"
-    )
-    severity = _severity(row, events, gpu, check_input)
+    meaning = row.meaning if row else "not in the table"
+    severity = _decide_severity(row, events, gpu, check_input)
     if severity is not None:
-        yield CheckResult(check="xid", severity=severity, gpu=gpu.uuid if gpu else "", evidence=text,
-                     remedy=row.action if row else "look it up: docs.nvidia.com/deploy/xid-errors")  # fmt: skip
+        yield CheckResult(
+            check="xid",
+            severity=severity,
+            gpu=gpu.uuid if gpu else "",
+            evidence=f"{times}Xid {last.code} ({meaning}) on {bus or 'a GPU'}: {last.line[:MAX_LINE_CHARS]}",
+            remedy=row.action if row else "read docs.nvidia.com/deploy/xid-errors",
+        )
 
 
-def _severity(row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, check_input: CheckInput) -> Severity | None:
-    drain = row.drain if row else "report"
+def _decide_severity(
+    row: XidRow | None, events: list[XidEvent], gpu: Gpu | None, check_input: CheckInput
+) -> Severity | None:
+    """Return the severity of events of one code on one GPU; None for no result. xid.toml explains the rules."""
     repeats = len(events) >= check_input.site.xid_repeats
-    needs_none = gpu is not None and (gpu.recovery or "").lower() == "none"
-    return {
-        "yes": Severity.NOTE if needs_none else Severity.FAULTY,
+    is_recovered = gpu is not None and (gpu.recovery or "").lower() == "none"
+    is_fatal = any(re.search(r"\bFatal\b", event.text) for event in events)
+    severities = {
+        "yes": Severity.NOTE if is_recovered else Severity.FAULTY,
         "yes-stays": Severity.FAULTY,
-        "after-job": Severity.NOTE if needs_none else Severity.DEGRADED,
+        "after-job": Severity.NOTE if is_recovered else Severity.DEGRADED,
         "repeat": Severity.DEGRADED if repeats else Severity.NOTE,
         "repeat-note": Severity.NOTE if repeats else None,
-        "if-fatal": Severity.FAULTY if any(re.search(r"\bFatal\b", event.text) for event in events) else Severity.NOTE,
-        "follow": _followed(events[-1].text, needs_none=needs_none),
+        "if-fatal": Severity.FAULTY if is_fatal else Severity.NOTE,
+        "follow": _decide_requested(events[-1].text, is_recovered=is_recovered),
         "report": Severity.NOTE,
-    }.get(drain)
+    }
+    return severities.get(row.drain if row else "report")
 
 
-def _followed(text: str, *, needs_none: bool) -> Severity | None:
+def _decide_requested(text: str, *, is_recovered: bool) -> Severity | None:
     """Return the severity of the action that an Xid 154 requests. An unknown action is a note."""
-    changed = CHANGED.search(text)
-    severity = ACTIONS.get(changed[1].lower()) if changed else None
-    return Severity.NOTE if severity is None or needs_none else severity
+    change = RECOVERY_CHANGE.search(text)
+    severity = ACTIONS.get(change[1].lower()) if change else None
+    return Severity.NOTE if severity is None or is_recovered else severity

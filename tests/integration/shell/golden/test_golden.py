@@ -1,6 +1,6 @@
-"""What Slurm and bash get, for a reviewer to read. It shows every change; other tests tell right from wrong.
+"""Rendered scripts for a reviewer to read. This test shows every change; other tests judge the scripts.
 
-After a change that is meant: `python tests/integration/shell/golden/test_golden.py` writes the files anew.
+After an intended change, `python tests/integration/shell/golden/test_golden.py` writes the files anew.
 """
 
 from pathlib import Path
@@ -16,8 +16,8 @@ EXAMPLES = HERE.parents[3] / "examples"
 SITE = parse(SiteSettings, {"root": "/scratch/trains", "slurm": {"partition": "gpu", "account": "llm"}}, "site.toml")
 
 
-def hostile() -> TrainSettings:
-    """Whatever may be hostile in a train that is valid."""
+def make_hostile_train() -> TrainSettings:
+    """Return a valid train whose settings are as hostile as possible."""
     return parse(
         TrainSettings,
         {
@@ -31,23 +31,25 @@ def hostile() -> TrainSettings:
     )
 
 
-def rendered() -> dict[str, str]:
-    trains = {"tiny-gpt": load_train(EXAMPLES / "tiny-gpt.toml"), "hostile": hostile()}
+def render_all() -> dict[str, str]:
+    trains = {"tiny-gpt": load_train(EXAMPLES / "tiny-gpt.toml"), "hostile": make_hostile_train()}
     files = {}
     for name, train in trains.items():
         spec = job_spec(train, SITE, after="1234" if name == "hostile" else "")
         run = RunDir(SITE.root_path / train.name)
         python, site_file = "/opt/opsctl/bin/python", Path("/etc/opsctl/site.toml")
-        made = make_plan(train, spec, run, nonce="0", python=python, site_file=site_file)
-        files |= {f"{name}.wrapper.slurm": made.wrapper, f"{name}.body.sh": made.body}
+        plan = make_plan(train, spec, run, nonce="0", python=python, site_file=site_file)
+        files |= {f"{name}.wrapper.slurm": plan.wrapper, f"{name}.body.sh": plan.body}
     return files
 
 
-@pytest.mark.parametrize(("name", "text"), rendered().items(), ids=rendered())
-def test_what_is_rendered_is_as_it_was_reviewed(name: str, text: str) -> None:
-    assert (HERE / name).read_text() == text, "if that is meant: python tests/integration/shell/golden/test_golden.py"
+@pytest.mark.parametrize(("name", "text"), render_all().items(), ids=render_all())
+def test_rendered_scripts_are_as_reviewed(name: str, text: str) -> None:
+    assert (HERE / name).read_text() == text, (
+        "for an intended change run: python tests/integration/shell/golden/test_golden.py"
+    )
 
 
 if __name__ == "__main__":
-    for file, content in rendered().items():
+    for file, content in render_all().items():
         (HERE / file).write_text(content)

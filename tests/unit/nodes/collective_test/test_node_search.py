@@ -1,4 +1,4 @@
-"""The search for the node that makes a test of all fail."""
+"""The search for the nodes that make a collective test fail."""
 
 import math
 
@@ -11,24 +11,24 @@ NODES = tuple(f"n{number:03}" for number in range(64))
 
 
 class Cluster:
-    """Nodes of which some are bad with anybody, and some pairs cannot talk to each other."""
+    """Nodes, of which some fail with every node, and some pairs fail together."""
 
     def __init__(self, bad=(), apart=()):
         self.bad, self.apart, self.rounds = set(bad), [set(pair) for pair in apart], 0
 
     def test(self, groups):
-        assert len({node for group in groups for node in group}) == sum(map(len, groups)), "a node is asked twice"
+        assert len({node for group in groups for node in group}) == sum(map(len, groups)), "a node is in two groups"
         self.rounds += 1
         return [not self.bad & set(group) and not any(pair <= set(group) for pair in self.apart) for group in groups]
 
 
-def test_all_that_pass_together_are_good_after_one_round():
+def test_passing_nodes_need_one_round():
     cluster = Cluster()
     assert search(NODES, cluster.test) == SearchResult(good=NODES)
     assert cluster.rounds == 1
 
 
-def test_one_bad_node_of_sixty_four_is_found_in_eight_rounds():
+def test_bad_node_of_64_is_found_in_eight_rounds():
     cluster = Cluster(bad=["n037"])
     result = search(NODES, cluster.test)
     assert (result.bad, result.apart, result.unsure) == (("n037",), (), ())
@@ -36,7 +36,7 @@ def test_one_bad_node_of_sixty_four_is_found_in_eight_rounds():
     assert cluster.rounds <= 2 + math.log2(64)
 
 
-def test_two_nodes_of_which_none_is_known_to_be_good_are_both_unsure():
+def test_two_failing_nodes_are_unsure():
     assert search(("a", "b"), Cluster(bad=["a"]).test) == SearchResult(unsure=("a", "b"))
 
 
@@ -45,19 +45,19 @@ def test_node_without_partner_is_listed_once():
     assert sorted(result.good) == ["a", "b"]
 
 
-def test_two_nodes_that_only_fail_together_are_no_bad_nodes():
+def test_pair_that_fails_only_together_is_not_bad():
     result = search(NODES, Cluster(apart=[("n003", "n060")]).test)
     assert (result.bad, result.apart) == ((), ((("n003",), ("n060",)),))
     assert len(result.good) == 64
 
 
-def test_neighbours_that_only_fail_together_are_told_as_a_pair():
+def test_failing_neighbours_are_reported_as_a_pair():
     result = search(NODES, Cluster(apart=[("n002", "n003")]).test)
     assert (result.bad, result.apart) == ((), ((("n002",), ("n003",)),))
 
 
 @given(count=st.integers(3, 40), data=st.data())
-def test_exactly_the_bad_nodes_are_found_while_two_and_more_are_good(count, data):
+def test_exactly_the_bad_nodes_are_found(count, data):
     nodes = NODES[:count]
     bad = data.draw(st.sets(st.sampled_from(nodes), max_size=count - 2))
     result = search(nodes, Cluster(bad=bad).test)
@@ -67,7 +67,7 @@ def test_exactly_the_bad_nodes_are_found_while_two_and_more_are_good(count, data
 
 
 @given(count=st.integers(4, 40), data=st.data())
-def test_a_link_that_is_down_costs_no_node(count, data):
+def test_broken_link_blames_no_node(count, data):
     nodes = NODES[:count]
     pair = data.draw(st.lists(st.sampled_from(nodes), min_size=2, max_size=2, unique=True))
     result = search(nodes, Cluster(apart=[pair]).test)

@@ -1,4 +1,4 @@
-"""Cards that amd-smi reports: the same checks, as far as it says as much."""
+"""GPUs that amd-smi reports: the same checks, for the values that amd-smi has."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Verdict
-from tests.support.made_nodes import corpus, said, seen, verdict
+from tests.support.made_nodes import judge_snapshot, list_results, make_snapshot, read_corpus
 
 FORMS = ("list", "static", "metric")
 UUIDS = tuple(f"67ff740f-{number}" for number in range(8))
 
 
-def printed(cards: int = 8, *, newer: bool = False, bad: dict[str, Any] | None = None) -> str:
-    """What the gathering script has printed of so many cards; of number 3 some values are others, by `form.key.key`."""
+def render_cards(cards: int = 8, *, newer: bool = False, bad: dict[str, Any] | None = None) -> str:
+    """Return the script's section for `cards` GPUs. `bad` changes values of GPU 3, by `form.key.key`."""
     text = ""
     for form in FORMS:
         rows = []
         for number in range(cards):
-            row = json.loads(corpus(f"amd-smi/made/{form}.json")) | {"gpu": number}
+            row = json.loads(read_corpus(f"amd-smi/made/{form}.json")) | {"gpu": number}
             if form == "list":
                 row |= {"uuid": UUIDS[number], "bdf": f"0000:{5 + number:02x}:00.0"}
             for path, value in (bad or {}).items() if number == 3 else ():
@@ -40,22 +40,22 @@ def _put(row: Any, keys: list[str], value: Any) -> None:
     row[keys[-1]] = value
 
 
-def node(text: str | tuple[int | str, str] | None = None, **more: Any) -> NodeSnapshot:
-    """A node without nvidia-smi."""
-    return seen(smi=(127, ""), amd=printed() if text is None else text, **more)
+def make_node(text: str | tuple[int | str, str] | None = None, **options: Any) -> NodeSnapshot:
+    """Return the snapshot of a node without nvidia-smi."""
+    return make_snapshot(smi=(127, ""), amd=render_cards() if text is None else text, **options)
 
 
-def judged(text: str | tuple[int | str, str] | None = None, **more: Any) -> Verdict:
-    return verdict(node(text), prior=NodeBaseline(uuids=UUIDS), **more)
+def judge_node(text: str | tuple[int | str, str] | None = None, **options: Any) -> Verdict:
+    return judge_snapshot(make_node(text), prior=NodeBaseline(uuids=UUIDS), **options)
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it(newer: bool) -> None:
-    verdict = judged(printed(newer=newer))
+def test_healthy_node_has_no_results(newer: bool) -> None:
+    verdict = judge_node(render_cards(newer=newer))
     assert (verdict.health, verdict.results) == (Health.HEALTHY, ())
-    smi = node(printed(newer=newer)).smi
+    smi = make_node(render_cards(newer=newer)).smi
     assert smi is not None
-    assert (smi.driver, smi.gpus[3].bus, smi.gpus[3].temperature, smi.gpus[3].slow_at) == (
+    assert (smi.driver, smi.gpus[3].bus, smi.gpus[3].temperature_c, smi.gpus[3].slowdown_c) == (
         "6.18.3",
         "0000:08:00",
         44,
@@ -63,57 +63,89 @@ def test_a_node_that_is_well_is_healthy_and_nothing_is_said_of_it(newer: bool) -
     )
 
 
-@pytest.mark.parametrize(("bad", "check", "severity", "evidence"), [
-    ({"metric.ecc.total_uncorrectable_count": 2, "metric.ecc_blocks.UMC.uncorrectable_count": 2}, "ecc", "degraded",
-     "2 uncorrectable DRAM errors since the driver was loaded"),
-    ({"metric.ecc.total_uncorrectable_count": 1}, "ecc", "faulty",
-     "1 uncorrectable SRAM errors since the driver was loaded"),
-    ({"metric.ecc.total_uncorrectable_count": 1, "metric.ecc_blocks": "N/A"}, "ecc", "degraded",
-     "1 uncorrectable DRAM errors since the driver was loaded"),
-    ({"static.ras.bad_page_threshold_exceeded": "True"}, "remapped_rows", "faulty", "more bad pages than are allowed"),
-    ({"metric.temperature.hotspot.value": 104}, "temperature", "degraded", "104 C, slows down at 100 C"),
-    ({"metric.pcie.width": 8}, "pcie", "degraded", "8 of 16 lanes under load"),
-])  # fmt: skip
-def test_a_fault_is_found(bad: dict[str, Any], check: str, severity: str, evidence: str) -> None:
-    verdict = judged(printed(bad=bad))
-    assert said(verdict, check) == [(severity, evidence)]
+@pytest.mark.parametrize(
+    ("bad", "check", "severity", "evidence"),
+    [
+        (
+            {"metric.ecc.total_uncorrectable_count": 2, "metric.ecc_blocks.UMC.uncorrectable_count": 2},
+            "ecc",
+            "degraded",
+            "2 uncorrectable DRAM errors since the driver was loaded",
+        ),
+        (
+            {"metric.ecc.total_uncorrectable_count": 1},
+            "ecc",
+            "faulty",
+            "1 uncorrectable SRAM errors since the driver was loaded",
+        ),
+        (
+            {"metric.ecc.total_uncorrectable_count": 1, "metric.ecc_blocks": "N/A"},
+            "ecc",
+            "degraded",
+            "1 uncorrectable DRAM errors since the driver was loaded",
+        ),
+        (
+            {"static.ras.bad_page_threshold_exceeded": "True"},
+            "remapped_rows",
+            "faulty",
+            "more bad pages than are allowed",
+        ),
+        ({"metric.temperature.hotspot.value": 104}, "temperature", "degraded", "104 C, slows down at 100 C"),
+        ({"metric.pcie.width": 8}, "pcie", "degraded", "8 of 16 lanes under load"),
+    ],
+)
+def test_fault_is_found(bad: dict[str, Any], check: str, severity: str, evidence: str) -> None:
+    verdict = judge_node(render_cards(bad=bad))
+    assert list_results(verdict, check) == [(severity, evidence)]
     assert verdict.health.value == severity
     assert verdict.evidence[0].gpu == UUIDS[3]
 
 
-def test_a_card_that_is_gone_is_missed() -> None:
-    assert said(judged(printed(7)), "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {UUIDS[7]}")]
+def test_missing_gpu_is_named() -> None:
+    assert list_results(judge_node(render_cards(7)), "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {UUIDS[7]}")]
 
 
-@pytest.mark.parametrize(("answer", "evidence"), [
-    ((1, "AMDSMI_STATUS_DRIVER_NOT_LOADED"), "amd-smi exit code 1: AMDSMI_STATUS_DRIVER_NOT_LOADED"),
-    (("late", ""), "amd-smi did not answer in time"),
-    ((0, "@list\n[]\n"), "amd-smi printed something that cannot be read"),
-    ((15, ""), "amd-smi exit code 15"),
-    ((127, ""), "nvidia-smi is not installed"),
-])  # fmt: skip
-def test_an_amd_smi_that_does_not_tell_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
-    verdict = judged(answer)
-    assert (verdict.health, said(verdict, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])
+@pytest.mark.parametrize(
+    ("answer", "evidence"),
+    [
+        ((1, "AMDSMI_STATUS_DRIVER_NOT_LOADED"), "amd-smi exit code 1: AMDSMI_STATUS_DRIVER_NOT_LOADED"),
+        (("late", ""), "amd-smi did not answer in time"),
+        ((0, "@list\n[]\n"), "amd-smi printed unreadable output"),
+        ((15, ""), "amd-smi exit code 15"),
+        ((127, ""), "nvidia-smi is not installed"),
+    ],
+)
+def test_failed_amd_smi_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
+    verdict = judge_node(answer)
+    assert (verdict.health, list_results(verdict, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])
 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    path=st.sampled_from(["metric.ecc", "metric.ecc.total_uncorrectable_count", "metric.temperature", "static.limit",
-                          "metric.pcie.width", "static.ras.bad_page_threshold_exceeded", "static.driver",
-                          "static.bus"]),
+    path=st.sampled_from(
+        [
+            "metric.ecc",
+            "metric.ecc.total_uncorrectable_count",
+            "metric.temperature",
+            "static.limit",
+            "metric.pcie.width",
+            "static.ras.bad_page_threshold_exceeded",
+            "static.driver",
+            "static.bus",
+        ]
+    ),
     value=st.sampled_from(["", "N/A", "???", None, [], {}, {"value": "N/A"}, {"value": None}, True, False]),
-)  # fmt: skip
-def test_a_value_that_is_not_said_is_never_evidence(path: str, value: object) -> None:
+)
+def test_missing_value_is_no_evidence(path: str, value: object) -> None:
     if path.endswith("exceeded") and value is True:
-        return  # that is said
-    assert judged(printed(bad={path: value})).evidence == []
+        return  # the value is a fault
+    assert judge_node(render_cards(bad={path: value})).evidence == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(cut=st.integers(0, 9000), noise=st.text(max_size=20))
-def test_what_is_cut_off_or_mixed_with_noise_breaks_nothing(cut: int, noise: str) -> None:
-    text = printed(2)
+def test_noise_raises_nothing(cut: int, noise: str) -> None:
+    text = render_cards(2)
     parse_amd(text[:cut] + noise)
     parse_amd(text[:cut] + noise + text[cut:])
     parse_amd(noise)

@@ -1,4 +1,4 @@
-"""Whatever the parsers are fed, they raise nothing, and no unknown becomes a drain."""
+"""The parsers raise nothing for any input, and an unknown never becomes a drain."""
 
 from __future__ import annotations
 
@@ -17,13 +17,43 @@ from opsctl.nodes.health.verdict import judge
 from opsctl.nodes.history import NodeRecord, update_record
 from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
-from tests.support.made_nodes import MARK, NOW, printed, smi, uuid
+from tests.support.made_nodes import MARK, NOW, gpu_uuid, render_answer, render_smi
 
-WORDS = st.sampled_from([
-    "<", ">", "&", "N/A", "[N/A]", "Yes", "No", "0", "-", "9" * 30, "٣", "\x00", "\n", "Xid", "NVRM: Xid (PCI:", "): ",
-    MARK, f"\n{MARK} begin smi 0\n", f"\n{MARK} err\n", f"\n{MARK} done\n", "<nvidia_smi_log>", "</nvidia_smi_log>",
-    "<gpu>", "</gpu>", "<uuid>", "{", "}", "[", '"name"', ":", "\ud800".encode("utf-8", "replace").decode(),
-])  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "<",
+        ">",
+        "&",
+        "N/A",
+        "[N/A]",
+        "Yes",
+        "No",
+        "0",
+        "-",
+        "9" * 30,
+        "٣",
+        "\x00",
+        "\n",
+        "Xid",
+        "NVRM: Xid (PCI:",
+        "): ",
+        MARK,
+        f"\n{MARK} begin smi 0\n",
+        f"\n{MARK} err\n",
+        f"\n{MARK} done\n",
+        "<nvidia_smi_log>",
+        "</nvidia_smi_log>",
+        "<gpu>",
+        "</gpu>",
+        "<uuid>",
+        "{",
+        "}",
+        "[",
+        '"name"',
+        ":",
+        "\ud800".encode("utf-8", "replace").decode(),
+    ]
+)
 ANY = st.one_of(st.text(max_size=60), st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=40).map("".join))
 SECTIONS = (
     "host",
@@ -41,13 +71,13 @@ SECTIONS = (
     "dcgm",
     "fio",
 )
-PRIOR = NodeBaseline(uuids=tuple(uuid(number) for number in range(8)), memory_kb=10**9, ports={}, at=NOW)
+PRIOR = NodeBaseline(uuids=tuple(gpu_uuid(number) for number in range(8)), memory_kb=10**9, ports={}, at=NOW)
 EXPECTS = HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
 
 
-def judged(answer: Answer):
-    snapshot = parse(answer, MARK, moment=NOW, answered=NOW + timedelta(seconds=1))
+def judge_answer(answer: Answer):
+    snapshot = parse(answer, MARK, sent_at=NOW, answered_at=NOW + timedelta(seconds=1))
     verdict = judge(snapshot, CheckInput(prior=PRIOR, busy=False, site=EXPECTS))
     update_record(NodeRecord(node="node001"), snapshot, verdict, baseline_hours=24)
     return verdict
@@ -60,14 +90,14 @@ def test_no_parser_raises(text):
         nvidia_smi.parse_smi,
         nvidia_smi.parse_links,
         nvidia_smi.parse_link_errors,
-        nvidia_smi.bus_of,
+        nvidia_smi.normalize_bus,
         host_output.parse_ports,
         host_output.parse_offset,
         host_output.parse_dcgm,
         host_output.parse_libraries,
-        host_output.settings,
-        host_output.digits,
-        host_output.decimal,
+        host_output.parse_settings,
+        host_output.parse_int,
+        host_output.parse_float,
         parse_fio,
     ):
         parser(text)
@@ -79,46 +109,80 @@ def test_no_parser_raises(text):
 @settings(max_examples=150, deadline=None)
 @given(text=ANY, code=st.one_of(st.none(), st.integers(0, 255)))
 @example(text=f"{MARK} begin smi 0\n<nvidia_smi_log><gpu></gpu></nvidia_smi_log>\n{MARK} begin smi 0\n", code=None)
-def test_noise_instead_of_an_answer_is_never_held_against_a_node(text, code):
-    verdict = judged(Answer(node="node001", by="ssh", code=code, out=text))
+def test_noise_instead_of_an_answer_is_unknown(text, code):
+    verdict = judge_answer(Answer(node="node001", by="ssh", code=code, out=text))
     assert verdict.health is Health.UNKNOWN
 
 
 @settings(max_examples=100, deadline=None)
 @given(cut=st.integers(0, 9000))
-def test_an_answer_that_is_cut_off_anywhere_is_never_held_against_a_node(cut):
-    verdict = judged(Answer(node="node001", by="ssh", code=None, out=printed()[:cut], problem="the connection ended"))
+def test_answer_that_is_cut_off_is_unknown(cut):
+    verdict = judge_answer(
+        Answer(node="node001", by="ssh", code=None, out=render_answer()[:cut], problem="the connection ended")
+    )
     assert verdict.health is Health.UNKNOWN
 
 
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(SECTIONS), text=ANY, code=st.sampled_from(["0", "1", "2", "9", "124", "127", "late", "x"]))
-def test_noise_in_a_single_answer_makes_no_evidence_of_cards(name, text, code):
+def test_noise_in_one_section_is_no_evidence_on_gpus(name, text, code):
     if name == "smi" and "<gpu>" in text:
-        return  # that is an answer
+        return  # the noise is an answer
     text = text.replace("GPU is lost", "").replace("fallen off the bus", "")
-    out = printed(smi=smi(), **{name: (code, text)}) if name != "smi" else printed(smi=(code, text))
-    verdict = judged(Answer(node="node001", by="ssh", code=0, out=out))
+    out = render_answer(smi=render_smi(), **{name: (code, text)}) if name != "smi" else render_answer(smi=(code, text))
+    verdict = judge_answer(Answer(node="node001", by="ssh", code=0, out=out))
     bad = {result.check for result in verdict.evidence} - {"xid", "memory", "shm", "dcgm", "infiniband"}
     assert bad == set()
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    name=st.sampled_from(["recovery", "sram", "dram", "pending", "failure", "temperature", "margin", "use", "width",
-                          "dram_fixed", "sram_ever", "persistence"]),
-    value=st.sampled_from(["", "N/A", "[N/A]", "Unknown Error", "[Unknown Error]", "[Not Supported]", "Not Supported",
-                           "Requested functionality has been deprecated", "???", "ERR!", "-", "Unknown"]),
-)  # fmt: skip
-def test_a_value_that_is_not_said_is_never_evidence(name, value):
-    verdict = judged(Answer(node="node001", by="ssh", code=0, out=printed(smi=smi(bad=3, **{name: value}))))
+    name=st.sampled_from(
+        [
+            "recovery",
+            "sram",
+            "dram",
+            "pending",
+            "failure",
+            "temperature",
+            "margin",
+            "use",
+            "width",
+            "dram_fixed",
+            "sram_ever",
+            "persistence",
+        ]
+    ),
+    value=st.sampled_from(
+        [
+            "",
+            "N/A",
+            "[N/A]",
+            "Unknown Error",
+            "[Unknown Error]",
+            "[Not Supported]",
+            "Not Supported",
+            "Requested functionality has been deprecated",
+            "???",
+            "ERR!",
+            "-",
+            "Unknown",
+        ]
+    ),
+)
+def test_missing_value_is_no_evidence(name, value):
+    verdict = judge_answer(
+        Answer(node="node001", by="ssh", code=0, out=render_answer(smi=render_smi(bad=3, **{name: value})))
+    )
     assert verdict.evidence == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=ANY, cut=st.integers(0, 3000), code=st.one_of(st.none(), st.integers(0, 255)))
 def test_no_unknown_becomes_a_drain(text, cut, code):
-    verdict = judged(Answer(node="node001", by="ssh", code=code, out=printed(smi=("late", text))[:cut] + text))
+    verdict = judge_answer(
+        Answer(node="node001", by="ssh", code=code, out=render_answer(smi=("late", text))[:cut] + text)
+    )
     plan = plan_drain([verdict], NODES, HealthSettings(), scores={"node001": 100.0})
     if not any(result.severity in {Severity.FAULTY, Severity.DEGRADED} for result in verdict.results):
         assert plan.steps == ()

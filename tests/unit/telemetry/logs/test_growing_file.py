@@ -1,4 +1,4 @@
-"""Growing files on disk, and what their lines say. `pytest tests/unit/telemetry/logs`"""
+"""Growing files on disk, and the fields of their lines. `pytest tests/unit/telemetry/logs`"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_only_what_is_new_is_read(log):
+def test_only_new_lines_are_read(log):
     reader = GrowingFile(log)
     append(log, b"one\n")
     assert list(reader.read()) == [b"one"]
@@ -36,7 +36,7 @@ def test_only_what_is_new_is_read(log):
     assert list(reader.read()) == []
 
 
-def test_a_line_without_an_end_is_kept_until_it_is_complete(log):
+def test_unfinished_line_waits_for_its_end(log):
     reader = GrowingFile(log)
     append(log, b"one\ntw")
     assert list(reader.read()) == [b"one"]
@@ -44,21 +44,21 @@ def test_a_line_without_an_end_is_kept_until_it_is_complete(log):
     assert list(reader.read()) == [b"two"]
 
 
-def test_a_line_without_an_end_can_be_given_up(log):
+def test_unfinished_line_can_be_taken(log):
     reader = GrowingFile(log)
     append(log, b"one\ntw")
     assert list(reader.read()) == [b"one"]
     assert (reader.rest(), reader.rest()) == ([b"tw"], [])
 
 
-def test_a_missing_file_is_waited_for(log):
+def test_missing_file_is_waited_for(log):
     reader = GrowingFile(log)
     assert list(reader.read()) == []
     append(log, b"one\n")
     assert list(reader.read()) == [b"one"]
 
 
-def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(log):
+def test_rotated_file_is_followed(log):
     reader = GrowingFile(log)
     append(log, b"one\n")
     assert list(reader.read()) == [b"one"]
@@ -68,7 +68,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(log):
     assert list(reader.read()) == [b"two", b"last words", b"three"]
 
 
-def test_a_file_that_is_gone_is_read_on_until_its_successor_comes(log):
+def test_moved_file_is_read_until_its_successor_exists(log):
     reader = GrowingFile(log)
     append(log, b"one\n")
     assert list(reader.read()) == [b"one"]
@@ -79,7 +79,7 @@ def test_a_file_that_is_gone_is_read_on_until_its_successor_comes(log):
     assert list(reader.read()) == [b"three"]
 
 
-def test_a_truncated_file_is_read_from_its_start(log):
+def test_truncated_file_is_read_from_its_start(log):
     reader = GrowingFile(log)
     append(log, b"one\ntwo\nthr")
     assert list(reader.read()) == [b"one", b"two"]
@@ -87,7 +87,7 @@ def test_a_truncated_file_is_read_from_its_start(log):
     assert list(reader.read()) == [b"new"]
 
 
-def test_a_later_reader_goes_on_behind_the_last_complete_line(log):
+def test_later_reader_continues_after_the_last_line(log):
     append(log, b"one\ntw")
     first = GrowingFile(log)
     assert list(first.read()) == [b"one"]
@@ -95,7 +95,7 @@ def test_a_later_reader_goes_on_behind_the_last_complete_line(log):
     assert list(GrowingFile(log, first.position).read()) == [b"two", b"three"]
 
 
-def test_a_later_reader_of_another_file_begins_at_its_start(log):
+def test_later_reader_of_another_file_begins_at_its_start(log):
     append(log, b"one\n")
     first = GrowingFile(log)
     list(first.read())
@@ -105,13 +105,13 @@ def test_a_later_reader_of_another_file_begins_at_its_start(log):
     assert list(GrowingFile(log, position).read()) == [b"first", b"second"]
 
 
-def test_binary_rubbish_is_read_as_it_is(log):
+def test_binary_content_is_read_unchanged(log):
     append(log, bytes(range(256)) + b"\n\xff\xfe\x00\n")
     before, _, after = bytes(range(256)).partition(b"\n")
     assert list(GrowingFile(log).read()) == [before, after, b"\xff\xfe\x00"]
 
 
-def test_a_dump_without_line_ends_does_not_fill_the_memory(log):
+def test_dump_without_line_ends_does_not_fill_the_memory(log):
     append(log, b"x" * (5 * MAX_LINE_BYTES))
     reader = GrowingFile(log)
     pieces = [*reader.read(), *reader.rest()]
@@ -119,16 +119,16 @@ def test_a_dump_without_line_ends_does_not_fill_the_memory(log):
     assert max(map(len, pieces)) <= 2 * MAX_LINE_BYTES
 
 
-def test_a_million_lines_are_read(log):
+def test_million_lines_are_read(log):
     log.write_bytes(b"".join(b"[node:1]: line %d\n" % n for n in range(1_000_000)))
     began = time.process_time()
     assert sum(1 for _ in GrowingFile(log).read()) == 1_000_000
     assert time.process_time() - began < 5
 
 
-def test_the_tail_of_a_huge_file_is_read_without_its_head(log):
+def test_tail_of_a_huge_file_skips_its_head(log):
     with log.open("wb") as file:
-        file.truncate(50 << 30)  # sparse: reading it all would take a minute
+        file.truncate(50 << 30)  # sparse: reading the whole file would take a minute
         file.seek(0, os.SEEK_END)
         file.write(b"\none\ntwo\nthree\n")
     began = time.process_time()
@@ -139,7 +139,7 @@ def test_the_tail_of_a_huge_file_is_read_without_its_head(log):
     assert list(reader.read()) == [b"four"]
 
 
-def test_a_file_that_may_not_be_read_is_said(tmp_path):
+def test_unreadable_file_is_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunDirError, match="file/log: Not a directory"):
         list(GrowingFile(tmp_path / "file" / "log").read())
@@ -149,7 +149,7 @@ TEXTS = st.lists(st.sampled_from([b"", b"a", b"bb", b"\xff\r", b"x" * 70_000]), 
 
 
 @given(lines=TEXTS, wanted=st.integers(0, 14), end=st.sampled_from([b"", b"\n"]))
-def test_the_tail_is_the_end_of_the_whole(tmp_path_factory, lines, wanted, end):
+def test_tail_is_the_end_of_the_whole(tmp_path_factory, lines, wanted, end):
     log = tmp_path_factory.mktemp("tail") / "log"
     log.write_bytes(b"\n".join(lines) + end)
     whole = GrowingFile(log)
@@ -159,17 +159,17 @@ def test_the_tail_is_the_end_of_the_whole(tmp_path_factory, lines, wanted, end):
 
 
 @given(lines=TEXTS, end=st.sampled_from([b"", b"\n"]))
-def test_backwards_is_the_reverse_of_forwards_and_tells_where_each_line_begins(tmp_path_factory, lines, end):
+def test_backwards_is_the_reverse_with_offsets(tmp_path_factory, lines, end):
     log = tmp_path_factory.mktemp("back") / "log"
     log.write_bytes(b"\n".join(lines) + end)
     data, reader = log.read_bytes(), GrowingFile(log)
-    found = list(backwards(log))
-    assert [line for _, line in found][::-1] == [*reader.read(), *reader.rest()]
-    assert all(data[at:].startswith(line) and (at == 0 or data[at - 1 : at] == b"\n") for at, line in found)
+    pairs = list(backwards(log))
+    assert [line for _, line in pairs][::-1] == [*reader.read(), *reader.rest()]
+    assert all(data[at:].startswith(line) and (at == 0 or data[at - 1 : at] == b"\n") for at, line in pairs)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60)))
-def test_it_does_not_matter_where_the_stream_is_cut(data, cuts):
+def test_position_of_a_cut_does_not_matter(data, cuts):
     buffer, lines = LineBuffer(), []
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for begin, end in pairwise(edges):
@@ -177,28 +177,28 @@ def test_it_does_not_matter_where_the_stream_is_cut(data, cuts):
     assert b"\n".join([*lines, buffer.rest()]) == data
 
 
-def test_the_prefix_says_who_said_it():
+def test_prefix_names_node_and_rank():
     assert read_line(b"[node-1.x:12]: a: b") == LogLine(node="node-1.x", rank=12, text=b"a: b")
 
 
 @pytest.mark.parametrize("line", [b"", b"[default7]: x", b"[2021-01-02 10:20:30] PULSE: x", b"x [a:1]: y", b"[a:b]: x"])
-def test_a_line_without_the_prefix_is_text(line):
+def test_line_without_a_prefix_is_text(line):
     assert read_line(line) == LogLine(node=None, rank=None, text=line)
 
 
-def test_times_are_found_in_any_of_their_forms():
+def test_times_are_recognized_in_all_forms():
     assert time_of(b"[2021-01-02 10:20:30] PULSE: x") == b"2021-01-02 10:20:30"
     assert time_of(b"[node:1]: saved, datetime: 2021-01-02T10:20:30+00:00") == b"2021-01-02 10:20:30"
     assert time_of(b"[node:1]: iteration 3/ 4 |") is None
 
 
-def test_pulse_lines_stand_before_the_first_main_line_that_is_later():
+def test_pulse_lines_precede_later_main_lines():
     main = [b"a", b"10:00 2021-01-01 10:00:00", b"b", b"12:00 2021-01-01 12:00:00", b"c"]
     pulse = [b"[2021-01-01 %d:00:00] PULSE: x" % hour for hour in (11, 12, 13)]
     assert list(merge(main, pulse)) == [main[0], main[1], main[2], pulse[0], main[3], main[4], pulse[1], pulse[2]]
 
 
-def test_without_times_in_the_main_log_the_pulse_lines_come_last():
+def test_pulse_lines_come_last_without_times():
     assert list(merge([b"a", b"b"], [b"[2021-01-01 10:00:00] PULSE: x"]))[2:] == [b"[2021-01-01 10:00:00] PULSE: x"]
 
 
@@ -223,7 +223,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize(("line", "shown"), HARMFUL.items())
-def test_a_line_does_nothing_to_a_terminal_but_colour_it(line, shown):
+def test_line_cannot_control_the_terminal(line, shown):
     assert for_terminal(line) == shown
 
 
@@ -247,6 +247,6 @@ ESCAPES = [
 
 
 @given(st.lists(st.sampled_from(ESCAPES)).map(b"".join))
-def test_no_mixture_of_escapes_gets_through(line):
+def test_escape_mixtures_are_removed(line):
     shown = re.sub(r"\x1b\[[0-?]*m", "", for_terminal(line))
     assert re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", shown) is None

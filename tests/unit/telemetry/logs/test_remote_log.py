@@ -1,4 +1,4 @@
-"""A log behind a real web server on loopback that knows ranges, or does not, or fails."""
+"""A log behind a real web server on loopback, with and without ranges, and with failures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opsctl.telemetry.logs.remote_log import MAX_TRIES, RemoteLog, connect
 
 
 @dataclass
-class Clock:
-    """Does not wait; remembers for how long it should have."""
+class FakeClock:
+    """A clock that does not wait and records the requested waits."""
 
     slept: list[float] = field(default_factory=list)
-    happens: list[Callable[[], object]] = field(default_factory=list)
+    changes: list[Callable[[], object]] = field(default_factory=list)
 
     def now(self) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,16 +31,16 @@ class Clock:
         return sum(self.slept)
 
     def sleep(self, seconds: float) -> None:
-        """What `happens` comes with the verb's own waits; after the last one comes Ctrl-C."""
+        """Run the next change at every wait of 5 s, as the command waits; raise Ctrl-C after the last change."""
         self.slept.append(seconds)
         if seconds == 5:
-            if not self.happens:
+            if not self.changes:
                 raise KeyboardInterrupt
-            self.happens.pop(0)()
+            self.changes.pop(0)()
 
 
-class Site:
-    """What the server has and how it behaves."""
+class FakeServer:
+    """The content of the server and its behaviour."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -88,12 +88,12 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+def site() -> FakeServer:
+    return FakeServer()
 
 
 @pytest.fixture
-def url(site: Site) -> Iterator[str]:
+def url(site: FakeServer) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -112,12 +112,12 @@ def url(site: Site) -> Iterator[str]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def log(url: str, clock: Clock) -> Iterator[RemoteLog]:
+def log(url: str, clock: FakeClock) -> Iterator[RemoteLog]:
     remote = connect(url, clock)
     yield remote
     remote.client.close()
@@ -126,7 +126,7 @@ def log(url: str, clock: Clock) -> Iterator[RemoteLog]:
 LONG = b"".join(b"line %d of many\n" % n for n in range(20_000))
 
 
-def test_only_what_is_new_is_read_and_sent(site, log):
+def test_only_new_bytes_are_sent(site, log):
     site.data = LONG
     assert list(log.read()) == LONG.splitlines()
     sent = site.sent
@@ -138,7 +138,7 @@ def test_only_what_is_new_is_read_and_sent(site, log):
     assert list(log.read()) == []
 
 
-def test_a_server_without_ranges_is_skipped_through(site, log):
+def test_bytes_already_read_are_skipped_without_ranges(site, log):
     site.data, site.knows_ranges = LONG, False
     assert list(log.read()) == LONG.splitlines()
     site.data += b"new\n"
@@ -146,7 +146,7 @@ def test_a_server_without_ranges_is_skipped_through(site, log):
     assert list(log.read()) == []
 
 
-def test_what_has_not_changed_is_not_sent_again(site, log):
+def test_unchanged_log_is_not_sent_again(site, log):
     site.data, site.etag, site.knows_ranges = LONG, '"1"', False
     assert list(log.read()) == LONG.splitlines()
     sent = site.sent
@@ -156,7 +156,7 @@ def test_what_has_not_changed_is_not_sent_again(site, log):
     assert list(log.read()) == [b"new"]
 
 
-def test_a_weak_etag_is_not_trusted(site, log):
+def test_weak_etag_is_not_trusted(site, log):
     site.data, site.etag = b"one\n", 'W/"1"'
     assert list(log.read()) == [b"one"]
     site.data += b"two\n"
@@ -164,25 +164,25 @@ def test_a_weak_etag_is_not_trusted(site, log):
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
-def test_a_dropped_connection_is_resumed_where_it_broke(site, log, clock, knows_ranges):
+def test_dropped_connection_is_resumed(site, log, clock, knows_ranges):
     site.data, site.drop_after, site.knows_ranges = LONG, [60_001, 100_000, 150_003], knows_ranges
     assert list(log.read()) == LONG.splitlines()
     assert clock.slept == [1, 1, 1]
 
 
-def test_many_drops_are_survived_as_long_as_there_is_progress(site, log):
+def test_many_drops_are_survived_with_progress(site, log):
     site.data, site.drop_after = LONG, [10_000] * 30
     assert list(log.read()) == LONG.splitlines()
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-def test_a_failure_that_may_pass_is_tried_again_with_growing_waits(site, log, clock, code):
+def test_temporary_failure_is_retried_with_growing_waits(site, log, clock, code):
     site.data, site.failures = b"one\n", [code] * 4
     assert list(log.read()) == [b"one"]
     assert clock.slept == [0.5, 1, 2, 4]
 
 
-def test_the_server_says_how_long_to_wait_within_reason(site, log, clock):
+def test_retry_after_is_followed_within_a_limit(site, log, clock):
     site.data, site.failures, site.retry_after = b"one\n", [429], "17"
     assert list(log.read()) == [b"one"]
     site.failures, site.retry_after = [503], "86400"
@@ -190,7 +190,7 @@ def test_the_server_says_how_long_to_wait_within_reason(site, log, clock):
     assert clock.slept == [17, 60]
 
 
-def test_a_server_that_goes_on_failing_is_given_up_and_can_be_tried_later(site, log, url):
+def test_lasting_failure_ends_and_may_be_retried(site, log, url):
     site.data = b"one\n"
     assert list(log.read()) == [b"one"]
     site.data, site.failures = b"one\ntwo\n", [503] * MAX_TRIES
@@ -200,21 +200,21 @@ def test_a_server_that_goes_on_failing_is_given_up_and_can_be_tried_later(site, 
     assert list(log.read()) == [b"two"]
 
 
-def test_a_server_that_is_not_there_is_given_up(clock):
+def test_missing_server_is_given_up(clock):
     log = connect("http://127.0.0.1:9/log", clock)
     with pytest.raises(OpsctlError, match=r"^http://127\.0\.0\.1:9/log: no answer after 6 tries: .*refused"):
         list(log.read())
 
 
 @pytest.mark.parametrize(("code", "words"), [(404, "404 Not Found"), (403, "403 Forbidden"), (401, "401 Unauthorized")])
-def test_a_refusal_is_said_at_once(site, log, url, code, words):
+def test_refusal_is_reported_at_once(site, log, url, code, words):
     site.failures = [code]
     with pytest.raises(OpsctlError) as caught:
         list(log.read())
     assert (caught.value.message, log.clock.slept) == (f"{url}: {words}", [])
 
 
-def test_secrets_in_the_address_are_not_in_the_message(site, url, clock):
+def test_secrets_of_the_address_are_not_in_the_message(site, url, clock):
     site.failures = [404]
     log = connect(url.replace("http://", "http://me:secret@") + "?token=hidden#part", clock)
     with pytest.raises(OpsctlError) as caught:
@@ -224,7 +224,7 @@ def test_secrets_in_the_address_are_not_in_the_message(site, url, clock):
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
 @pytest.mark.parametrize("new", [b"", b"x\n", b"another log\n" * 3, b"another log\n" * 50_000])
-def test_a_log_that_was_replaced_is_read_from_its_start(site, log, new, knows_ranges):
+def test_replaced_log_is_read_from_its_start(site, log, new, knows_ranges):
     site.data, site.knows_ranges = LONG, knows_ranges
     assert list(log.read()) == LONG.splitlines()
     site.data = new
@@ -233,7 +233,7 @@ def test_a_log_that_was_replaced_is_read_from_its_start(site, log, new, knows_ra
     assert list(log.read()) == [b"more"]
 
 
-def test_an_empty_log_is_waited_for(site, log):
+def test_empty_log_is_waited_for(site, log):
     assert (log.tail(5), list(log.read())) == ([], [])
     site.data = b"one\n"
     assert list(log.read()) == [b"one"]
@@ -241,7 +241,7 @@ def test_an_empty_log_is_waited_for(site, log):
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
 @pytest.mark.parametrize("lines", [0, 1, 7, 20_000, 30_000])
-def test_the_tail_is_the_end_of_the_whole_and_reading_goes_on_behind_it(site, log, lines, knows_ranges):
+def test_tail_is_the_end_and_reading_continues(site, log, lines, knows_ranges):
     site.data, site.knows_ranges = LONG + b"half", knows_ranges
     whole = LONG.splitlines()
     assert log.tail(lines) == whole[len(whole) - min(lines, len(whole)) :]
@@ -249,37 +249,37 @@ def test_the_tail_is_the_end_of_the_whole_and_reading_goes_on_behind_it(site, lo
     assert list(log.read()) == [b"half and half"]
 
 
-def test_the_tail_of_a_long_log_does_not_fetch_its_head(site, log):
+def test_tail_of_a_long_log_skips_its_head(site, log):
     site.data = LONG * 20
     assert log.tail(10) == LONG.splitlines()[-10:]
     assert site.sent < 100_000
 
 
-def test_the_tail_of_very_long_lines_is_found(site, log):
+def test_tail_of_very_long_lines_is_found(site, log):
     site.data = b"".join(b"%d" % n * 100_000 + b"\n" for n in range(9))
     assert log.tail(3) == site.data.splitlines()[-3:]
 
 
-def test_a_connection_dropped_in_the_tail_is_resumed(site, log):
+def test_connection_dropped_in_the_tail_is_resumed(site, log):
     site.data, site.drop_after = LONG, [1000, 2000]
     assert log.tail(3000) == LONG.splitlines()[-3000:]
 
 
-def test_the_log_is_asked_for_uncompressed(site, log):
+def test_log_is_requested_uncompressed(site, log):
     list(log.read())
     assert site.requests[0]["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize("url", ["", "x", "ftp://host/log", "/main_log.txt", "http://", "file:///etc/passwd", "\0"])
-def test_what_is_no_address_is_refused(url, clock):
+def test_invalid_address_is_refused(url, clock):
     with pytest.raises(InputError) as caught:
         connect(url, clock)
     assert caught.value.message == "--from: needs an address that starts with http:// or https://"
 
 
-def test_the_verb_follows_an_address_and_tells_once_of_a_server_that_is_away(site, url, clock):
+def test_follow_reports_a_missing_server_once(site, url, clock):
     site.data = LONG
-    clock.happens = [
+    clock.changes = [
         lambda: setattr(site, "failures", [404]),
         lambda: setattr(site, "failures", [404]),
         lambda: setattr(site, "data", LONG + b"new\n"),
@@ -287,10 +287,10 @@ def test_the_verb_follows_an_address_and_tells_once_of_a_server_that_is_away(sit
     result = CliRunner().invoke(logs, ["--from", url, "-n", "1", "-f"], obj=SimpleNamespace(clock=clock))
     assert result.stdout == "line 19999 of many\nnew\n"
     assert result.stderr.startswith(f"opsctl: {url}: 404 Not Found; trying again\n")
-    assert result.stderr.count("404 Not Found") == 1  # a port may have a 404 in it
+    assert result.stderr.count("404 Not Found") == 1  # the port may contain 404
 
 
-def test_the_verb_does_not_wait_for_an_address_that_was_never_there(site, url, clock):
+def test_follow_does_not_wait_for_an_unknown_address(site, url, clock):
     site.failures = [404]
     result = CliRunner().invoke(logs, ["--from", url, "-f"], obj=SimpleNamespace(clock=clock))
     assert isinstance(result.exception, OpsctlError)

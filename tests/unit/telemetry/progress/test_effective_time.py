@@ -1,4 +1,4 @@
-"""Where the time of a train went. `pytest tests/unit/report`"""
+"""Shares of a train's time by cause. `pytest tests/unit/report`"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opsctl.guard.outcome import Outcome
 from opsctl.report.contents import Report
 from opsctl.state.journal import EventKind
 from opsctl.telemetry.progress.effective_time import Bucket
-from tests.support.made_reports import BEGIN, Train, rough
+from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 
 def spent(report: Report) -> dict[str, float]:
@@ -19,15 +19,20 @@ def spent(report: Report) -> dict[str, float]:
 
 
 ROUGH = {
-    "queue": 660, "start-up": 240, "training": 1500, "done twice": 500, "checkpoints": 70, "hang until noticed": 300,
+    "queue": 660,
+    "start-up": 240,
+    "training": 1500,
+    "done twice": 500,
+    "checkpoints": 70,
+    "hang until noticed": 300,
     "slow steps": 50,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("stamps", [True, False])
 def test_every_second_of_a_rough_train_has_a_cause(tmp_path: Path, stamps: bool) -> None:
-    train = rough(tmp_path, stamps=stamps)
-    if not stamps:  # then it counts when the ranks last spoke
+    train = make_rough_train(tmp_path, stamps=stamps)
+    if not stamps:  # the last output of the ranks counts instead
         log = train.run.attempt_logs("7_1.0") / "node001-3.log"
         log.parent.mkdir(parents=True)
         log.touch()
@@ -38,13 +43,13 @@ def test_every_second_of_a_rough_train_has_a_cause(tmp_path: Path, stamps: bool)
 
 
 def test_ratio_with_and_without_the_queue(tmp_path: Path) -> None:
-    report = rough(tmp_path).report(99999)
+    report = make_rough_train(tmp_path).report(99999)
     assert report.ettr == pytest.approx(1500 / 3320)
     assert report.ettr_without_queue == pytest.approx(1500 / 2660)
 
 
 def test_attempts_have_steps_end_and_losses(tmp_path: Path) -> None:
-    first, second = rough(tmp_path).report(99999).attempts
+    first, second = make_rough_train(tmp_path).report(99999).attempts
     assert (first.attempt, first.outcome, first.first_step, first.last_step) == ("7_1.0", "node-failed", 1, 100)
     assert (second.attempt, second.outcome, second.first_step, second.last_step) == ("7_2.0", "finished", 51, 150)
     assert first.buckets[Bucket.HANG] == pytest.approx(300)
@@ -53,19 +58,19 @@ def test_attempts_have_steps_end_and_losses(tmp_path: Path) -> None:
 
 
 def test_figures_of_the_run_are_medians_and_the_newest(tmp_path: Path) -> None:
-    report = rough(tmp_path).report(99999)
+    report = make_rough_train(tmp_path).report(99999)
     assert (report.step, report.last_step, report.tokens, report.samples) == (150, 150, 150 * 2048, 150 * 16)
     assert (report.step_s, report.tflops) == (10.0, 140.0)
     assert report.loss[-1].step == 150
 
 
 def test_since_cuts_the_window_but_not_the_history(tmp_path: Path) -> None:
-    report = rough(tmp_path).report(99999, since=2120)  # the second attempt's start
+    report = make_rough_train(tmp_path).report(99999, since=2120)  # the second attempt's start
     assert spent(report) == {"start-up": 120, "training": 500, "done twice": 500, "slow steps": 50, "checkpoints": 30}
     assert [attempt.attempt for attempt in report.attempts] == ["7_2.0"]
 
 
-def test_held_queued_and_nothing_queued_are_three_things(tmp_path: Path) -> None:
+def test_held_queued_and_nothing_queued_differ(tmp_path: Path) -> None:
     train = Train(tmp_path)
     train.submit(0, tasks=2)
     train.start(0, "7_1.0")

@@ -16,11 +16,20 @@ from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration,
 CORPUS = Path(__file__).parents[3] / "corpus" / "logs"
 
 
-def test_the_13b_line_is_read_with_milliseconds_turned_into_seconds():
+def test_13b_line_is_read_in_seconds():
     assert parse((CORPUS / "tr1-13b.txt").read_text().splitlines()[0]) == Iteration(
-        step=29020, last=311541, consumed_samples=10698064, step_s=22.3066, lr=9.85e-05, global_batch=1024,
-        loss=2.775923, grad_norm=0.0, loss_scale=32768.0, skipped=0, nans=0,
-    )  # fmt: skip
+        step=29020,
+        last=311541,
+        consumed_samples=10698064,
+        step_s=22.3066,
+        lr=9.85e-05,
+        global_batch=1024,
+        loss=2.775923,
+        grad_norm=0.0,
+        loss_scale=32768.0,
+        skipped=0,
+        nans=0,
+    )
 
 
 def test_line_in_the_docs_is_read(capsys):
@@ -30,51 +39,66 @@ def test_line_in_the_docs_is_read(capsys):
     assert parse(capsys.readouterr().out) == Iteration(step=7, last=100, consumed_samples=56, step_s=0.25, loss=2.5)
 
 
-def test_the_176b_line_is_read_with_tokens_and_throughput():
+def test_176b_line_is_read_with_tokens_and_throughput():
     assert parse((CORPUS / "tr11-176b.txt").read_text().splitlines()[0]) == Iteration(
-        step=2, last=95367, consumed_samples=4096, tokens=8388608, step_s=769.99, lr=3.787e-06, global_batch=2048,
-        loss=63.84045, grad_norm=15906.21, loss_scale=4096.0, skipped=0, nans=0, samples_per_s=2.66, tflops=108.47,
-    )  # fmt: skip
-
-
-def test_every_line_of_the_corpus_is_an_iteration_with_a_loss():
-    lines = [line for path in CORPUS.glob("*.txt") for line in path.read_text().splitlines()]
-    read = [parse(line) for line in lines]
-    assert all(
-        iteration is not None and iteration.loss is not None and iteration.step_s is not None for iteration in read
+        step=2,
+        last=95367,
+        consumed_samples=4096,
+        tokens=8388608,
+        step_s=769.99,
+        lr=3.787e-06,
+        global_batch=2048,
+        loss=63.84045,
+        grad_norm=15906.21,
+        loss_scale=4096.0,
+        skipped=0,
+        nans=0,
+        samples_per_s=2.66,
+        tflops=108.47,
     )
-    assert len(read) >= 7
+
+
+def test_corpus_lines_have_a_loss_and_a_step_time():
+    lines = []
+    for path in CORPUS.glob("*.txt"):
+        lines += path.read_text().splitlines()
+    iterations = [parse(line) for line in lines]
+    assert all(
+        iteration is not None and iteration.loss is not None and iteration.step_s is not None
+        for iteration in iterations
+    )
+    assert len(iterations) >= 7
 
 
 PREFIXES = ["", "[default7]: ", "[node-1:12]: ", " [2024-05-01 10:00:00] ", "12: \x1b[0m", "é "]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_any_prefix_of_a_line_is_skipped(prefix):
+def test_prefix_of_a_line_is_skipped(prefix):
     assert parse(f"{prefix}iteration 7/ 10 | lm loss: 1.5 |") == Iteration(step=7, last=10, loss=1.5)
 
 
-def test_nan_and_inf_are_what_the_line_says():
+def test_nan_and_infinity_are_read():
     iteration = parse("iteration 7/ 10 | lm loss: NaN | grad norm: inf | loss scale: -inf |")
     assert iteration is not None
     assert math.isnan(iteration.loss or 0)
     assert (iteration.grad_norm, iteration.loss_scale) == (math.inf, -math.inf)
 
 
-def test_a_value_that_is_no_number_is_missing():
+def test_invalid_value_is_missing():
     iteration = parse(
         "iteration 7/ 10 | lm loss: ? | consumed samples: inf | global batch size: nan | grad norm | : 3 |"
     )
     assert iteration == Iteration(step=7, last=10)
 
 
-def test_a_line_that_was_cut_off_says_what_it_says():
+def test_truncated_line_is_read():
     assert parse("iteration 7/ 10 | elapsed time per iteration (ms): 500.0 | lm lo") == Iteration(
         step=7, last=10, step_s=0.5
     )
 
 
-def test_a_line_without_the_last_step_counts_if_it_tells_a_time():
+def test_line_without_the_last_step_needs_a_time():
     assert parse("iteration 7 | elapsed time per iteration (s): 2 |") == Iteration(step=7, step_s=2.0)
 
 
@@ -94,7 +118,7 @@ def test_other_lines_are_no_iterations(line):
 
 
 @given(st.text())
-def test_no_line_makes_it_raise(text):
+def test_no_line_raises(text):
     parse(text)
 
 
@@ -105,11 +129,11 @@ FIELDS = st.lists(st.tuples(st.sampled_from(NAMES), st.text("0123456789.eE+-naif
 
 
 @given(st.text(), st.text("0123456789", min_size=1), FIELDS)
-def test_no_values_make_it_raise(prefix, step, fields):
+def test_no_values_raise(prefix, step, fields):
     parse(f"{prefix}iteration {step}/ {step} |" + "|".join(f"{name}:{value}" for name, value in fields))
 
 
-def test_the_newest_iteration_of_a_huge_log_is_found_at_once(tmp_path):
+def test_last_iteration_of_a_huge_log_is_found_at_once(tmp_path):
     log = tmp_path / "main_log.txt"
     with log.open("w") as file:
         file.writelines(f"[node:7]:  iteration {n}/ 2000000 | lm loss: {n}.5 |\n" for n in range(1_000_000))
@@ -121,18 +145,18 @@ def test_the_newest_iteration_of_a_huge_log_is_found_at_once(tmp_path):
     assert iteration == Iteration(step=999999, last=2000000, loss=999999.5)
 
 
-def test_the_recent_iterations_come_oldest_first(tmp_path):
+def test_recent_iterations_are_oldest_first(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"iteration {n}/ 9 |\nnoise\n" for n in range(9)))
     assert [recent_iteration.step for recent_iteration in recent_iterations(log, 3)] == [6, 7, 8]
 
 
-def test_a_log_that_is_missing_empty_or_a_directory_has_no_iteration(tmp_path):
+def test_missing_or_empty_log_has_no_iteration(tmp_path):
     (tmp_path / "empty").touch()
     assert [last_iteration(tmp_path / name) for name in ("missing", "empty", ".")] == [None, None, None]
 
 
-def test_the_search_gives_up_far_from_the_end(tmp_path):
+def test_search_is_limited_to_the_end(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"iteration 1/ 9 |\n" + b"noise" * 200 + b"\n")
     with log.open("r+b") as file:
@@ -142,10 +166,10 @@ def test_the_search_gives_up_far_from_the_end(tmp_path):
     assert time.process_time() - began < 3
 
 
-def test_a_slow_step_after_a_save_does_not_change_the_usual_one():
+def test_slow_step_does_not_change_the_median():
     times = [2.0, 2.0, 600.0, 2.0, math.nan, None, 0.0]
-    assert median_step_s([Iteration(step=n, step_s=each) for n, each in enumerate(times)]) == 2.0
+    assert median_step_s([Iteration(step=n, step_s=seconds) for n, seconds in enumerate(times)]) == 2.0
 
 
-def test_without_any_time_there_is_no_usual_step():
+def test_median_needs_a_time():
     assert median_step_s([Iteration(step=1)]) is None

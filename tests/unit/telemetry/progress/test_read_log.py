@@ -1,4 +1,4 @@
-"""Whatever a log holds, reading it tells what is in it and no more. `pytest tests/unit/report`"""
+"""Any log is read without an error. `pytest tests/unit/report`"""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from opsctl.telemetry.progress import read_log
 from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.telemetry.progress.read_log import read_summary
-from tests.support.made_reports import rough
+from tests.support.made_reports import make_rough_train
 
 ITERATION = " iteration {:8d}/ 1000 | elapsed time per iteration (ms): 10.5 | lm loss: 2.0E+00 | loss scale: 4096.0 |"
-SAID = [
+MESSAGES = [
     b"saving checkpoint at iteration      30 to /c",
     b"time (ms) | save-checkpoint: 57514.53",
     b"[exiting program after 1190.03 minutes] datetime: 2021-08-08 01:00:51",
@@ -33,16 +33,16 @@ SAID = [
 ]
 LINES = (
     st.integers(1, 40).map(lambda step: ITERATION.format(step).encode())
-    | st.sampled_from(SAID)
+    | st.sampled_from(MESSAGES)
     | st.binary(max_size=80)
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(lines=st.lists(LINES, max_size=30), cuts=st.none() | st.lists(st.integers(0, 4000), max_size=4).map(sorted))
-def test_whatever_a_log_holds_is_read(lines: list[bytes], cuts: list[int] | None) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        log = Path(place) / "log"
+def test_any_log_is_read(lines: list[bytes], cuts: list[int] | None) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
         log.write_bytes(b"\n".join(lines))
         summary = read_summary(log, cuts)
     assert cuts is None or len(summary.parts) == len(cuts) + 1
@@ -55,10 +55,10 @@ JOBS = parse_sacct("JobID|State|Start|End\n1|FAILED|1628380000|1628380800\n2|COM
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(LINES, max_size=30), jobs=st.none() | st.just(JOBS))
-def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[JobRun] | None) -> None:
+def test_report_of_any_log_adds_up(lines: list[bytes], jobs: list[JobRun] | None) -> None:
     now = datetime(2021, 8, 8, 2, tzinfo=UTC)
-    with tempfile.TemporaryDirectory() as place:
-        log = Path(place) / "log"
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
         log.write_bytes(b"\n".join([*lines, ITERATION.format(41).encode()]))
         report = report_log(log, jobs, now)
     assert sum(report.buckets.values()) == pytest.approx(report.wall_s)
@@ -70,8 +70,8 @@ def test_whatever_a_log_holds_its_report_adds_up(lines: list[bytes], jobs: list[
 @given(steps=st.lists(st.integers(1, 10**6), unique=True, max_size=30).map(sorted))
 @settings(max_examples=50, deadline=None)
 def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        log = Path(place) / "log"
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
         (part,) = read_summary(log).parts
     lines = [parse(ITERATION.format(step)) for step in steps]
@@ -81,8 +81,8 @@ def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [999, 4096, 10_007])
-def test_where_a_piece_ends_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    train = rough(tmp_path)
+def test_chunk_size_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    train = make_rough_train(tmp_path)
     whole = train.report(99999)
     monkeypatch.setattr(read_log, "CHUNK_BYTES", size)
     assert train.report(99999) == whole

@@ -1,4 +1,4 @@
-"""How far a run is, from its log: the curve, the usual pace, the next checkpoint, the time that is left."""
+"""Progress of a run from its log: curve, usual pace, next checkpoint and remaining time."""
 
 import json
 import math
@@ -21,9 +21,9 @@ LINE = (
 )
 
 
-def line(step: int, **said: object) -> str:
+def line(step: int, **changes: object) -> str:
     fields = {"last": 1000, "tokens": step * 2048, "s": 2.0, "batch": 16, "loss": 10 - step / 100, "tflops": 150.0}
-    return LINE.format(**{"step": step, **fields, **said})
+    return LINE.format(**{"step": step, **fields, **changes})
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def seen(run: RunDir, *lines: str, pace: TaskPace | None = None) -> Progress:
+def read(run: RunDir, *lines: str, pace: TaskPace | None = None) -> Progress:
     run.main_log.write_text("".join(lines))
     progress = read_progress(run, pace=pace)
     assert progress is not None
     return progress
 
 
-def test_a_curve_goes_from_its_lowest_sign_to_its_highest() -> None:
+def test_sparkline_spans_lowest_to_highest() -> None:
     assert sparkline([3.0, 2.0, 1.0], 8) == "█▅▁"
     assert sparkline([1.0, 1.0], 8) == "▅▅"
     assert sparkline([1.0], 8) == ""
@@ -59,28 +59,28 @@ def test_repeated_steps_are_on_the_curve_once() -> None:
     assert [drop_repeated_step.step for drop_repeated_step in drop_repeated_steps(lines)] == [1, 2, 3]
 
 
-def test_loss_and_tokens_are_those_of_the_newest_line(run: RunDir) -> None:
-    progress = seen(run, *(line(step) for step in range(1, 400)))
+def test_loss_and_tokens_are_of_the_newest_line(run: RunDir) -> None:
+    progress = read(run, *(line(step) for step in range(1, 400)))
     assert (progress.step, progress.last_step, progress.tokens) == (399, 1000, 399 * 2048)
     assert (len(progress.losses), progress.losses_from, progress.losses[-1]) == (240, 160, 10 - 3.99)
 
 
 def test_usual_pace_is_over_the_whole_run(run: RunDir) -> None:
-    progress = seen(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
+    progress = read(run, *(line(step) for step in range(1, 3000)), *(line(s, tflops=120) for s in range(3000, 3300)))
     assert (progress.tflops, progress.usual_tflops) == (120, 150)
 
 
-def test_the_usual_step_is_that_of_the_same_batch(run: RunDir) -> None:
+def test_usual_step_is_of_the_same_batch(run: RunDir) -> None:
     small = (line(step, s=0.5, batch=1) for step in range(1, 3000))
-    progress = seen(run, *small, *(line(s) for s in range(3000, 3300)))
+    progress = read(run, *small, *(line(s) for s in range(3000, 3300)))
     assert (progress.step_s, progress.usual_step_s) == (2.0, 2.0)
 
 
-def test_a_sample_reaches_over_the_whole_log(run: RunDir) -> None:
+def test_sample_covers_the_whole_log(run: RunDir) -> None:
     run.main_log.write_text("".join(line(step) for step in range(1, 50_000)))
-    steps = [iteration.step for iteration in sampled(run.main_log)]
-    assert steps == sorted(steps)
-    assert (steps[0] < 10, steps[-1] > 48_000, len(steps)) == (True, True, 64)
+    next_steps = [iteration.step for iteration in sampled(run.main_log)]
+    assert next_steps == sorted(next_steps)
+    assert (next_steps[0] < 10, next_steps[-1] > 48_000, len(next_steps)) == (True, True, 64)
 
 
 def test_noisy_log_is_read_to_a_bound(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_noisy_log_is_read_to_a_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("s", "last"), [(2.0, 0), ("nan", 100), (0.0, 100), ("inf", 100), (1e300, 100)])
-def test_the_time_left_is_unknown_without_an_end_or_a_step(run: RunDir, s: object, last: int) -> None:
-    assert seen(run, line(5, s=s, last=last), pace=TaskPace()).left is None
+def test_time_left_is_unknown_without_end_or_step(run: RunDir, s: object, last: int) -> None:
+    assert read(run, line(5, s=s, last=last), pace=TaskPace()).left is None
 
 
 def test_time_left_has_a_range_from_past_waits(run: RunDir) -> None:
     pace = TaskPace(task_s=500, running_s=400, waits_s=(100, 300))
-    left = seen(run, line(100), pace=pace).left
+    left = read(run, line(100), pace=pace).left
     assert left is not None
     assert (left.training, left.attempts, left.likely) == (1800, 3, 1800 + 3 * 200)
     assert left.early < left.likely < left.late
@@ -108,20 +108,20 @@ def test_time_left_has_a_range_from_past_waits(run: RunDir) -> None:
 
 def test_later_tasks_do_the_rest(run: RunDir) -> None:
     def attempts(running_s: float) -> int:
-        progress = seen(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
+        progress = read(run, line(900), pace=TaskPace(task_s=100, running_s=running_s))
         assert progress.left is not None
         return progress.left.attempts
 
     assert [attempts(running_s) for running_s in (200, 100, 99, 0)] == [0, 1, 2, 2]
 
 
-def names(run: RunDir, *found: str) -> None:
-    for name in found:
+def make_checkpoints(run: RunDir, *checkpoints: str) -> None:
+    for name in checkpoints:
         (run.checkpoints / name).mkdir()
 
 
-def steps(found: NextSave) -> tuple[int | None, int | None]:
-    return found.newest, found.next
+def next_steps(checkpoints: NextSave) -> tuple[int | None, int | None]:
+    return checkpoints.newest, checkpoints.next
 
 
 def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
@@ -136,30 +136,30 @@ def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
 
 def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
-    names(run, "step-0000300", ".saving-step-0000400")
+    make_checkpoints(run, "step-0000300", ".saving-step-0000400")
     (run.checkpoints / "step-0000300" / "COMPLETE").write_text("")
-    assert steps(predict_next_save(run, 350, 1000)) == (300, 400)
-    assert steps(predict_next_save(run, 400, 450)) == (300, 450)
-    assert steps(predict_next_save(run, 450, 450)) == (300, None)
+    assert next_steps(predict_next_save(run, 350, 1000)) == (300, 400)
+    assert next_steps(predict_next_save(run, 400, 450)) == (300, 450)
+    assert next_steps(predict_next_save(run, 450, 450)) == (300, None)
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 0}}))
     assert predict_next_save(run, 350, 1000).next == 1000
 
 
-def test_a_foreign_trainer_saves_as_it_did_so_far(run: RunDir) -> None:
+def test_foreign_trainer_is_assumed_to_keep_its_interval(run: RunDir) -> None:
     assert predict_next_save(run, 350, 1000) == NextSave()
-    names(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400")
+    make_checkpoints(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400")
     for checkpoint in run.checkpoints.iterdir():
         (checkpoint / "mp_rank_00_model_states.pt").write_text("weights")
     (run.checkpoints / "latest").write_text("global_step400")
-    assert steps(predict_next_save(run, 450, 1000)) == (400, 500)
+    assert next_steps(predict_next_save(run, 450, 1000)) == (400, 500)
 
 
-def test_one_checkpoint_tells_nothing_of_the_next(run: RunDir) -> None:
-    names(run, "iter_0000100")
-    assert steps(predict_next_save(run, 150, 1000)) == (None, None)
+def test_one_checkpoint_predicts_no_next(run: RunDir) -> None:
+    make_checkpoints(run, "iter_0000100")
+    assert next_steps(predict_next_save(run, 150, 1000)) == (None, None)
     (run.checkpoints / "iter_0000100" / ".metadata").write_text("written last")
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("100")
-    assert steps(predict_next_save(run, 150, 1000)) == (100, None)
+    assert next_steps(predict_next_save(run, 150, 1000)) == (100, None)
 
 
 def test_unreadable_settings_predict_no_save(run: RunDir) -> None:

@@ -1,7 +1,7 @@
-"""What the command line costs, as ratios within one run: these machines are noisy, so no figure is a test.
+"""The cost of the command line, as ratios within one run. The machines are noisy, so no figure is a test.
 
-python benchmarks/verbs.py            a table; takes about a minute
-python benchmarks/verbs.py --json
+python benchmarks/commands.py            prints a table in about a minute
+python benchmarks/commands.py --json
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ tasks = {tasks}
 
 
 def seconds(argv: Sequence[str], env: dict[str, str]) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run(argv, env=env, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def paired(ours: Sequence[str], other: Sequence[str], env: dict[str, str]) -> tuple[float, float]:
-    """The medians of two commands, run in turn so that a slow moment of the machine hits both."""
+    """Return the medians of two commands, run in turn so that a slow moment of the machine affects both."""
     seconds(ours, env), seconds(other, env)
     pairs = [(seconds(ours, env), seconds(other, env)) for _ in range(ROUNDS)]
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
@@ -60,7 +60,7 @@ def launch(home: Path, env: dict[str, str], name: str, tasks: int) -> None:
 
 
 def slurm_env(env: dict[str, str]) -> dict[str, str]:
-    """The same, and the variables that Slurm's own commands need to find the sandbox."""
+    """Return `env` with the variables with which Slurm's commands find the sandbox."""
     out = subprocess.run(
         [*OPSCTL, "sandbox", "env", "--name", "bench"], env=env, check=True, capture_output=True, text=True
     )
@@ -68,8 +68,8 @@ def slurm_env(env: dict[str, str]) -> dict[str, str]:
     return {**env, **{key: value.strip("'\"") for key, _, value in pairs}}
 
 
-def slurm_commands_of(argv: Sequence[str], env: dict[str, str], home: Path) -> int:
-    """How many of Slurm's commands `argv` runs, counted by wrappers that come first on PATH."""
+def count_slurm_commands(argv: Sequence[str], env: dict[str, str], home: Path) -> int:
+    """Return the number of Slurm commands that `argv` runs, counted by wrappers on PATH."""
     place, count = home / "counting", home / "count"
     place.mkdir()
     count.write_text("")
@@ -82,7 +82,7 @@ def slurm_commands_of(argv: Sequence[str], env: dict[str, str], home: Path) -> i
 
 
 def crowd(env: dict[str, str], jobs: int) -> None:
-    """Queue many other jobs: one array is one row until it starts, so these are submitted one by one, held."""
+    """Queue many other held jobs, one by one: an array is one row until it starts."""
     script = "for i in $(seq $0); do sbatch -Q -H -J other$i -o /dev/null --wrap 'sleep 1'; done"
     subprocess.run(["sh", "-c", script, str(jobs)], env=env, check=True, stdout=subprocess.DEVNULL)
 
@@ -102,7 +102,7 @@ def measure(report: Callable[[str, str, str], None]) -> None:
             squeue = slurm_env(env)
             ours, other = paired([*OPSCTL, "status", "one"], ["squeue"], squeue)
             report("opsctl status of one train - squeue", f"{1000 * (ours - other):.0f} ms", "250 ms at most")
-            count = slurm_commands_of([*OPSCTL, "status"], squeue, home)
+            count = count_slurm_commands([*OPSCTL, "status"], squeue, home)
             report("Slurm commands of one opsctl status", str(count), "2 at most")
             launch(home, env, "two", 1000)
             launch(home, env, "three", 1000)
@@ -115,10 +115,10 @@ def measure(report: Callable[[str, str, str], None]) -> None:
 def main() -> None:
     rows: list[tuple[str, str, str]] = []
 
-    def report(what: str, figure: str, aim: str) -> None:
-        rows.append((what, figure, aim))
+    def report(name: str, figure: str, aim: str) -> None:
+        rows.append((name, figure, aim))
         if "--json" not in sys.argv:
-            print(f"{what:58} {figure:>10}   {aim}", flush=True)
+            print(f"{name:58} {figure:>10}   {aim}", flush=True)
 
     measure(report)
     if "--json" in sys.argv:

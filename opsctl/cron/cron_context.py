@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
@@ -30,7 +30,6 @@ class CronContext:
     env: Mapping[str, str]
     """Environment of the entries, before the crontab's own settings."""
     trust_parents: bool = False
-    report: Callable[[str], None]
 
     @property
     def zone(self) -> tzinfo:

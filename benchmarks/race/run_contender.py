@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # last: beside it lies another 
 from race import contenders
 from race.cluster import queue
 from race.faults import Night, schedule
-from race.lost import Account, Event, Sample, account
+from race.time_account import Account, Event, Sample, account
 from race.with_opsctl import Opsctl
 
 HELD = {"JobHeldUser", "JobHeldAdmin"}

@@ -1,0 +1,98 @@
+"""Run every check of preflight on a train."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from opsctl.errors import ConfigError, OpsctlError
+from opsctl.launch.launch_plan import job_spec, render_body
+from opsctl.launch.revisions import syntax_problems
+from opsctl.model import JobSpec
+from opsctl.ports import Runner, Scheduler
+from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
+from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
+from opsctl.preflight.recipe import read_recipe
+from opsctl.settings.loader import SiteSettings, TrainSettings, load_train
+from opsctl.state.journal import actor
+from opsctl.state.run_dir import RunDir
+
+
+class PreflightContext(Protocol):
+    """The parts of the App that preflight uses."""
+
+    @property
+    def root(self) -> Path: ...
+
+    @property
+    def site(self) -> SiteSettings: ...
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Raises OpsctlError without Slurm."""
+
+    @property
+    def runner(self) -> Runner: ...
+
+    def place(self, run: RunDir, user: str) -> LaunchPlace: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightReport:
+    """The problems of a train: errors first, then warnings, then notes; problems of the rendered body last."""
+
+    train: str
+    problems: tuple[Problem, ...]
+    checks: int
+    """The number of checks that ran."""
+
+    @property
+    def counts(self) -> Counter[ProblemLevel]:
+        return Counter(problem.level for problem in self.problems)
+
+    def is_ok(self, *, strict: bool) -> bool:
+        """Return whether there is no error and, with `strict`, no warning."""
+        return not self.counts[ProblemLevel.ERROR] and not (strict and self.counts[ProblemLevel.WARNING])
+
+
+def check_train(context: PreflightContext, file: Path) -> PreflightReport:
+    """Check the train in `file`. Raises ConfigError for an invalid file. Without Slurm, its facts are unknown."""
+    train = load_train(file, layout=False)
+    problems = [*list_problems(context, train, job_spec(train, context.site)), *_check_body(context, train)]
+    return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))
+
+
+def list_problems(
+    context: PreflightContext, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool = False
+) -> list[Problem]:
+    """Return the problems of all checks. Raises OpsctlError if `needs_slurm` and Slurm does not answer.
+
+    Without `needs_slurm`, facts of Slurm are unknown while Slurm does not answer.
+    """
+    user = actor()
+    unknown: dict[str, str] = {}
+    try:
+        slurm = gather_cluster(context.scheduler, spec, user)
+    except OpsctlError as refusal:
+        if needs_slurm:
+            raise
+        slurm, unknown = None, {"Slurm": refusal.message}
+    request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
+    place = context.place(RunDir(context.root / train.name), user)
+    return judge(CHECKS.items(), request, gather(request, place, slurm, unknown))
+
+
+def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem]:
+    """Return the problems of the rendered body."""
+    problems: Sequence[str]
+    try:
+        text = render_body(train, RunDir(context.root / train.name), python="python3")
+    except ConfigError as refusal:
+        problems = refusal.problems
+    else:
+        problems = syntax_problems(text, context.runner)
+    return [replace(error(problem, "correct it"), check="body", source="bash -n") for problem in problems]

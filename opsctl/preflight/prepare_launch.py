@@ -1,0 +1,128 @@
+"""The first half of a launch: load the train, check it, and plan its submission. A dry run ends here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from opsctl.errors import ConfigError
+from opsctl.launch import launch_plan as planning
+from opsctl.launch.revisions import Files, syntax_problems
+from opsctl.launch.submit import Launch, check_owner, new_nonce
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import JobSpec
+from opsctl.nodes.exclusions import Exclusion, Exclusions
+from opsctl.nodesets import fold, nodeset
+from opsctl.ports import Clock
+from opsctl.preflight.check_train import PreflightContext, list_problems
+from opsctl.preflight.problem import Problem, ProblemLevel
+from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state import run_dir
+from opsctl.state.run_dir import RunDir
+
+
+class LaunchContext(PreflightContext, Protocol):
+    """The parts of the App that a launch uses."""
+
+    @property
+    def site_path(self) -> Path | None: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def exclusions(self) -> Exclusions: ...
+
+    def chain(self, run: RunDir) -> TrainArrays: ...
+
+    def check_trusted(self, run: RunDir) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """The options of `opsctl launch` that change the job."""
+
+    after: str = ""
+    """Job id; empty for a start at once."""
+    tasks: int | None = None
+    exclude: str = ""
+    """Nodes to exclude besides those in the train's file."""
+    nice: int | None = None
+
+
+def prepare_launch(
+    context: LaunchContext, file: Path, options: LaunchOptions, *, warn: Callable[[str], None]
+) -> Launch:
+    """Check the train in `file` and plan its submission. Writes no file; calls `warn` with every warning.
+
+    Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
+    """
+    train = load_train(file, layout=False)
+    exclusions = context.exclusions.now()
+    bad_nodes = [exclusion.node for exclusion in exclusions]
+    if bad_nodes:
+        warn(f"{train.name}: excludes {fold(bad_nodes)}, which opsctl judged bad; see opsctl nodes")
+    spec = planning.job_spec(
+        train,
+        context.site,
+        tasks=options.tasks,
+        after=options.after,
+        exclude=",".join(filter(None, (options.exclude, *bad_nodes))),
+        nice=options.nice,
+    )
+    run = RunDir(context.root / train.name)
+    check_owner(run)
+    _check_run_directory(context, run)
+    site_file = context.site_path and context.site_path.absolute()
+    plan = planning.make_plan(train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file)
+    _check(context, file, train, spec, body=plan.body, warn=warn)
+    trainer = planning.trainer_json(train, Path.cwd())
+    return Launch(
+        plan=plan,
+        files=Files(config=file.read_text(encoding="utf-8"), trainer=trainer, body=plan.body),
+        chain=context.chain(run),
+        clock=context.clock,
+        group=context.site.group,
+        check_trusted=lambda: context.check_trusted(run),
+        expiring_exclusions=_list_expiring(exclusions, f"{train.slurm.exclude},{options.exclude}".strip(",")),
+    )
+
+
+def _check(
+    context: LaunchContext, file: Path, train: TrainSettings, spec: JobSpec, *, body: str, warn: Callable[[str], None]
+) -> None:
+    """Run all checks and call `warn` with every warning. Raises ConfigError with all errors."""
+    problems = list_problems(context, train, spec, needs_slurm=True)
+    errors = [_describe(problem) for problem in problems if problem.level is ProblemLevel.ERROR]
+    errors += syntax_problems(body, context.runner)
+    if errors:
+        raise ConfigError(str(file), errors, hint=f"opsctl preflight {file} shows the source of each check")
+    for problem in problems:
+        if problem.level is ProblemLevel.WARNING:
+            warn(f"{train.name}: warning: {_describe(problem)}")
+
+
+def _describe(problem: Problem) -> str:
+    return f"{problem.what}\n    -> {problem.remedy}"
+
+
+def _check_run_directory(context: LaunchContext, run: RunDir) -> None:
+    """Raise RunDirError, before any file is written, if others can write the run directory."""
+    existing = next(path for path in (run.path, *run.path.parents) if path.exists())
+    if context.site.trust_parents and existing not in (run.path, context.root):
+        return
+    run_dir.check_trusted([existing], root=context.root if context.site.trust_parents else None)
+
+
+def _list_expiring(exclusions: Sequence[Exclusion], permanent: str) -> tuple[tuple[str, datetime], ...]:
+    """Return the nodes that only opsctl excludes, and when each exclusion ends."""
+    permanent_nodes = nodeset(permanent)
+    return tuple(
+        (exclusion.node, datetime.fromtimestamp(exclusion.until, UTC))
+        for exclusion in exclusions
+        if exclusion.node not in permanent_nodes
+    )

@@ -1,0 +1,89 @@
+"""The figures of a soak: cycles, faults, alerts sent and alerts lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.endurance.soak.servers import ROW, Inbox
+
+Alerts = Counter[tuple[str, str]]
+"""How often an alert occurred, by key and word (`CRITICAL`, `RESOLVED`)."""
+
+
+@dataclass
+class Figures:
+    cycles: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    troubles: Counter[str] = field(default_factory=Counter)
+    expected: Alerts = field(default_factory=Counter)
+    died: list[str] = field(default_factory=list)
+    bugs: list[str] = field(default_factory=list)
+    problems: Counter[str] = field(default_factory=Counter)
+    memory_mib: list[int] = field(default_factory=list)
+    programs: list[Counter[str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    """The beginning and the end of every fault, by cycle, to explain a failed soak."""
+
+
+def count_fallback(path: Path) -> Alerts:
+    """Return the alerts in the file of the fallback channel."""
+    text = path.read_text() if path.exists() else ""
+    matches = (ROW.match(line.strip()) for line in text.splitlines())
+    return Counter((match[2], match[1]) for match in matches if match)
+
+
+def report(
+    figures: Figures, inboxes: dict[str, Inbox], *, fallback: Alerts, trains: int, undelivered: int
+) -> dict[str, object]:
+    """Return the figures by their names in docs/explanation/reliability.md."""
+    return {
+        "cycles": figures.cycles,
+        "trains": trains,
+        "faults": sum(figures.faults.values()),
+        "faults by kind": dict(figures.faults.most_common()),
+        "troubles": dict(figures.troubles),
+        "alerts expected": figures.expected.total(),
+        **_report_alerts(figures.expected, inboxes, fallback),
+        "cycles that died": figures.died,
+        "bugs": figures.bugs,
+        "problems": dict(figures.problems.most_common(12)),
+        **_report_cost(figures),
+        "left in outboxes": undelivered,
+    }
+
+
+def _report_alerts(expected: Alerts, inboxes: dict[str, Inbox], fallback: Alerts) -> dict[str, object]:
+    received = {name: Counter((key, word) for word, key in inbox.alerts) for name, inbox in inboxes.items()}
+    news = {name: _without_reminders(alerts) for name, alerts in received.items()}
+    delivered = news["mail"] | news["slack"] | fallback
+    return {
+        "sent": {name: alerts.total() for name, alerts in news.items()},
+        "reminders": {name: received[name].total() - news[name].total() for name in received},
+        "sent by the fallback": fallback.total(),
+        "lost": dict(expected - delivered),
+        "lost on a channel": {name: dict(expected - alerts - fallback) for name, alerts in news.items()},
+        "false": {name: dict(alerts - expected) for name, alerts in news.items()},
+        "doubled": {name: inbox.doubled for name, inbox in inboxes.items()},
+        "doubled though answered": {name: dict(inbox.doubled_unasked) for name, inbox in inboxes.items()},
+    }
+
+
+def _without_reminders(alerts: Alerts) -> Alerts:
+    return Counter({(key, word): count for (key, word), count in alerts.items() if not word.startswith("STILL")})
+
+
+def _report_cost(figures: Figures) -> dict[str, object]:
+    calls: Counter[str] = Counter()
+    for programs in figures.programs:
+        calls += programs
+    last = len(figures.memory_mib) - 1
+    return {
+        "memory after each quarter, MiB": [figures.memory_mib[last * quarter // 4] for quarter in range(5)],
+        "Slurm's programs per cycle": {name: round(n / len(figures.programs), 2) for name, n in calls.items()},
+        "most in one cycle": {name: max(programs[name] for programs in figures.programs) for name in calls},
+        "seconds of a cycle, median and worst": (round(median(figures.seconds), 2), round(max(figures.seconds), 1)),
+    }

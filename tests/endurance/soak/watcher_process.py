@@ -1,0 +1,47 @@
+"""A separate process that runs watch cycles on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests.endurance.soak.soak_cluster import Field
+
+ROOT = Path(__file__).parents[3]
+
+
+class Watcher:
+    """Starts a cycle on request, and answers when the cycle is over."""
+
+    def __init__(self, field: Field, programs: Path) -> None:
+        env = {
+            **os.environ,
+            **field.sandbox.env(),
+            "XDG_STATE_HOME": str(field.place / "state"),
+            "PYTHONPATH": str(ROOT),
+        }
+        argv = [sys.executable, "-m", "tests.endurance.soak.watcher", str(field.site), str(programs)]
+        self.process = subprocess.Popen(
+            argv, env=env, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def start_cycle(self, ahead: timedelta) -> None:
+        """Start a cycle by a clock that is `ahead` of this machine's clock."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{ahead.total_seconds()}\n")
+        self.process.stdin.flush()
+
+    def read_answer(self) -> dict[str, Any]:
+        """Wait for the end of the cycle. Return its result; only `died` if the process ended."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"died": f"exit {self.process.wait()}"}
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()

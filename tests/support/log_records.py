@@ -1,0 +1,12 @@
+"""Messages that code under test logged."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the messages of level warning and above, in order."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
