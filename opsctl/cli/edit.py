@@ -15,6 +15,7 @@ from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
+from opsctl.preflight.command_files import describe_missing, find_misplaced_paths
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
@@ -72,6 +73,11 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
         f"[environment] {name}: would be readable by all in body.sh; put the value in a file and `source` it in [setup]"
         for name in after.environment
         if SECRET.search(name)
+    ]
+    problems += [
+        f"{describe_missing(missing, after.setup.directory)}; correct the path"
+        for missing in find_misplaced_paths(after, run.path, Path.cwd(), after.slurm.extra)
+        if missing.is_needed
     ]
     body = planning.render_body(after, run, python=sys.executable)
     problems += syntax_problems(body, app.runner)

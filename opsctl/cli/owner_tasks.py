@@ -19,7 +19,7 @@ def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     from opsctl.monitor import reconcile  # noqa: PLC0415 (a dry run starts without the guard)
 
     try:
-        for line in reconcile.reconcile(app.chain(run), care=app.node_care):
+        for line in reconcile.reconcile(app.chain(run), care=app.node_care, runner=app.engine_runner):
             click.echo(f"{run.name}: {line}", err=True)
     except Unreachable:
         raise

@@ -14,6 +14,7 @@ from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
@@ -36,7 +37,7 @@ def gather_evidence(
     stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
     end = _find_end(attempt, stop, job)
     deadline_s = read_time(attempt.deadline)
-    start, line = read_start(attempt), last_iteration(run.main_log)
+    start, line = read_start(attempt), last_iteration(run.main_log, read_step_pattern(run))
     last_lines = read_last_lines(run.main_log, start.main_log) if start else LastLines()
     known_last = line.last if line else None
     evidence = Evidence(

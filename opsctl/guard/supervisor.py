@@ -18,6 +18,7 @@ from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
 from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
+from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
 from opsctl.guard.outcome import Action, FinishedAttempt
@@ -67,6 +68,8 @@ class Supervisor:
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     escalation: Escalation = field(init=False)
+    hooks: TrainHooks = field(init=False)
+    checkpoint_hook: CheckpointHook = field(init=False)
     body: Body | None = None
     """The body, once it has been started."""
     is_over: bool = False
@@ -87,6 +90,8 @@ class Supervisor:
             clock=self.clock,
         )
         self.escalation = Escalation(self.clock)
+        self.hooks = TrainHooks(run=self.run, journal=self.chain.journal, runner=self.runner)
+        self.checkpoint_hook = CheckpointHook(self.hooks, self.attempt.name, self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
@@ -147,6 +152,7 @@ class Supervisor:
 
     def _record_start(self) -> None:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
+        self.checkpoint_hook.newest = start.checkpoint
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
         log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
@@ -214,6 +220,9 @@ class Supervisor:
         if self._kill_at_s is not None:
             # The shell ends before the ranks, which may still be saving.
             self._watch(signals, lambda: count_descendants() > 0)
+        if self._kill_at_s is None:
+            with self.tolerated("running the hook of the last checkpoint"):
+                self.checkpoint_hook.finish()
         self.is_over = True
         self._end_all_below()
         if self._has_unfinalized and self._kill_at_s is None:
@@ -237,6 +246,8 @@ class Supervisor:
                 self._check_switches()
             with self.tolerated("sending the stop signal"):
                 self._escalate()
+            with self.tolerated("looking for a checkpoint"):
+                self.checkpoint_hook.look()
             with self.tolerated("asking for the job's end"):
                 was_due = self.deadline.refresh()
                 if was_due and self._has_unfinalized:
@@ -276,6 +287,7 @@ class Supervisor:
         if not request_stop(self.run, self.attempt, reason, why, signal=signal_name, **times):
             return
         self.escalation.begin(plan, now)
+        log.info("stop requested (%s): %s", reason.value, why)
         self._note_stop_step("requested", f"{reason.value}: {why}")
 
     def _escalate(self) -> None:
@@ -284,6 +296,7 @@ class Supervisor:
             return
         self.escalation.has_signalled = True
         name = self.escalation.plan.signal
+        log.warning("no reaction to the stop request: sending SIG%s to the ranks", name)
         self._note_stop_step(f"SIG{name}", "no reaction to the stop request")
         self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], name)
         if self.body:  # ranks that the body starts without srun
@@ -293,6 +306,7 @@ class Supervisor:
         """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
         if not self.escalation.is_kill_due() or self._is_reacting():
             return False
+        log.warning("no reaction to the stop request: ending the ranks")
         with self.tolerated("ending the ranks"):
             self._note_stop_step("killed", "no reaction to the stop request and the signal")
             self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
@@ -302,7 +316,6 @@ class Supervisor:
         return is_reacting(self.run, self.attempt, self.clock.now())
 
     def _note_stop_step(self, step: str, why: str) -> None:
-        log.info("stop %s: %s", step, why)
         with self.tolerated("recording a stop step"):
             self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
 
@@ -340,7 +353,9 @@ class Supervisor:
         job: Job | None = None
         with self.tolerated("asking why Slurm ends the job"):
             job = self._lost_node()
+        finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
-            finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
+            finalized.append(finalize(self.chain, self.rules, self.attempt, job=job, care=self.care))
         with self.tolerated("sending alerts"):
             self.notify()
+        self.hooks.after_attempts(finalized)

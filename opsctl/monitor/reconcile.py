@@ -11,11 +11,12 @@ from typing import Any
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
+from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
-from opsctl.ports import Scheduler
+from opsctl.ports import Runner, Scheduler
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import switches
 from opsctl.state.journal import EventKind
@@ -44,7 +45,11 @@ def reconcile_root(
 
 
 def reconcile_all(
-    chains: Sequence[TrainArrays], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
+    chains: Sequence[TrainArrays],
+    scheduler: Scheduler,
+    jobs: Sequence[Job],
+    care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[ReconciledTrain]:
     """Reconcile `chains` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
@@ -54,7 +59,7 @@ def reconcile_all(
     for arrays in chains:
         vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
     past = load_past_jobs(scheduler, list(vanished))
-    reconciled = [_reconcile_one(arrays, jobs, past, care) for arrays in chains]
+    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
@@ -66,10 +71,11 @@ def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
 
 
 def _reconcile_one(
-    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None
+    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None, runner: Runner | None
 ) -> ReconciledTrain:
     try:
-        return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
+        done = reconcile(chain, jobs, past, care=care, runner=runner)
+        return ReconciledTrain(train=chain.run.name, done=tuple(done))
     except (OpsctlError, OSError) as error:
         log.warning("%s is not reconciled: %s", chain.run.name, error)
         return ReconciledTrain(train=chain.run.name, error=str(error))
@@ -81,20 +87,25 @@ def reconcile(
     past: Sequence[Job] | None = None,
     *,
     care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[str]:
     """Journal and apply switches, finalize, carry out requests, readmit nodes; return one sentence per action.
 
-    Only for the train's owner. Without `care`, no node is excluded or drained.
+    Only for the train's owner. Without `care`, no node is excluded or drained; without `runner`, no hook is run.
     """
     done = switches.journal_switches(chain.run, chain.journal)
     fields = read_toml(chain.run.config)
     rules = read_rules(chain.run)
     done += apply_switches(chain, rules, jobs)
-    for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
+    finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
+    for ended in finalized:
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
     for request in switches.list_requests(chain.run):
         done += carry_out(chain, request, nodes=_nodes(fields))
-    return done + readmit_nodes(chain, fields)
+    done += readmit_nodes(chain, fields)
+    if runner:
+        TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
+    return done
 
 
 def read_rules(run: RunDir) -> GuardSettings:

@@ -161,7 +161,10 @@ class Watch:
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
         chains = [self.services.chain(run) for run in runs if may_act(run)]
-        work = partial(reconciling.reconcile_all, chains, self.services.scheduler, jobs, self.services.node_care)
+        services = self.services
+        work = partial(
+            reconciling.reconcile_all, chains, services.scheduler, jobs, services.node_care, services.engine_runner
+        )
         result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
         if isinstance(result, Failed):
             self._problems.append(f"reconciling the trains: {result.why}")

@@ -39,6 +39,8 @@ def render_period(report: Report, at: datetime) -> str:
 
 def render_headline(report: Report) -> str:
     """Return one sentence: the effective share and the largest loss."""
+    if not report.is_progress_known:
+        return f"how much of {format_duration(report.wall_s)} was training is unknown: the log shows no step times"
     if report.first_time is None:
         return "no time has passed"
     if not report.is_timed:

@@ -21,6 +21,7 @@ from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
+from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.units import parse_slurm_minutes
@@ -197,6 +198,16 @@ class TrackerSettings(SettingsTable):
     )
 
 
+class HookSettings(SettingsTable):
+    """`[hooks]` of TRAIN.toml: commands that bash runs for the owner of the train."""
+
+    on_checkpoint: Text = Field("", description="command after a new complete checkpoint")
+    on_attempt_end: Text = Field("", description="command after the end of each attempt")
+    on_held: Text = Field("", description="command after the queued tasks were held")
+    on_finished: Text = Field("", description="command after the training was finished")
+    timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
+
+
 class TrainSettings(SettingsTable):
     """TRAIN.toml: one training run."""
 
@@ -212,6 +223,8 @@ class TrainSettings(SettingsTable):
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
     trackers: TrackerSettings = TrackerSettings()
+    hooks: HookSettings = HookSettings()
+    progress: ProgressSettings = ProgressSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 

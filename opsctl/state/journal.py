@@ -37,6 +37,7 @@ class EventKind(StrEnum):
     DIAGNOSED = "diagnosed"
     QUARANTINED = "quarantined"
     ATTEMPT_FINALIZED = "attempt-finalized"
+    HOOK = "hook"
     HELD = "held"
     RELEASED = "released"
     CANCELLING = "cancelling"
@@ -63,6 +64,7 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     ),
     EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
     EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
+    EventKind.HOOK: frozenset({"hook", "attempt", "subject"}),
     EventKind.HELD: frozenset({"jobs", "why"}),
     EventKind.RELEASED: frozenset({"jobs"}),
     EventKind.CANCELLING: frozenset({"job", "why"}),
@@ -125,7 +127,7 @@ class Journal:
                 path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
-        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, ensure_ascii=False, default=str))
+        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, default=str))  # ASCII: data may hold surrogates
         return event
 
     def events(self) -> list[Event]:

@@ -186,3 +186,16 @@ def test_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.opsctl("edit", "t", trains.toml()) == "t: nothing has changed\n"
     assert list(trains.run().revisions.iterdir()) == []
+
+
+def test_missing_script_is_refused_by_launch_preflight_and_edit(trains: Trains) -> None:
+    missing = trains.place / "gone.py"
+    broken = trains.toml(command=("python3", str(missing)))
+    error = trains.refusal("launch", broken)
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert not trains.run().exists
+    assert f"{missing} does not exist" in " ".join(trains.opsctl("preflight", broken).split())
+    trains.opsctl("launch", trains.toml())
+    error = trains.refusal("edit", "t", trains.toml(command=("python3", str(missing))))
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert trains.run().body.read_text().count("gone.py") == 0

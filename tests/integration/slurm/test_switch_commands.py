@@ -43,7 +43,8 @@ def test_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch was not armed\n"
     assert trains.opsctl("kill-switch", "show", "t") == "t: no switch is armed\n"
-    assert trains.kinds()[-2:] == [EventKind.ARMED, EventKind.DISARMED]
+    changes = {EventKind.ARMED, EventKind.DISARMED}
+    assert [kind for kind in trains.kinds() if kind in changes] == [EventKind.ARMED, EventKind.DISARMED]
 
 
 def test_save_switch_is_armed(trains: Trains) -> None:

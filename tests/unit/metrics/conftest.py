@@ -78,6 +78,8 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
     (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     for step in (100, 150):
         (run.checkpoints / f"global_step{step}").mkdir()
+        (run.checkpoints / f"global_step{step}" / "mp_rank_00_model_states.pt").write_text("weights")
+        (run.checkpoints / "latest").write_text(f"global_step{step}")
     app = build(site)
     finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])
