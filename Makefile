@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs prove matrix bench lock lowest clean
+.PHONY: demo test check docs prove integrations matrix bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -33,6 +33,15 @@ build/docs/ready: pyproject.toml
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
 	$(BIN)/pytest --timeout 1800 tests/endurance
+
+LIBRARIES := build/integrations
+integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well
+	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest tests/integration/slurm/test_library_trainers.py tests/integration/trainer/test_trackers.py
+
+$(LIBRARIES)/ready: requirements/dev.txt
+	$(BIN)/pip freeze --exclude-editable >build/installed.txt
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt trl 'datasets<4.8' wandb mlflow-skinny
+	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
 	$(BIN)/python -m tests.matrix
@@ -68,7 +77,7 @@ lock: $(UV)  ## every package anew, as new as pyproject.toml allows
 	@printf 'torch==%s\ndeepspeed==%s\n' '$(TORCH)' '$(DEEPSPEED)' >build/constraints.txt
 	@$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    $(foreach name,torch deepspeed $(CUDA),--no-emit-package $(name)) --constraint build/constraints.txt \
-	    --extra all --extra dev --extra export --extra trainer pyproject.toml -o requirements/dev.txt
+	    --extra all --extra dev --extra export --extra trainer --extra integrations pyproject.toml -o requirements/dev.txt
 
 lowest: $(UV)  ## the unit tests with the lowest versions that pyproject.toml allows
 	$(UV) venv -q --clear --python $(PYTHON) build/lowest

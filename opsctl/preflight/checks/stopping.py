@@ -13,7 +13,14 @@ from opsctl.units import parse_slurm_minutes
 
 PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
 """Placeholders that tell a command when to stop."""
-VARIABLES = ("TRAIN_STOP_REQUEST", "TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE", "TRAIN_KILL_SWITCH")
+VARIABLES = (
+    "TRAIN_STOP_REQUEST",
+    "TRAIN_MINUTES_LEFT",
+    "TRAIN_DEADLINE",
+    "TRAIN_KILL_SWITCH",
+    "opsctl_contract",
+    "opsctl.integrations",
+)
 DURATION = "exit-duration-in-mins"
 USUAL_MARGIN_S = 600.0
 """The margin of the ML Engineering book for 100 hours, if the times of a step and a save are unknown."""
