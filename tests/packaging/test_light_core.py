@@ -81,6 +81,11 @@ def test_core_commands_need_no_extra(bare):
         assert "No module" not in out, out
 
 
+def test_installed_package_prints_the_file_for_trainers(bare):
+    text = bare.run("python", "-P", "-m", "opsctl.integrations", cwd=bare.home)
+    assert text == (ROOT / "opsctl" / "integrations" / "opsctl_contract.py").read_text()
+
+
 def test_doctor_lists_extras(bare):
     out = bare.run("opsctl", "--site", site(bare), "doctor", cwd=bare.home, code=None, COLUMNS="250")
     for name in EXTRAS:
