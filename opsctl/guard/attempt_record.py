@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError
+from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.nodesets import expand
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
-from opsctl.trainer.manifest import find_newest_complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +93,9 @@ def read_start(attempt: Attempt) -> Start | None:
 
 
 def find_newest_checkpoint(run: RunDir) -> int:
-    """Return a number that grows with every new checkpoint; -1 without a checkpoint.
-
-    For the embedded trainer, the step of the newest complete checkpoint. For any other trainer, the newest modification
-    time in the checkpoint directory, in nanoseconds. Only compare values of one file system, so that no clock matters.
-    """
-    if run.trainer_config.exists():
-        newest = find_newest_complete(run.checkpoints)
-        return newest.step if newest else -1
-    return max((_read_mtime_ns(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
+    """Return a mark that grows with every new checkpoint; -1 without a checkpoint."""
+    newest = find_newest(run)
+    return newest.mark if newest else -1
 
 
 def _read_size_bytes(path: Path) -> int:
@@ -109,13 +103,6 @@ def _read_size_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _read_mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:

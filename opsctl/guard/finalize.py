@@ -33,7 +33,7 @@ from opsctl.guard.outcome import (
     decide_outcome,
     needs_diagnosis,
 )
-from opsctl.guard.progress_signs import read_attempt_steps
+from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
@@ -261,9 +261,8 @@ def _decide_without_cause(
     """Return how the attempt ended, from the evidence without a diagnosis."""
     run, now, history = chain.run, chain.journal.clock.now(), replay(list(events))
     start = attempt_record.read_start(attempt)
-    steps = read_attempt_steps(run, attempt.name, list(history.started), start)
-    new_checkpoint = start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint
-    is_idle = steps.highest is None and not new_checkpoint
+    progress = read_attempt_progress(run, attempt, list(history.started), start)
+    is_idle = progress.highest_step is None and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
     outcome, why = decide_outcome(evidence)
@@ -276,9 +275,9 @@ def _decide_without_cause(
         why=why,
         started=started,
         ended=at or now,
-        new_checkpoint=new_checkpoint,
-        resume_step=steps.resume,
-        highest_step=steps.highest,
+        new_checkpoint=progress.new_checkpoint,
+        resume_step=progress.resume_step,
+        highest_step=progress.highest_step,
     )
 
 

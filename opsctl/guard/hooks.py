@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.errors import OpsctlError
+from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
-from opsctl.guard.progress_signs import find_newest
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.settings.loader import HookSettings, parse, read_toml
 from opsctl.state.journal import EventKind, Journal, append_line
@@ -23,7 +23,7 @@ from opsctl.state.run_dir import RunDir
 log = logging.getLogger(__name__)
 
 MAX_OUTPUT_CHARS = 4000
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 15.0
 MAX_JOIN_S = 660.0
 """A little more than the longest time limit of a hook."""
 
@@ -117,10 +117,12 @@ class CheckpointHook:
     newest: int = -1
     """The mark of the newest checkpoint that is known already."""
     _next_look_s: float = 0.0
+    _growing: NewestCheckpoint | None = None
+    """A checkpoint that may still be written: complete once it has not changed between two looks."""
     _thread: threading.Thread | None = None
 
     def look(self, *, is_last: bool = False) -> None:
-        """Start the hook if there is a new checkpoint. `is_last` looks at once. Raises OSError."""
+        """Start the hook if there is a new checkpoint. `is_last` looks at once."""
         now_s = self.clock.monotonic()
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or (now_s < self._next_look_s and not is_last) or not self.hooks.has("on_checkpoint"):
@@ -129,13 +131,16 @@ class CheckpointHook:
         found = find_newest(self.hooks.run)
         if found is None or found.mark <= self.newest:
             return
+        if not (found.is_complete or is_last or found == self._growing):
+            self._growing = found
+            return
         self.newest = found.mark
         arguments = (self.attempt, str(found.path), found.step)
         self._thread = threading.Thread(target=self.hooks.at_checkpoint, args=arguments, daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
-        """Run the hook of a last checkpoint, and wait for it: the end of the job would end the hook. Raises OSError."""
+        """Run the hook of a last checkpoint, and wait for it: the end of the job would end the hook."""
         self._join()
         self.look(is_last=True)
         self._join()

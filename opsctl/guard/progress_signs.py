@@ -1,84 +1,66 @@
-"""The steps of one attempt, from the signs that its trainer left. The only place where the guard reads them."""
+"""The progress of one attempt, from the signs that its trainer left. The only place where the guard reads them."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from opsctl.guard.attempt_record import Start, find_newest_checkpoint, read_start
-from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.iteration_lines import MAX_READ_BYTES, parse
-from opsctl.trainer.manifest import find_newest_complete
+from opsctl.guard.attempt_record import Start, read_start
+from opsctl.guard.newest_checkpoint import find_newest, find_newest_logged
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.trainer.contract import read_heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSteps:
-    """The steps of one attempt; None if unknown."""
+class AttemptProgress:
+    """The progress of one attempt; None for unknown steps."""
 
-    resume: int | None = None
+    resume_step: int | None = None
     """The step after which the attempt went on."""
-    highest: int | None = None
+    highest_step: int | None = None
+    new_checkpoint: bool = False
+    """Whether a new checkpoint appeared in any directory that settings, command or log name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewestCheckpoint:
-    """The newest checkpoint of a train."""
-
-    mark: int
-    """Grows with every new checkpoint."""
-    path: Path
-    step: int | None = None
-
-
-def find_newest(run: RunDir) -> NewestCheckpoint | None:
-    """Return the newest complete checkpoint, None without one. Raises OSError."""
-    if run.trainer_config.exists():
-        newest = find_newest_complete(run.checkpoints)
-        return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
-    entries = [(path.stat().st_mtime_ns, path) for path in run.checkpoints.glob("[!.]*")]
-    if not entries:
-        return None
-    mark, path = max(entries)
-    digits = re.findall(r"\d+", path.name)
-    return NewestCheckpoint(mark=mark, path=path, step=int(digits[-1]) if digits else None)
-
-
-def read_attempt_steps(run: RunDir, name: str, started: Sequence[str], start: Start | None) -> AttemptSteps:
-    """Return the steps of an attempt. `started` lists all attempts in the order of their starts.
+def read_attempt_progress(
+    run: RunDir, attempt: Attempt, started: Sequence[str], start: Start | None
+) -> AttemptProgress:
+    """Return the progress of an attempt. `started` lists all attempts in the order of their starts.
 
     The checkpoints of the embedded trainer are certain, so that no log is read.
     """
     if start is None:
-        return AttemptSteps()
+        return AttemptProgress()
+    newest = find_newest(run)
+    mark = newest.mark if newest else -1
     if run.trainer_config.exists():
-        return AttemptSteps(resume=start.checkpoint, highest=find_newest_checkpoint(run))
-    later = started[started.index(name) + 1 :] if name in started else ()
+        return AttemptProgress(resume_step=start.checkpoint, highest_step=mark, new_checkpoint=mark > start.checkpoint)
+    later = started[started.index(attempt.name) + 1 :] if attempt.name in started else ()
     next_start = next(filter(None, (read_start(run.attempt(name)) for name in later)), None)
-    first, highest = None, None
-    for data in _read_both_ends(run, start.main_log, next_start.main_log if next_start else 0):
-        steps = list(_steps(data))
-        if steps:
-            first = steps[0] if first is None else first
-            highest = max(steps if highest is None else [*steps, highest])
-    return AttemptSteps(resume=None if first is None else first - 1, highest=highest)
+    end = next_start.main_log if next_start else 0
+    log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
+    since_ns = _read_start_ns(attempt)
+    is_new = mark > start.checkpoint or find_newest_logged(run, log.saved_paths, since_ns) is not None
+    return AttemptProgress(
+        resume_step=None if log.first is None else log.first.step - 1,
+        highest_step=_find_highest(run, attempt, log),
+        new_checkpoint=is_new,
+    )
 
 
-def _read_both_ends(run: RunDir, begin: int, end: int) -> Iterator[bytes]:
-    """Yield the first and the last bytes of the attempt's part of the log, up to a bound each. `end` 0: to the end."""
+def _find_highest(run: RunDir, attempt: Attempt, log: LogSigns) -> int | None:
+    heartbeat = read_heartbeat(run.heartbeat / "train.json")
+    steps = [] if log.highest is None else [log.highest]
+    if heartbeat and heartbeat.attempt == attempt.name and type(heartbeat.step) is int:
+        steps.append(heartbeat.step)
+    return max(steps, default=None)
+
+
+def _read_start_ns(attempt: Attempt) -> int:
+    """Return when start.json was written, by the file system's clock."""
     try:
-        with run.main_log.open("rb", buffering=0) as file:
-            end = end or os.fstat(file.fileno()).st_size
-            yield os.pread(file.fileno(), max(0, min(end - begin, MAX_READ_BYTES)), begin)
-            if end - begin > MAX_READ_BYTES:
-                yield os.pread(file.fileno(), MAX_READ_BYTES, max(begin, end - MAX_READ_BYTES))
+        return attempt.start.stat().st_mtime_ns
     except OSError:
-        return
-
-
-def _steps(data: bytes) -> Iterator[int]:
-    for line in data.split(b"\n"):
-        if b"iteration" in line and (iteration := parse(line.decode(errors="replace"))):
-            yield iteration.step
+        return 0

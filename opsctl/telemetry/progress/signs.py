@@ -135,11 +135,12 @@ def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: 
     )
 
 
-def read_log_signs(log: Path, begin: int = 0, pattern: str = "") -> LogSigns:
-    """Return what a log shows from an offset on; reads the beginning and the end of a long part."""
+def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
+    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all."""
     try:
         with log.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
+            size = min(size, end) if end else size
             if size - begin <= MAX_HEAD_BYTES + MAX_LOG_BYTES:
                 return _read_part(read_window(file.fileno(), begin, size, is_whole=True), pattern)
             head = read_window(file.fileno(), begin, begin + MAX_HEAD_BYTES, is_whole=True)

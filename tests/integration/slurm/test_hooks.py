@@ -12,6 +12,7 @@ from tests.support.trains import Trains, trains_on, until
 TRAINER = """
 for step in 1 2; do
     mkdir "$TRAIN_CHECKPOINT_DIR/step$step"
+    touch "$TRAIN_CHECKPOINT_DIR/step$step/weights"
     sleep 1
 done
 """

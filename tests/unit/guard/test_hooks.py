@@ -88,5 +88,24 @@ def test_checkpoint_hook_gets_each_new_checkpoint(train: QueuedTrain, tmp_path: 
     hook.finish()
     (train.run.checkpoints / "step500").mkdir()
     hook.finish()
+    assert read_lines(out) == []
+    (train.run.checkpoints / "step500" / "weights").write_text("1")
+    hook.finish()
     hook.finish()
     assert read_lines(out) == [f"{train.run.checkpoints}/step500 500"]
+
+
+def test_checkpoint_that_grows_waits(train: QueuedTrain, tmp_path: Path) -> None:
+    hooks = set_hooks(train, on_checkpoint=f"touch {tmp_path}/ran")
+    hook = CheckpointHook(hooks, "12_1.0", train.clock)
+    checkpoint = train.run.checkpoints / "step500"
+    checkpoint.mkdir()
+    for text in ("1", "2"):
+        (checkpoint / f"weights-{text}").write_text(text)
+        train.clock.sleep(60)
+        hook.look()
+    train.clock.sleep(60)
+    assert not (tmp_path / "ran").exists()
+    hook.look()
+    hook.finish()
+    assert (tmp_path / "ran").exists()
