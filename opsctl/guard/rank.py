@@ -69,6 +69,8 @@ def run(logs: str, command: list[str]) -> int:
     if not end_all_below():
         warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
+    # A late signal must not end this process while Python exits, which restores the default handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     return end_as(status)
 
 
@@ -232,6 +234,7 @@ def end_as(status: int) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core file of COMMAND is the useful one
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     return 128 + number
 

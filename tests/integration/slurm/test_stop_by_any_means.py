@@ -139,4 +139,4 @@ def test_trainer_that_a_person_signals_is_not_finished(trains: Trains) -> None:
     [job] = [job for job in trains.rows() if job.state.is_active]
     trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=60)
     [path] = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
-    assert json.loads(path.read_text())["outcome"] == "exited"
+    assert json.loads(path.read_text())["outcome"] == "exited", path.read_text() + trains.run().main_log.read_text()
