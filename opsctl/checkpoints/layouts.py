@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 LAYOUTS_FILE = "layouts.toml"
@@ -56,6 +56,36 @@ def load_layouts() -> tuple[CheckpointLayout, ...]:
     """Return the layouts in the order of layouts.toml."""
     text = files("opsctl.checkpoints").joinpath(LAYOUTS_FILE).read_text(encoding="utf-8")
     return tuple(_parse(fields) for fields in tomllib.loads(text)["layout"])
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A layout whose names an entry fits, and where the step stands in the name; an empty place without a step."""
+
+    layout: CheckpointLayout
+    begin: int
+    end: int
+
+
+def fit_name(name: str, *, is_directory: bool) -> tuple[Fit, ...]:
+    """Return the layouts that the name of an entry fits. Names that differ in digits alone fit the same layouts."""
+    shape = name.translate(_ZEROS) if not _DATE.fullmatch(name) else name
+    return _fit_shape(shape, is_directory)
+
+
+_ZEROS = str.maketrans("123456789", "000000000")
+_DATE = re.compile(r"\d{8}")
+"""A name such as 20240501 is a date, and not a step."""
+
+
+@lru_cache(maxsize=4096)
+def _fit_shape(shape: str, is_directory: bool) -> tuple[Fit, ...]:  # noqa: FBT001 (private, and cached by position)
+    fits = []
+    for layout in load_layouts():
+        if match := layout.parse_name(shape, is_directory=is_directory):
+            begin, end = match.span("step") if "step" in match.re.groupindex else (0, 0)
+            fits.append(Fit(layout, max(begin, 0), max(end, 0)))
+    return tuple(fits)
 
 
 @cache

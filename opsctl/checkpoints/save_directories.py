@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from opsctl.checkpoints.command_words import config_files, read_config, resolve, split_words
+from opsctl.checkpoints.layouts import fit_name
 
 MAX_DIRECTORIES = 16
 TOO_WIDE = frozenset(map(Path, ("/", "/home", "/tmp", "/root", "/data", "/scratch", "/work", "/mnt", "/usr", "/var")))  # noqa: S108 (a directory that is never scanned)
@@ -70,7 +71,7 @@ def find_save_directories(
     named = [(text, "TRAIN.toml, [progress] checkpoint_directories") for text in configured]
     named += [(str(command.checkpoints), "the run directory")]
     named += find_in_command(command)
-    named += [(parent, "a save in the log") for text in logged if (parent := _parent_of(text))]
+    named += [(_directory_of(text), "a save in the log") for text in logged]
     directories: dict[Path, SaveDirectory] = {}
     for text, reason in named:
         path = _absolute(text, command.directory)
@@ -141,8 +142,12 @@ def _normal(path: Path) -> str:
     return str(Path(*parts))
 
 
-def _parent_of(text: str) -> str:
-    return str(Path(text).parent) if "/" in text.rstrip("/") else ""
+def _directory_of(logged: str) -> str:
+    """Return the directory of a logged path: its parent if the path is that of one checkpoint, else the path itself."""
+    path = Path(logged)
+    fits = (*fit_name(path.name, is_directory=True), *fit_name(path.name, is_directory=False))
+    is_checkpoint = any(fit.end or not fit.layout.needs_evidence for fit in fits)
+    return str(path.parent) if is_checkpoint else logged
 
 
 def _drop_nested(directories: Iterable[SaveDirectory]) -> list[SaveDirectory]:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from opsctl.checkpoints.completeness import Completeness, judge, read_small
-from opsctl.checkpoints.layouts import CheckpointLayout, load_layouts, newest_files
+from opsctl.checkpoints.layouts import CheckpointLayout, fit_name, newest_files
 
 MAX_LISTED = 20_000
 """Entries listed in all directories together."""
@@ -192,14 +192,12 @@ def _step_digits(entry: os.DirEntry[str], *, is_directory: bool) -> str | None:
 
     The files in an entry are looked for only where the name alone does not decide: there may be thousands of entries.
     """
-    matches = [(layout, layout.parse_name(entry.name, is_directory=is_directory)) for layout in load_layouts()]
-    fitting = [(layout, match) for layout, match in matches if match]
-    by_name = next((match for layout, match in fitting if not layout.needs_evidence), None)
-    by_files = next(
-        (match for layout, match in fitting if by_name is None and _is_known(Path(entry.path), layout)), None
-    )
-    match = by_name or by_files
-    return None if match is None else match.groupdict().get("step") or ""
+    fits = fit_name(entry.name, is_directory=is_directory)
+    fit = next((fit for fit in fits if not fit.layout.needs_evidence), None)
+    if fit is None:
+        path = Path(entry.path)
+        fit = next((fit for fit in fits if _is_known(path, fit.layout)), None)
+    return None if fit is None else entry.name[fit.begin : fit.end]
 
 
 def _is_known(path: Path, layout: CheckpointLayout) -> bool:
@@ -253,10 +251,9 @@ def _judge(candidate: _Candidate) -> FoundCheckpoint:
 
 def _layout_of(candidate: _Candidate) -> tuple[CheckpointLayout | None, int | None]:
     """Return the layout that the files show, and the step by this layout: not every number in a name is a step."""
-    for layout in load_layouts():
-        match = layout.parse_name(candidate.path.name, is_directory=candidate.is_directory)
-        if match and (not layout.needs_evidence or _is_known(candidate.path, layout)):
-            return layout, candidate.step if match.groupdict().get("step") else None
+    for fit in fit_name(candidate.path.name, is_directory=candidate.is_directory):
+        if not fit.layout.needs_evidence or _is_known(candidate.path, fit.layout):
+            return fit.layout, candidate.step if fit.end else None
     return None, candidate.step
 
 

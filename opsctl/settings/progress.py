@@ -43,6 +43,13 @@ def check_step_pattern(pattern: str) -> str:
     return pattern
 
 
+def check_directory(path: str) -> str:
+    """Return the path of a directory. Raises ValueError for an empty path and for a NUL byte."""
+    if not path or "\0" in path:
+        raise ValueError(f"{path!r} is not a directory")
+    return path
+
+
 class ProgressSettings(SettingsTable):
     """`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
 
@@ -53,7 +60,7 @@ class ProgressSettings(SettingsTable):
             " `loss`, `step_s` and `tokens_per_s`; empty: the formats that opsctl knows"
         ),
     )
-    checkpoint_directories: tuple[str, ...] = Field(
+    checkpoint_directories: tuple[Annotated[str, AfterValidator(check_directory)], ...] = Field(
         (),
         description=(
             "directories with checkpoints, in addition to those that the command and the log name; relative ones start"

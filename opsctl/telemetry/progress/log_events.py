@@ -15,6 +15,8 @@ WORDS = (
     "heckpoint",
     "aving",
     "aved ",
+    "uccessfully loaded",
+    "Unable to load",
     "oading",
     "esum",
     "Restored",
@@ -33,6 +35,9 @@ WORDS = (
     "eceived ",
 )
 """Every line of an event holds one of these texts. The search for them is fast."""
+
+
+_WORD = re.compile("|".join(map(re.escape, WORDS)))
 
 
 class ProgressEventKind(StrEnum):
@@ -87,7 +92,7 @@ def load_event_patterns() -> tuple[EventPattern, ...]:
 
 def parse_event(text: str) -> ProgressEvent | None:
     """Return what a line says, without colours and carriage returns; None for any other line."""
-    if not any(word in text for word in WORDS):
+    if not _WORD.search(text):
         return None
     for row in load_event_patterns():
         if match := row.pattern.search(text):

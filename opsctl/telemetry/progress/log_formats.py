@@ -59,6 +59,7 @@ class LineFormat:
     without: re.Pattern[str] | None
     labels: re.Pattern[str] | None
     needs: frozenset[str]
+    epochs: re.Pattern[str] | None
     scanner: re.Pattern[str] | None
     """Finds every value of a line: one named group for each name, in it the number and the number after a slash."""
     ranks: Mapping[str, tuple[str, int]]
@@ -111,6 +112,8 @@ class LineFormat:
                 values["last"] = int(of)
         if is_step and self.needs and not self._has_needed(fields, values):
             return None
+        if "last" in values and self.epochs and self.epochs.search(text):
+            values = {name: value for name, value in values.items() if name not in {"step", "last"}}
         return values or None
 
     def _has_needed(self, fields: Iterable[str], values: Values) -> bool:
@@ -171,6 +174,7 @@ def formats_for(pattern: str) -> tuple[LineFormat, ...]:
         without=None,
         labels=None,
         needs=frozenset(),
+        epochs=None,
         scanner=None,
         ranks={},
         has_suffixes=False,
@@ -200,6 +204,7 @@ def _parse(row: Mapping[str, object]) -> LineFormat:
         without=_compile(row.get("without")),
         labels=_compile(row.get("labels")),
         needs=frozenset(row.get("needs", ())),  # type: ignore[call-overload]  # as above
+        epochs=_compile(row.get("epochs")),
         scanner=scanner,
         ranks=ranks,
         has_suffixes=has_suffixes,

@@ -17,7 +17,7 @@ MAX_LINE_BYTES = 64 << 10
 """A longer line is a dump of data, and is cut."""
 GAP_SEARCH_BYTES = 4096
 """Between two iteration lines, only the first and the last bytes are searched for times."""
-MINSTAMP_BYTES = 19
+MIN_STAMP_BYTES = 19
 """`2026-03-01 12:00:59`; a longer time has fractions of a second."""
 MAX_BATCH = 10**15
 
@@ -134,7 +134,7 @@ class LogReader:
 
     def _take_gap(self, data: bytes, begin: int, end: int) -> None:
         """Take the first and the last time in the text between two lines of interest."""
-        if end - begin < MINSTAMP_BYTES:
+        if end - begin < MIN_STAMP_BYTES:
             return
         if self.needs_latest and (match := STAMP.search(data, begin, min(end, begin + GAP_SEARCH_BYTES))):
             self._set_latest(parse_stamp(match[0]))
@@ -227,12 +227,12 @@ class LogReader:
     def _stamp_iteration(self, line: bytes, head: re.Match[bytes]) -> tuple[float, float]:
         """Return the earliest and the latest end of the line's steps, nan where unknown."""
         if match := STAMP.search(line, 0, head.start()):
-            self.part.has_fractions &= len(match[0]) > MINSTAMP_BYTES
+            self.part.has_fractions &= len(match[0]) > MIN_STAMP_BYTES
             self._set_first_stamp(match[0])
             stamp = parse_stamp(match[0])
             return stamp, stamp
         if self.tail and (stamps := STAMP.findall(self.tail)):
-            self.part.has_fractions &= len(stamps[-1]) > MINSTAMP_BYTES
+            self.part.has_fractions &= len(stamps[-1]) > MIN_STAMP_BYTES
             return parse_stamp(stamps[-1]), UNKNOWN
         return UNKNOWN, UNKNOWN
 

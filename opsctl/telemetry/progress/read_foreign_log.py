@@ -12,7 +12,7 @@ from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
 from opsctl.telemetry.progress.log_formats import LineFormat, formats_for
-from opsctl.telemetry.progress.log_reader import MAX_BATCH, STAMP, LogReader, parse_stamp
+from opsctl.telemetry.progress.log_reader import MAX_BATCH, MIN_STAMP_BYTES, STAMP, LogReader, parse_stamp
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogStep, LogSummary
 from opsctl.telemetry.progress.step_reader import StepReader
 
@@ -66,8 +66,6 @@ class ForeignLogReader(LogReader):
         self.head_earliest = self.head_latest = UNKNOWN
         self.before: tuple[int, float] = (0, UNKNOWN)
         """Step and time of the step line before, in the same part."""
-        self.stamp = b""
-        """The newest time in the log, as `2026-03-01 12:00:59`."""
         self.is_restarting = False
         self.last: Iteration | None = None
 
@@ -84,43 +82,52 @@ class ForeignLogReader(LogReader):
         if pending is not None:
             self._add_step(pending)
         super()._end_part()
-        self.head_step, self.stamp, self.before = -1, b"", (0, UNKNOWN)
+        self.head_step, self.before = -1, (0, UNKNOWN)
 
     def _take_lines(self, data: bytes) -> None:
-        for line in data.split(b"\n"):
-            if line:
-                self._take_any_line(line)
+        """Take every line that may state something; search the text between for times."""
+        position = 0
+        for begin, line in self.reader.find_lines(data):
+            self._take_gap(data, position, begin)
+            self._take_any_line(line)
+            position = begin + len(line)
+        self._take_gap(data, position, len(data))
 
     def _take_any_line(self, line: bytes) -> None:
-        facts = self.reader.read(line)
+        facts = self.reader.read(line, is_candidate=True)
         for completed in facts.iterations:
             self._add_step(completed)
-        if any(word in line for word in _EVALUATES):
-            self.evaluated = 1
-        stamp = find_stamp(line)
-        if stamp:
+        if stamp := find_stamp(line):
             self._take_stamp(stamp)
         for event in facts.events:
             self._take_event(event)
         step = facts.values.get("step")
         if step is not None and step != self.head_step:
             self._begin_step(int(step), stamp)
+        elif not facts.values and any(word in line for word in _EVALUATES):
+            self.evaluated = 1
 
     def _take_stamp(self, stamp: bytes) -> None:
-        self.part.has_fractions &= len(stamp) > len(b"2026-03-01 12:00:59")
+        self.part.has_fractions &= len(stamp) > MIN_STAMP_BYTES
         self._set_first_stamp(stamp)
-        if math.isnan(self.head_latest) and self.head_step >= 0:
-            self.head_latest = parse_stamp(stamp)
-        self.stamp = self.tail = stamp
+        self._set_latest(parse_stamp(stamp))
+        self.tail = stamp
+
+    def _set_latest(self, stamp: float) -> None:
+        if self.needs_latest:
+            self.head_latest = stamp
+        self.needs_latest = False
 
     def _begin_step(self, step: int, stamp: bytes) -> None:
         if self.cuts is None and step < self.head_step:
             self.is_restarting = True  # the pending step is the first of the new part
             self._new_part()
             self.is_restarting = False
-        now = parse_stamp(self.stamp) if self.stamp else UNKNOWN
-        self.head_step, self.head_earliest = step, now
-        self.head_latest = now if stamp else UNKNOWN
+        stamps = [stamp] if stamp else STAMP.findall(self.tail)
+        earliest = parse_stamp(stamps[-1]) if stamps else UNKNOWN
+        self.head_step, self.head_earliest = step, earliest
+        self.head_latest = earliest if stamp else UNKNOWN
+        self.needs_latest = not stamp
         self.tail = b""
 
     def _take_event(self, event: ProgressEvent) -> None:

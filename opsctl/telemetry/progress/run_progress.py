@@ -77,7 +77,7 @@ class Progress:
 
 
 def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
-    """Return the progress, None without a heartbeat and without iteration lines.
+    """Return the progress, None without a heartbeat, without steps in the log and without checkpoints.
 
     `attempt` is the running attempt, if any, and `begin` the offset in the log at which the attempt began. Without
     `pace`, the time left is not estimated.
@@ -86,7 +86,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     pattern = read_step_pattern(run)
     placed = tail(run.main_log, CURVE_LINES, pattern)
     if heartbeat is None and not placed:
-        return None
+        return _read_from_checkpoints(run)
     lines = [iteration for _, iteration in placed]
     line = lines[-1] if lines else Iteration(step=0)
     is_behind = bool(
@@ -126,6 +126,33 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         next_save=saves.next,
         next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
+    )
+
+
+def _read_from_checkpoints(run: RunDir) -> Progress | None:
+    """Return what the checkpoints alone show: the step of the newest, and when it was written."""
+    saves = predict_next_save(run, 0, None)
+    if saves.newest is None:
+        return None
+    return Progress(
+        step=saves.newest,
+        last_step=None,
+        loss=None,
+        losses=(),
+        losses_from=None,
+        tokens=None,
+        step_s=None,
+        usual_step_s=None,
+        tflops=None,
+        usual_tflops=None,
+        phase="",
+        at=saves.at,
+        note="",
+        checkpoint_step=saves.newest,
+        checkpoint_at=saves.at,
+        next_save=None,
+        next_save_s=None,
+        left=None,
     )
 
 

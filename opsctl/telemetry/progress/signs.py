@@ -1,6 +1,6 @@
 """The signs of progress of a train, of any trainer: steps in the log, heartbeat, checkpoints wherever they lie.
 
-No sign is required. What no sign shows is unknown, which is None here, and never 0. Bounded: at most 9 MiB of the log
+No sign is required. What no sign shows is unknown, which is None here, and never 0. Bounded: at most 3 MiB of the log
 and the entries of `checkpoints/scan.py` are read. Needs no torch.
 """
 
@@ -27,9 +27,9 @@ from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.trainer.contract import Heartbeat, read_heartbeat
 
-MAX_LOG_BYTES = 8 << 20
+MAX_LOG_BYTES = 2 << 20
 """Read from the end of the attempt's part of the log."""
-MAX_HEAD_BYTES = 1 << 20
+MAX_HEAD_BYTES = 256 << 10
 """Read from the beginning of the attempt's part of the log."""
 MAX_LOGGED_PATHS = 8
 MEDIAN_STEPS = 50
@@ -165,7 +165,7 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
     first: Iteration | None = None
     highest: int | None = None
     for _, line in reader.find_lines(data):
-        facts = reader.read(line)
+        facts = reader.read(line, is_candidate=True)
         events += facts.events
         for step in facts.iterations:
             first, highest = first or step, max(step.step, highest or 0)

@@ -84,9 +84,12 @@ class StepReader:
         """The formats that occurred."""
         return self._known
 
-    def read(self, line: bytes) -> LineFacts:
-        """Return what a line states, and the steps that this line shows to be complete."""
-        if not self._csv.columns and not self._has_word(line):
+    def read(self, line: bytes, *, is_candidate: bool = False) -> LineFacts:
+        """Return what a line states, and the steps that this line shows to be complete.
+
+        `is_candidate`: the line comes from `find_lines`.
+        """
+        if not (is_candidate or self._csv.columns or self._has_word(line)):
             return NOTHING
         values: Values = {}
         events, iterations = [], []
@@ -206,7 +209,7 @@ def iterate_steps(data: bytes, begin: int, reader: StepReader | None = None) -> 
     reader = reader or StepReader()
     at = begin
     for offset, line in reader.find_lines(data):
-        facts = reader.read(line)
+        facts = reader.read(line, is_candidate=True)
         for iteration in facts.iterations:
             yield at, iteration
         if facts.values.get("step") is not None:

@@ -86,7 +86,7 @@ def test_directory_of_a_configuration_file(name: str, text: str, tmp_path: Path)
 
 def test_directories_have_reasons() -> None:
     found = find_save_directories(
-        command("train.py", "--save", "out"), configured=("/data/mine",), logged=("/logged/here/step5", "relative.pt")
+        command("train.py", "--save", "out"), configured=("/data/mine",), logged=("/logged/here/step5",)
     )
     assert [(str(directory.path), directory.reason) for directory in found] == [
         ("/data/mine", "TRAIN.toml, [progress] checkpoint_directories"),
@@ -94,6 +94,21 @@ def test_directories_have_reasons() -> None:
         ("/job/out", "--save out in the command"),
         ("/logged/here", "a save in the log"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("logged", "directory"),
+    [
+        ("/data/acc/step_3", "/data/acc"),
+        ("/data/hf/checkpoint-20", "/data/hf"),
+        ("/data/ckpt/checkpoint_3_6000.pt", "/data/ckpt"),
+        ("/data/users/me/out", "/data/users/me/out"),
+        ("out", "/job/out"),
+        ("./outputs/checkpoint/step-500", "/job/outputs/checkpoint"),
+    ],
+)
+def test_logged_path_names_its_directory(logged: str, directory: str) -> None:
+    assert str(find_save_directories(command("train.py"), logged=[logged])[-1].path) == directory
 
 
 def test_unknown_and_wide_paths_are_left_out() -> None:

@@ -110,7 +110,7 @@ def share(half: str, what: str) -> float:
     return total[f"{what} right"] / every
 
 
-TEST_HALF_FLOORS = {"line": 0.85, "value": 0.85, "event": 0.7}
+TEST_HALF_FLOORS = {"line": 0.9, "value": 0.9, "event": 0.75}
 
 
 def test_tuning_half_is_read() -> None:

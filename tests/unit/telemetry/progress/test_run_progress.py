@@ -165,3 +165,13 @@ def test_one_checkpoint_predicts_no_next(run: RunDir) -> None:
 def test_unreadable_settings_predict_no_save(run: RunDir) -> None:
     run.trainer_config.write_text("{")
     assert predict_next_save(run, 150, None) == NextSave()
+
+
+def test_checkpoints_alone_show_progress(run: RunDir) -> None:
+    assert read_progress(run) is None
+    saved = run.checkpoints / "checkpoint-40"
+    saved.mkdir()
+    (saved / "trainer_state.json").write_text("{}")
+    progress = read_progress(run)
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step, progress.loss, progress.step_s) == (40, 40, None, None)

@@ -120,7 +120,7 @@ def test_pattern_of_train_toml_reads_steps(run: RunDir) -> None:
 def test_beginning_and_end_of_a_long_log_are_read(run: RunDir) -> None:
     with run.main_log.open("w") as log:
         log.write("step 1/90000 loss 9.5\n")
-        log.write(("x" * 99 + "\n") * 120_000)
+        log.write(("x" * 99 + "\n") * 60_000)
         log.write("step 80000/90000 loss 1.5\n")
     signs = read_signs(run, config("train.py"))
     assert (signs.first_step, signs.step) == (1, 80000)
