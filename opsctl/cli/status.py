@@ -18,7 +18,7 @@ from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.owner_tasks import apply_armed_switches, keep_cron
 from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.model import Job
@@ -100,8 +100,10 @@ def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
     alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
     jobs, away = _queue(app, alerts) if runs else ([], "")
-    if not away:
+    if jobs is not None:
         keep_cron(app)
+        if apply_armed_switches(app, runs, jobs):
+            jobs, away = _queue(app, alerts)
     return [read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
 
 

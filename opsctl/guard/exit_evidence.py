@@ -48,6 +48,7 @@ def gather_evidence(
         is_last_step=bool(line and known_last is not None and line.step >= known_last),
         has_steps_left=bool(line and known_last is not None and line.step < known_last),
         has_finished_file=attempt.finished.exists(),
+        was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         on_exit_0=on_exit_0,

@@ -141,10 +141,11 @@ class CheckpointHook:
 
     def finish(self) -> None:
         """Run the hook of a last checkpoint, and wait for it: the end of the job would end the hook."""
-        self._join()
+        self.join()
         self.look(is_last=True)
-        self._join()
+        self.join()
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Wait for the hook that runs, if any."""
         if self._thread:
             self._thread.join(MAX_JOIN_S)
