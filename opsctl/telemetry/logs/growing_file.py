@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.errors import cannot_read
+from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer
 
 BLOCK_BYTES = 1 << 16
@@ -88,7 +89,7 @@ class GrowingFile:
     def _is_replaced(self) -> bool:
         opened = os.fstat(self._handle)
         try:
-            current = self.path.stat()
+            current = self.path.lstat()
         except FileNotFoundError:
             return False  # no successor yet: this file may still grow
         return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
@@ -101,7 +102,7 @@ class GrowingFile:
 
 def _open(path: Path) -> int | None:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
+from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.growing_file import backwards
 
 MAX_SEARCHED_BYTES = 64 << 20
@@ -123,12 +124,17 @@ def sampled(log: Path, places: int = 32) -> list[Iteration]:
     """Return iterations at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
     try:
-        with log.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            for place in range(places):
-                iterations += _parse_sample(os.pread(file.fileno(), SAMPLE_BYTES, size * place // places))
+        handle = open_regular(log)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(handle).st_size
+        for place in range(places):
+            iterations += _parse_sample(os.pread(handle, SAMPLE_BYTES, size * place // places))
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return iterations
 
 

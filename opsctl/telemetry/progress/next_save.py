@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, list_names, read_json
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import COMPLETE
 
@@ -32,7 +32,7 @@ class NextSave:
 
 def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
     """Return the checkpoints around `step`. `newest` overrides the newest checkpoint in the directory."""
-    paths, is_embedded = _find_checkpoints(run), run.trainer_config.exists()
+    paths, is_embedded = _find_checkpoints(run), is_regular(run.trainer_config)
     steps = sorted(paths)
     every = _configured_interval(run) if is_embedded else _observed_interval(steps)
     due = last_step if is_embedded else None
@@ -51,17 +51,17 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
 def _find_checkpoints(run: RunDir) -> dict[int, Path]:
     """Return the checkpoints of any trainer by the steps in their names."""
     try:
-        paths = list(run.checkpoints.iterdir())
+        names = list_names(run.checkpoints)
     except OSError:
         return {}
-    return {int(match[1]): path for path in paths if (match := _STEP.fullmatch(path.name))}
+    return {int(match[1]): run.checkpoints / name for name in names if (match := _STEP.fullmatch(name))}
 
 
 def _written(checkpoint: Path) -> datetime | None:
     """Return when a checkpoint was written. An embedded checkpoint has a file with the time of its completion."""
     for path in (checkpoint / COMPLETE, checkpoint):
-        with contextlib.suppress(OSError):
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
     return None
 
 
@@ -72,7 +72,7 @@ def _observed_interval(steps: list[int]) -> int | None:
 def _configured_interval(run: RunDir) -> int | None:
     """Return `checkpoint.every` of the frozen settings; None if the trainer saves only at its end."""
     try:
-        every: Any = json.loads(run.trainer_config.read_text())["checkpoint"]["every"]
+        every: Any = read_json(run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]["every"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return every if isinstance(every, int) and every > 0 else None
+    return every if type(every) is int and every > 0 else None

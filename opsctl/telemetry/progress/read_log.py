@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from opsctl.errors import InputError, cannot_read
+from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 
@@ -56,19 +58,19 @@ class _Gap(NamedTuple):
         return [parse_stamp(match[0]) for line in lines if (match := _STAMP.search(line))]
 
 
-def read_summary(path: Path, cuts: Sequence[int] | None = None) -> LogSummary:
+def read_summary(path: Path, cuts: Sequence[int] | None = None, *, follow: bool = False) -> LogSummary:
     """Read a whole log.
 
     `cuts` are the offsets at which the attempts began, in rising order. The summary then has one part for the text
     before the first offset, and one part for each offset. Without `cuts`, a new part begins where a trainer loads a
-    checkpoint, or where the step goes back.
+    checkpoint, or where the step goes back. A link is read only with `follow`, for a log that a person has named.
 
     Raises RunDirError for a log without read permission, InputError for a path that is not a file.
     """
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file", hint="--log takes the log file itself")
-        with _open(path) as file:
+        with _open(path, follow=follow) as file:
             reader = _LogReader(cuts)
             offset, rest = 0, b""
             while data := file.read(CHUNK_BYTES):
@@ -81,9 +83,10 @@ def read_summary(path: Path, cuts: Sequence[int] | None = None) -> LogSummary:
         raise cannot_read(path, error) from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path, *, follow: bool) -> IO[bytes]:
     """Open a log as logrotate leaves it: compressed or not."""
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # it reads alike
+    file = os.fdopen(open_regular(path, follow=follow), "rb")
+    return gzip.open(file) if path.suffix == ".gz" else file  # type: ignore[return-value]  # it reads alike
 
 
 class _LogReader:

@@ -14,7 +14,7 @@ from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import World
@@ -237,7 +237,7 @@ def test_accounting_knows_how_each_attempt_of_a_requeued_job_ended(world: World)
     world.began("12_1.1")
     world.row((1,), JobState.PENDING, restarts=2)
     world.queue.history = [
-        Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
+        Job(id="13", array="12", tasks=(1,), name="gpt", user=actor(), state=state, restarts=restart)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
     finalized = finalize_ended(world.chain, world.rules, world.chain.check())

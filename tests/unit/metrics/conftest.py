@@ -13,7 +13,7 @@ from opsctl.app import App, build
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
@@ -46,7 +46,7 @@ class Place:
 
 def row(state: JobState, *tasks: int, **more: Any) -> Job:
     return Job(
-        id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1",
+        id="12", array="12", tasks=tasks, name="gpt", user=actor(), state=state, comment="opsctl:gpt:n1",
         **{"reason": "JobArrayTaskLimit", **more},
     )  # fmt: skip
 

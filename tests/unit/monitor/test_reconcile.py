@@ -95,7 +95,7 @@ def test_a_release_that_was_asked_for_is_carried_out_and_taken_away(world: World
     [
         ("node[001-003]", "with node[001-003] excluded 1 nodes are left, and array 12 needs 2"),
         ("node099", "no such nodes: node099"),
-        ("node[", "'node[' is not a node list: "),
+        ("node[", "exclude is not a node list"),
     ],
 )
 def test_a_request_that_cannot_be_is_refused_and_taken_away(world: World, exclude: str, why: str) -> None:
@@ -137,6 +137,8 @@ def test_a_running_train_is_left_alone(world: World) -> None:
     assert reconcile(world.chain) == []
 
 
-def test_a_request_by_hand_that_makes_no_sense_is_passed_over(world: World) -> None:
+def test_request_by_hand_that_makes_no_sense_is_set_aside(world: World) -> None:
     (world.run.requests / "x.json").write_text(json.dumps({"verb": "rm -rf"}))
+    [line] = reconcile(world.chain)
+    assert line.startswith(f"set aside in {world.run.requests}: 'x.json' by ")
     assert reconcile(world.chain) == []

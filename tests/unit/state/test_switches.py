@@ -53,7 +53,8 @@ def test_a_dangling_link_a_pipe_and_a_directory_are_switches_that_are_not_follow
     switches.path_of(run, Switch.KILL).symlink_to(tmp_path / "secret")
     os.mkfifo(switches.path_of(run, Switch.PAUSE))
     switches.path_of(run, Switch.SAVE).mkdir()
-    assert [armed.why for armed in switches.find_armed(run)] == ["", "", ""]
+    says = "a directory in place of the switch; disarming removes it"
+    assert [armed.why for armed in switches.find_armed(run)] == ["", "", says]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
