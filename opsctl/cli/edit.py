@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
 from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -89,5 +89,5 @@ def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) ->
     """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after
-    launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))
+    launched = read_json(run.trainer_config, MAX_SETTINGS_BYTES)
     return after.model_copy(update={"trainer": {**after.trainer, "data": launched["data"]}})

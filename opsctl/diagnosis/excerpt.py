@@ -7,6 +7,7 @@ import os
 from opsctl.diagnosis.causes import UNEXPLAINED
 from opsctl.diagnosis.scan_logs import LONGEST, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
+from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import time_of
 
 NEARBY = 128 << 10
@@ -44,7 +45,7 @@ def _read(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     """The lines before, and the line itself with those after it."""
     start = max(0, event.offset - NEARBY)
     try:
-        with event.path.open("rb") as file:
+        with os.fdopen(open_regular(event.path), "rb") as file:
             above = os.pread(file.fileno(), event.offset - start, start)
             below = os.pread(file.fileno(), NEARBY, event.offset)
     except OSError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, grouped
+from opsctl.state.files import write_atomic
 
 SECONDS = 30.0
 FILE = "py-spy.txt"
@@ -38,7 +39,7 @@ class PySpyDump:
     def keep(self, target: Path) -> None:
         """Beside what the ranks said themselves. Raises OSError."""
         target.mkdir(parents=True, exist_ok=True)
-        (target / FILE).write_text(self.text)
+        write_atomic(target / FILE, self.text)
 
 
 def dump_stacks(program: str, attempt: str, nodes: Sequence[str], ways: Fanout, *, native: bool = False) -> PySpyDump:

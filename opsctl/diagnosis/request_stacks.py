@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,16 +12,18 @@ from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.errors import OpsctlError
 from opsctl.model import Job
 from opsctl.ports import Clock, Runner, TimedOut
+from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
 SIGNAL_SECONDS = 10.0
+MAX_STACKS_BYTES = 16 << 20
 
 
 def request_by_file(attempt: Attempt, target: Path, *, ranks: int, seconds: float, clock: Clock) -> None:
     """Request the stack of every rank, wait for the answers and copy them to `target`. Raises OSError."""
     stacks = attempt.path / "stacks"
     before = _sizes(stacks.glob("*.txt"))
-    attempt.stacks_request.touch()
+    touch(attempt.stacks_request)
     _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, seconds=seconds, clock=clock)
 
 
@@ -45,9 +48,9 @@ def collect_answers(target: Path, looked: str = "") -> list[Stack]:
     printed, if that is not kept there."""
     stacks: dict[tuple[str, int | None, int | None], Stack] = {}
     own = sorted(path for path in target.glob("*.txt") if path.name != FILE)
-    texts = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
+    texts = [(_read(path), speaker_of_file(f"{path.stem}.log")) for path in own]
     py_spy_file = target / FILE
-    texts.append((py_spy_file.read_bytes() if py_spy_file.exists() else looked.encode(), NOBODY))
+    texts.append((_read(py_spy_file) if py_spy_file.exists() else looked.encode(), NOBODY))
     for text, known in texts:
         for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
@@ -56,6 +59,14 @@ def collect_answers(target: Path, looked: str = "") -> list[Stack]:
         if known.rank is not None:
             stacks.setdefault((known.node, known.rank, None), Stack(node=known.node, rank=known.rank))
     return list(stacks.values())
+
+
+def _read(path: Path) -> bytes:
+    """Return the stacks in a file; of a file that is too large or no file, nothing."""
+    try:
+        return read_bounded(path, MAX_STACKS_BYTES)
+    except OSError:
+        return b""
 
 
 def _copy_answers(
@@ -72,17 +83,17 @@ def _copy_answers(
     target.mkdir(parents=True, exist_ok=True)
     for path in paths():
         known = before.get(path.name, 0)
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(known)
-            if new := file.read():
-                (target / f"{path.stem}.txt").write_bytes(new)
+            if new := file.read(MAX_STACKS_BYTES):
+                write_atomic(target / f"{path.stem}.txt", new)
 
 
 def _sizes(paths: Iterable[Path]) -> dict[str, int]:
     sizes = {}
     for path in paths:
         try:
-            sizes[path.name] = path.stat().st_size
+            sizes[path.name] = path.lstat().st_size
         except FileNotFoundError:
             continue
     return sizes

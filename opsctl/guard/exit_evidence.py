@@ -8,6 +8,7 @@ from pathlib import Path
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
+from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
@@ -47,7 +48,7 @@ def _is_last_step(run: RunDir) -> bool:
 
 def _read_code(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(read_text(path, MAX_NUMBER_BYTES))
     except (OSError, ValueError):
         return None
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -43,7 +44,7 @@ class StopRequest:
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
     """Return the stop request, or None if the file is missing or invalid."""
     try:
-        fields = json.loads(attempt.stop_request.read_text())
+        fields = read_json(attempt.stop_request, MAX_RECORD_BYTES)
         return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -19,6 +19,7 @@ from opsctl.trainer.atomic_files import fsync_directory, write_atomic
 from opsctl.trainer.contract import open_regular, read_bounded
 
 __all__ = [
+    "append",
     "append_line",
     "create",
     "fsync_directory",
@@ -30,6 +31,7 @@ __all__ = [
     "read_bounded",
     "read_json",
     "read_text",
+    "touch",
     "write_atomic",
 ]
 
@@ -93,6 +95,25 @@ def _check_appendable(path: Path, status: os.stat_result) -> None:
     # On a file system that maps root to nobody, root's own files belong to another uid.
     if os.geteuid() not in (0, status.st_uid):
         raise OSError(errno.EPERM, f"belongs to uid {status.st_uid}", str(path))
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append `data` without fsync. Raises OSError, also for a link and for anything else than a file."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        _check_appendable(path, os.fstat(handle))
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
+def touch(path: Path) -> None:
+    """Create the file `path`, or set its time of modification to now. Raises OSError, also for a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        os.utime(handle)
+    finally:
+        os.close(handle)
 
 
 def create(path: Path, data: bytes, *, mode: int) -> None:

@@ -21,7 +21,7 @@ from opsctl.state.events import FIELDS, Event, EventKind, parse_event
 from opsctl.state.files import append_line, list_names, open_regular, parse_json
 from opsctl.state.run_dir import Attempt, RunDir
 
-__all__ = ["FIELDS", "Array", "Event", "EventKind", "Journal", "TrainHistory", "actor", "append_line", "replay"]
+__all__ = ["FIELDS", "Array", "Event", "EventKind", "Journal", "TrainHistory", "actor", "replay"]
 
 
 MAX_JOURNAL_BYTES = 64 << 20

@@ -13,7 +13,8 @@ from opsctl.app import build
 from opsctl.errors import OpsctlError
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
-from opsctl.state.journal import Journal, append_line
+from opsctl.state.files import append_line
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import check_trusted
 from opsctl.telemetry.progress.run_progress import read_progress
 from opsctl.trainer.atomic_files import write_atomic

@@ -139,10 +139,16 @@ def backwards(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _backwards(handle: int, size: int) -> Iterator[tuple[int, bytes]]:
     end, pending, is_first = size, b"", True
+    blocks: list[bytes] = []
+    """Of a long line, the last block first: joined once, not block by block."""
     while end:
         begin = max(0, end - BLOCK_BYTES)
-        pending = os.pread(handle, end - begin, begin) + pending
+        blocks.append(os.pread(handle, end - begin, begin))
         end = begin
+        is_inside = end and not is_first and b"\n" not in blocks[-1]
+        if is_inside and len(pending) + BLOCK_BYTES * len(blocks) < MAX_LINE_BYTES:
+            continue
+        pending, blocks = b"".join(reversed(blocks)) + pending, []
         if is_first:
             pending, is_first = pending.removesuffix(b"\n"), False
         head, *lines = pending.split(b"\n")
