@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from opsctl.state.files import is_directory, list_names
 from opsctl.trainer.manifest import list_checkpoints
 
 SKIPPED = (".saving-", "damaged-")
@@ -34,7 +35,7 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
         if embedded
         else dict.fromkeys(_entries(directory))
     )
-    found = sorted((path.stat().st_mtime, path) for path in steps)
+    found = sorted((path.lstat().st_mtime, path) for path in steps)
     *older, (newest, path) = found or [(0.0, directory)]
     times = {path: at for at, path in older} | ({path: _written(path, newest)} if found else {})
     return [Save(path=path, at=datetime.fromtimestamp(at, UTC), step=steps[path]) for path, at in times.items()]
@@ -43,17 +44,18 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
 def _entries(directory: Path) -> list[Path]:
     """Return the directories, or else the files: trainers keep small files such as `latest` next to checkpoints."""
     try:
-        paths = [path for path in directory.iterdir() if not path.name.startswith((".", *SKIPPED))]
+        names = list_names(directory)
     except FileNotFoundError:
         return []
-    directories = [path for path in paths if path.is_dir()]
+    paths = [directory / name for name in sorted(names) if not name.startswith((".", *SKIPPED))]
+    directories = [path for path in paths if is_directory(path)]
     return directories or paths
 
 
 def _written(path: Path, at: float) -> float:
     """Return the newest modification of the path and of its direct entries."""
-    entries = os.scandir(path) if path.is_dir() else ()
-    return max((entry.stat().st_mtime for entry in entries), default=at)
+    names = list_names(path) if is_directory(path) else ()
+    return max(((path / name).lstat().st_mtime for name in names), default=at)
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
+from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -85,7 +86,7 @@ def _limits_itself(run: RunDir) -> bool:
 
 def _read_code(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(read_text(path, MAX_NUMBER_BYTES))
     except (OSError, ValueError):
         return None
 
