@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,7 +264,8 @@ def test_a_cause_that_nobody_can_find_leaves_all_as_it_was(
 
 def test_logs_that_take_too_long_are_left_alone(world: World, care: NodeCare) -> None:
     attempt = crashed(world, ECC)
-    os.truncate(world.run.main_log, 1 << 28)
+    with world.run.main_log.open("ab") as log:
+        log.truncate(1 << 28)
     ended = finalize(world.chain, world.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
