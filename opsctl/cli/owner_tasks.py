@@ -8,7 +8,6 @@ from opsctl.app import App
 from opsctl.cron.cron_dir import CronDir
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.state.run_dir import RunDir
-from opsctl.state.site_dir import SiteDir
 
 
 def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
@@ -33,7 +32,7 @@ def keep_cron(app: App) -> None:
     Reads two files if cron is not overdue.
     """
     try:
-        if not CronDir(SiteDir.of(app.root)).is_overdue(app.site.cron.every, app.clock.now()):
+        if not CronDir(app.site_dir).is_overdue(app.site.cron.every, app.clock.now()):
             return
         from opsctl.cron.drivers import revive  # noqa: PLC0415 (imports APScheduler)
 

@@ -24,7 +24,6 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.model import Job
 from opsctl.monitor.status import TrainStatus, read_status, unreadable
 from opsctl.state.run_dir import RunDir, all_trains, find_entries_skipped
-from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
@@ -109,7 +108,7 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
+    alerts = open_alerts(app.site_dir.alerts / "ledger.json")
     jobs, away = _queue(app, alerts) if runs else ([], "")
     if not away:
         keep_cron(app)

@@ -21,7 +21,6 @@ from opsctl.report.train_report import report_train
 from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
-from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
 
 
@@ -86,7 +85,7 @@ def _jobs(services: MetricsServices) -> list[Job] | None:
 
 
 def _site(services: MetricsServices) -> Iterator[MetricSample]:
-    if ticked := CronDir(SiteDir.of(services.root)).last_tick():
+    if ticked := CronDir(services.alerting.site).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
         levels = Counter(entry.level for entry in services.alerting.ledger.read().entries.values())

@@ -79,6 +79,9 @@ class SiteSettings(SettingsTable):
     )
     sandbox: Name = Field("default", description="name of the sandbox, with engine = sandbox")
     group: Word = Field("", description="Unix group that may arm switches and make requests; empty: the owner only")
+    site_owner: Word = Field(
+        "", description="user whose `.site` directory below `root` is trusted; empty: you, and the owner of `root`"
+    )
     trust_parents: bool = Field(
         default=False,
         description="accept parents of `root` that other users can write: those users could run code as you",

@@ -73,6 +73,8 @@ def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) ->
     """
     data = _pread(handle, begin, end).replace(b"\r", b"\n")
     first = data.find(b"\n") if begin and not is_whole else 0
+    if first < 0:
+        return b""  # a part of one long line: a dump, or a hole in the file
     return b" " * first + data[first:] if first > 0 else data
 
 

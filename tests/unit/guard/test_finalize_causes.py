@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -275,7 +274,8 @@ def test_failed_diagnosis_does_not_stop_finalize(
 
 def test_slow_diagnosis_is_abandoned(train: QueuedTrain, care: NodeCare) -> None:
     attempt = crash_attempt(train, ECC)
-    os.truncate(train.run.main_log, 1 << 28)
+    with train.run.main_log.open("ab") as log:
+        log.truncate(1 << 28)
     ended = finalize(train.chain, train.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
