@@ -245,7 +245,7 @@ def build(site_file: Path | None = None) -> App:
 
 def open_debug_log(app: App) -> None:
     """Write the log records of this process, and its command line, to the debug log of the site."""
-    debug_log.attach(SiteDir.of(app.root), app.clock)
+    debug_log.attach(app.site_dir, app.clock)
     log.debug("opsctl %s", shlex.join(sys.argv[1:]))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.state.files import is_directory, list_names
+from opsctl.state.files import MAX_ENTRIES, is_directory, list_entries, list_names
 from opsctl.trainer.manifest import list_checkpoints
 
 SKIPPED = (".saving-", "damaged-")
@@ -60,19 +60,18 @@ def _written(path: Path, at: float) -> float:
 
 def size_of(path: Path) -> tuple[int, int]:
     """Return bytes and inodes of a file or a directory tree. Entries that vanish during the walk count 0."""
-    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _below(path)]
-    return sum(sizes), len(sizes) + path.is_dir()
-
-
-def _below(path: Path) -> Iterator[os.DirEntry[str] | Path]:
     if not path.is_dir():
-        yield path
-        return
-    try:
-        entries = list(os.scandir(path))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        yield entry
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path))
+        return path.lstat().st_size, 1
+    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _below(path)]
+    return sum(sizes), len(sizes) + 1
+
+
+def _below(path: Path) -> Iterator[os.DirEntry[str]]:
+    waiting = [path]
+    while waiting:
+        try:
+            entries = list_entries(waiting.pop(), max_entries=MAX_ENTRIES)
+        except FileNotFoundError:
+            continue
+        yield from entries
+        waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

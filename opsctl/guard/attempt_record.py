@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.nodesets import expand
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, is_regular, list_names, read_json
 from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
@@ -100,10 +100,14 @@ def find_newest_checkpoint(run: RunDir) -> int:
     For the embedded trainer, the step of the newest complete checkpoint. For any other trainer, the newest modification
     time in the checkpoint directory, in nanoseconds. Only compare values of one file system, so that no clock matters.
     """
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         newest = find_newest_complete(run.checkpoints)
         return newest.step if newest else -1
-    return max((_read_mtime_ns(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
+    try:
+        names = list_names(run.checkpoints)
+    except FileNotFoundError:
+        return -1
+    return max((_read_mtime_ns(run.checkpoints / name) for name in names if not name.startswith(".")), default=-1)
 
 
 def _read_size_bytes(path: Path) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.guard.attempt_record import Start, find_newest_checkpoint, read_start
+from opsctl.state.files import is_regular, list_names, open_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import MAX_READ_BYTES, parse
 from opsctl.trainer.manifest import find_newest_complete
@@ -35,10 +36,15 @@ class NewestCheckpoint:
 
 def find_newest(run: RunDir) -> NewestCheckpoint | None:
     """Return the newest complete checkpoint, None without one. Raises OSError."""
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         newest = find_newest_complete(run.checkpoints)
         return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
-    entries = [(path.stat().st_mtime_ns, path) for path in run.checkpoints.glob("[!.]*")]
+    try:
+        names = list_names(run.checkpoints)
+    except FileNotFoundError:
+        return None
+    paths = [run.checkpoints / name for name in names if not name.startswith(".")]
+    entries = [(path.stat().st_mtime_ns, path) for path in paths]
     if not entries:
         return None
     mark, path = max(entries)
@@ -53,7 +59,7 @@ def read_attempt_steps(run: RunDir, name: str, started: Sequence[str], start: St
     """
     if start is None:
         return AttemptSteps()
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         return AttemptSteps(resume=start.checkpoint, highest=find_newest_checkpoint(run))
     later = started[started.index(name) + 1 :] if name in started else ()
     next_start = next(filter(None, (read_start(run.attempt(name)) for name in later)), None)
@@ -69,7 +75,7 @@ def read_attempt_steps(run: RunDir, name: str, started: Sequence[str], start: St
 def _read_both_ends(run: RunDir, begin: int, end: int) -> Iterator[bytes]:
     """Yield the first and the last bytes of the attempt's part of the log, up to a bound each. `end` 0: to the end."""
     try:
-        with run.main_log.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(run.main_log), "rb", buffering=0) as file:
             end = end or os.fstat(file.fileno()).st_size
             yield os.pread(file.fileno(), max(0, min(end - begin, MAX_READ_BYTES)), begin)
             if end - begin > MAX_READ_BYTES:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fnmatch
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,15 @@ __all__ = [
     "append",
     "append_line",
     "create",
+    "find_matches",
     "fsync_directory",
     "is_directory",
     "is_regular",
+    "list_entries",
     "list_names",
     "make_directory",
+    "open_append",
+    "open_for_writing",
     "open_regular",
     "read_bounded",
     "read_json",
@@ -71,11 +77,9 @@ def append_line(path: Path, line: bytes) -> None:
     A new file is readable by others and writable by its owner only, whatever the umask. A link, and a file of another
     user, is refused.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(path, flags, 0o644)
+    handle = open_append(path)
     try:
         status = os.fstat(handle)
-        _check_appendable(path, status)
         if not status.st_size:
             with contextlib.suppress(OSError):  # some file systems have no modes
                 os.fchmod(handle, 0o644)
@@ -89,6 +93,21 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(handle)
 
 
+def open_append(path: Path, *, mode: int = 0o644) -> int:
+    """Return a descriptor of the regular file `path`, made with `mode`, that appends.
+
+    Raises OSError, also for a link and for a file of another user.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, mode)
+    try:
+        _check_appendable(path, os.fstat(handle))
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
 def _check_appendable(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -99,12 +118,24 @@ def _check_appendable(path: Path, status: os.stat_result) -> None:
 
 def append(path: Path, data: bytes) -> None:
     """Append `data` without fsync. Raises OSError, also for a link and for anything else than a file."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    handle = open_append(path)
     try:
-        _check_appendable(path, os.fstat(handle))
         os.write(handle, data)
     finally:
         os.close(handle)
+
+
+def open_for_writing(path: Path) -> int:
+    """Return a descriptor of an empty regular file `path`. Raises OSError, also for a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        os.ftruncate(handle, 0)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def touch(path: Path) -> None:
@@ -159,6 +190,32 @@ def list_names(path: Path, *, max_entries: int = MAX_ENTRIES) -> list[str]:
             if len(names) > max_entries:
                 raise OSError(errno.EFBIG, f"more than {max_entries} entries", str(path))
     return names
+
+
+def list_entries(path: Path, *, max_entries: int) -> list[os.DirEntry[str]]:
+    """Return at most `max_entries` entries of a directory, unordered. Raises OSError."""
+    with os.scandir(path) as entries:
+        return list(islice(entries, max_entries))
+
+
+def find_matches(directory: Path, pattern: str, *, max_entries: int = MAX_ENTRIES) -> Iterator[Path]:
+    """Yield the paths below `directory` that match a pattern such as `rank_*/*.pt`, unordered.
+
+    Of every directory, at most `max_entries` names are read. What cannot be listed has no matches.
+    """
+    name_pattern, _, rest = pattern.partition("/")
+    names: Iterable[str] = [name_pattern]
+    if "*" in name_pattern:
+        try:
+            entries = list_entries(directory, max_entries=max_entries)
+        except OSError:
+            return
+        names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, name_pattern)]
+    for name in names:
+        if rest:
+            yield from find_matches(directory / name, rest, max_entries=max_entries)
+        elif os.path.lexists(directory / name):
+            yield directory / name
 
 
 def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
