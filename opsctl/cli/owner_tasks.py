@@ -11,7 +11,6 @@ from opsctl.cron.cron_dir import CronDir
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.model import Job
 from opsctl.state.run_dir import RunDir, may_act
-from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, read
 
 
@@ -58,7 +57,7 @@ def keep_cron(app: App) -> None:
     Reads two files if cron is not overdue.
     """
     try:
-        if not CronDir(SiteDir.of(app.root)).is_overdue(app.site.cron.every, app.clock.now()):
+        if not CronDir(app.site_dir).is_overdue(app.site.cron.every, app.clock.now()):
             return
         from opsctl.cron.drivers import revive  # noqa: PLC0415 (imports APScheduler)
 

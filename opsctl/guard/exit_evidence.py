@@ -12,6 +12,7 @@ from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
+from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -78,7 +79,7 @@ def _is_near_limit(start: Start | None, end: datetime | None, deadline_s: float 
 def _limits_itself(run: RunDir) -> bool:
     """Whether the command has an option that limits its time. The body of a train holds the rendered command."""
     try:
-        words = run.body.read_text(errors="replace").split()
+        words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
     except OSError:
         return False
     return any(TIME_OPTION.match(word.strip("\"'")) or any(name in word for name in TIME_VARIABLES) for word in words)
@@ -86,13 +87,13 @@ def _limits_itself(run: RunDir) -> bool:
 
 def _read_code(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(read_text(path, MAX_NUMBER_BYTES))
     except (OSError, ValueError):
         return None
 
 
 def _read_mtime(path: Path) -> datetime | None:
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError:
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
         return None

@@ -39,8 +39,10 @@ from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
+from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
@@ -223,7 +225,7 @@ def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        fields = json.loads(attempt.end.read_text())
+        fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
@@ -231,7 +233,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
             "action": Action(fields["action"]),
             "kind": CauseKind(fields.get("kind", CauseKind.UNKNOWN)),
         }
-        return FinishedAttempt(**{**fields, **parsed})
+        return checked(FinishedAttempt(**{**fields, **parsed}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -16,7 +16,8 @@ from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.settings.loader import HookSettings, parse, read_toml
-from opsctl.state.journal import EventKind, Journal, append_line
+from opsctl.state.files import append_line
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
