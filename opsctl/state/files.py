@@ -128,6 +128,26 @@ def create(path: Path, data: bytes, *, mode: int) -> None:
         os.close(handle)
 
 
+def is_writable_by_others(path: Path) -> bool:
+    """Return whether other users than the owner can write the file; no for a missing file."""
+    try:
+        return bool(path.lstat().st_mode & 0o022)
+    except OSError:
+        return False
+
+
+def close_to_others(path: Path) -> None:
+    """Take the permission to write the file `path` from everybody but its owner. Does nothing for a missing file."""
+    with contextlib.suppress(OSError):
+        handle = open_regular(path)
+        try:
+            status = os.fstat(handle)
+            if status.st_mode & 0o022:
+                os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
+        finally:
+            os.close(handle)
+
+
 def make_directory(path: Path, mode: int) -> None:
     """Make the directory `path` with exactly `mode`, whatever the umask. Keep an existing one. Raises OSError."""
     try:

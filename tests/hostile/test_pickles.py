@@ -119,5 +119,7 @@ def test_working_directory_replaces_no_module(tmp_path, made, monkeypatch):
     assert tool("bf16", path, tmp_path / "target").returncode == 0
     for program in (FREEZE, LIST):
         subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=100, check=False)
-    done = subprocess.run([sys.executable, "-P", "-m", "opsctl", "version"], capture_output=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "opsctl", "version"], capture_output=True, timeout=100, check=False
+    )
     assert not made.exists(), done
