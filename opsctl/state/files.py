@@ -188,18 +188,18 @@ def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
             yield entry.name
 
 
-def is_regular(path: Path) -> bool:
+def is_regular(path: Path | str) -> bool:
     """Return whether `path` is a regular file, and no link. Raises OSError for any error but a missing file."""
     return _has_type(path, stat.S_ISREG)
 
 
-def is_directory(path: Path) -> bool:
+def is_directory(path: Path | str) -> bool:
     """Return whether `path` is a directory, and no link. Raises OSError for any error but a missing directory."""
     return _has_type(path, stat.S_ISDIR)
 
 
-def _has_type(path: Path, is_type: Any) -> bool:
+def _has_type(path: Path | str, is_type: Any) -> bool:
     try:
-        return bool(is_type(path.lstat().st_mode))
+        return bool(is_type(os.lstat(path).st_mode))
     except (FileNotFoundError, NotADirectoryError):
         return False
