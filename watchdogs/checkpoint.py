@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
@@ -188,7 +188,7 @@ def expected_s(train: WatchedTrain) -> float | None:
 def trainer_checkpoint(train: WatchedTrain) -> dict[str, int]:
     """Return the frozen [checkpoint] table of the embedded trainer; empty for another trainer."""
     try:
-        table = json.loads(train.run.trainer_config.read_text())["checkpoint"]
+        table = read_json(train.run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, OpsctlError):
         return {}
     return {key: value for key, value in table.items() if isinstance(value, int)}

@@ -13,9 +13,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from opsctl.state.files import read_bounded
+
 MAX_WORDS = 4000
 MAX_CONFIG_FILES = 8
 MAX_CONFIG_BYTES = 1 << 20
+MAX_LINE_CHARS = 4096
+MAX_COMMAND_CHARS = 1 << 18
+"""A longer command is not read: to split a text into words takes a microsecond for each character."""
+MAX_WORD_CHARS = 4096
+"""The variables of a longer word are not replaced: values that name values grow without bound."""
 MAX_NESTING = 3
 """Scripts within scripts: bash -c "srun bash -c '...'"."""
 
@@ -23,7 +30,9 @@ _PLACEHOLDER = re.compile(r"\{\{\s*checkpoint_dir\s*\}\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _YAML_LINE = re.compile(r"( *)([\w.-]+)\s*:\s*(.*)")
-_PYTHON_LINE = re.compile(r"([A-Za-z_][\w.]*)\s*(?::\s*\w+\s*)?=\s*[\"']([^\"']+)[\"']\s*(?:#.*)?$", re.MULTILINE)
+_PYTHON_LINE = re.compile(
+    r"(?<![\w.])([A-Za-z_][\w.]*)\s*(?::\s*\w+\s*)?=\s*[\"']([^\"']+)[\"']\s*(?:#.*)?$", re.MULTILINE
+)
 
 
 def split_words(command: Sequence[str], environment: Mapping[str, str], checkpoints: Path) -> list[str]:
@@ -31,6 +40,8 @@ def split_words(command: Sequence[str], environment: Mapping[str, str], checkpoi
 
     A variable that is neither in `environment` nor set in the script stays as written.
     """
+    if sum(map(len, command)) > MAX_COMMAND_CHARS:
+        return []
     variables = dict(environment)
     words = islice(_split(command, checkpoints, MAX_NESTING), MAX_WORDS)
     replaced = []
@@ -65,7 +76,10 @@ def _replace_variables(text: str, variables: Mapping[str, str]) -> str:
         name = match[1] or match[3]
         return variables.get(name, match[2] if match[2] is not None else match[0])
 
-    return _VARIABLE.sub(value, text)
+    if len(text) > MAX_WORD_CHARS:
+        return text
+    replaced = _VARIABLE.sub(value, text)
+    return replaced if len(replaced) <= MAX_WORD_CHARS else text
 
 
 def resolve(text: str) -> str:
@@ -96,7 +110,8 @@ def _is_regular(path: Path) -> bool:
 def read_config(path: Path) -> dict[str, str]:
     """Return the texts of a configuration file by their keys, tables joined by dots; empty if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        # The configuration of a trainer may be a link, and lies where the code of the train lies.
+        text = read_bounded(path, MAX_CONFIG_BYTES, follow=True).decode(errors="replace")
         if path.suffix == ".py":
             return {match[1]: match[2] for match in _PYTHON_LINE.finditer(text)}
         if path.suffix in {".yaml", ".yml"}:
@@ -119,10 +134,10 @@ def _read_yaml(text: str) -> dict[str, str]:
     values: dict[str, str] = {}
     parents: list[tuple[int, str]] = []
     for line in text.splitlines():
-        match = _YAML_LINE.fullmatch(line.rstrip())
+        match = _YAML_LINE.fullmatch(line.rstrip()) if len(line) <= MAX_LINE_CHARS else None
         if match is None:
             continue
-        indent, key, value = len(match[1]), match[2], re.sub(r"\s+#.*$", "", match[3]).strip()
+        indent, key, value = len(match[1]), match[2], re.sub(r"(?<!\s)\s+#.*$", "", match[3]).strip()
         while parents and parents[-1][0] >= indent:
             parents.pop()
         dotted = ".".join([*(name for _, name in parents), key])

@@ -6,16 +6,19 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 
 from opsctl.checkpoints.layouts import CheckpointLayout
+from opsctl.state.files import find_matches, list_entries, open_regular, read_bounded
 
 MAX_ENTRIES = 20_000
 """Files of one checkpoint that are listed. With more, the completeness of its shards is unknown."""
 MAX_INDEX_BYTES = 16 << 20
+MAX_INDEX_OBJECTS = 1000
+"""An index holds the weights in one object. Millions of empty objects would take a gigabyte of memory."""
 MAX_SMALL_FILE_BYTES = 4096
 ZIP_END = b"PK\x05\x06"
 ZIP_START = b"PK\x03\x04"
@@ -73,7 +76,7 @@ def _has_file(directory: Path, pattern: str) -> bool:
 def _matches_one(directory: Path, pattern: str) -> bool:
     if "*" not in pattern:
         return _is_filled(directory / pattern)
-    return any(_is_filled(path) for path in islice(directory.glob(pattern), 64))
+    return any(_is_filled(path) for path in islice(find_matches(directory, pattern), 64))
 
 
 def _is_filled(path: Path) -> bool:
@@ -102,18 +105,9 @@ def _behind_newest(path: Path, layout: CheckpointLayout, step_digits: str) -> st
 def read_small(path: Path) -> str | None:
     """Return the text of a small regular file, stripped; None if there is no such file or it is too large."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_bounded(path, MAX_SMALL_FILE_BYTES).decode(errors="replace").strip()
     except OSError:
         return None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return None
-        data = os.read(handle, MAX_SMALL_FILE_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
-    return data.decode(errors="replace").strip() if len(data) < MAX_SMALL_FILE_BYTES else None
 
 
 def _judge_directory(path: Path, layout: CheckpointLayout) -> tuple[Completeness, str]:
@@ -145,22 +139,21 @@ def _judge_unknown_directory(path: Path, names: set[str]) -> tuple[Completeness,
 
 def _list_names(path: Path) -> set[str] | None:
     """Return the names of the files; None if there are too many."""
-    with os.scandir(path) as entries:
-        names = {entry.name for entry in islice(entries, MAX_ENTRIES)}
+    names = {entry.name for entry in list_entries(path, max_entries=MAX_ENTRIES)}
     return names if len(names) < MAX_ENTRIES else None
 
 
 def _missing_shard(path: Path, names: set[str]) -> str:
     """Return the name of a missing shard, empty if none is known to be missing."""
-    for name in names:
-        if match := _SHARD.fullmatch(name):
-            base, digits, count, ending = match[1], len(match[2]), match[3], match[4]
-            expected = (f"{base}-{n:0{digits}d}-of-{count}{ending}" for n in range(1, min(int(count), MAX_ENTRIES) + 1))
-            # Some trainers count the shards from 0.
-            if f"{base}-{0:0{digits}d}-of-{count}{ending}" in names:
-                expected = (f"{base}-{n:0{digits}d}-of-{count}{ending}" for n in range(min(int(count), MAX_ENTRIES)))
-            if missing := next((shard for shard in expected if shard not in names), ""):
-                return missing
+    matches = filter(None, map(_SHARD.fullmatch, names))
+    series = {(match[1], len(match[2]), match[3], match[4]) for match in matches}
+    for base, digits, count, ending in series:
+        # Some trainers count the shards from 0.
+        first = 0 if f"{base}-{0:0{digits}d}-of-{count}{ending}" in names else 1
+        numbers = range(first, first + min(int(count), MAX_ENTRIES))
+        expected = (f"{base}-{n:0{digits}d}-of-{count}{ending}" for n in numbers)
+        if missing := next((shard for shard in expected if shard not in names), ""):
+            return missing
     for index in names:
         shards = _indexed_shards(path / index) if index.endswith((".safetensors.index.json", ".bin.index.json")) else ()
         if missing := next((shard for shard in shards if shard not in names), ""):
@@ -170,9 +163,10 @@ def _missing_shard(path: Path, names: set[str]) -> str:
 
 def _indexed_shards(index: Path) -> Iterable[str]:
     try:
-        if index.stat().st_size > MAX_INDEX_BYTES:
+        data = read_bounded(index, MAX_INDEX_BYTES)
+        if data.count(b"{") + data.count(b"[") > MAX_INDEX_OBJECTS:
             return ()
-        shards = json.loads(index.read_bytes())["weight_map"].values()
+        shards = json.loads(data)["weight_map"].values()
         return sorted({shard for shard in shards if isinstance(shard, str)})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ()
@@ -186,9 +180,21 @@ def _missing_rank(names: set[str], patterns: Iterable[re.Pattern[str]]) -> str:
             continue
         counts = [max(numbers) + 1 for numbers in zip(*ranks, strict=True)]
         if len(ranks) < _product(counts):
-            gap = next(place for place in product(*map(range, counts)) if place not in ranks)
+            gap = next(place for place in _iterate_places(counts) if place not in ranks)
             return f"the file of rank {', '.join(map(str, gap))}"
     return ""
+
+
+def _iterate_places(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield what itertools.product of the ranges would, which keeps all numbers: one name may count to 10**100."""
+    if not counts:
+        yield ()
+        return
+    number = 0
+    while number < counts[0]:  # range() of a larger number than a machine word raises OverflowError
+        for place in _iterate_places(counts[1:]):
+            yield (number, *place)
+        number += 1
 
 
 def _product(counts: Iterable[int]) -> int:
@@ -200,7 +206,8 @@ def _product(counts: Iterable[int]) -> int:
 
 def _judge_file(path: Path) -> tuple[Completeness, str]:
     """Judge one file by its end: a ZIP archive of torch.save, or safetensors."""
-    with open(path, "rb", opener=_open_regular) as file:
+    # A link may lead here: Lightning's last.ckpt is one. Nothing but the verdict is told of the file.
+    with os.fdopen(open_regular(path, follow=True), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(8)
         if size == 0:
@@ -212,15 +219,6 @@ def _judge_file(path: Path) -> tuple[Completeness, str]:
         file.seek(max(0, size - ZIP_END_BYTES))
         is_whole = ZIP_END in file.read(ZIP_END_BYTES)
     return (Completeness.COMPLETE, "the archive has its end") if is_whole else (Completeness.PARTIAL, "cut off")
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file; a FIFO must not block. Raises OSError."""
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(f"{path}: not a regular file")
-    return handle
 
 
 def _judge_safetensors(read: object, head: bytes, size: int) -> tuple[Completeness, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from opsctl.checkpoints.completeness import Completeness, judge, read_small
 from opsctl.checkpoints.layouts import CheckpointLayout, fit_name, newest_files
+from opsctl.state.files import find_matches, list_entries
 
 MAX_LISTED = 20_000
 """Entries listed in all directories together."""
@@ -145,12 +146,11 @@ def _walk(walk: _Walk, top: Path) -> None:
 
 
 def _list(walk: _Walk, directory: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(directory) as listing:
-        entries = list(islice(listing, max(0, MAX_LISTED - walk.listed)))
-        walk.listed += len(entries)
-        if walk.listed >= MAX_LISTED and walk.is_whole:
-            walk.is_whole = False
-            walk.problems.append(f"{directory}: only the first {MAX_LISTED} entries were read")
+    entries = list_entries(directory, max_entries=max(0, MAX_LISTED - walk.listed))
+    walk.listed += len(entries)
+    if walk.listed >= MAX_LISTED and walk.is_whole:
+        walk.is_whole = False
+        walk.problems.append(f"{directory}: only the first {MAX_LISTED} entries were read")
     return entries
 
 
@@ -204,7 +204,7 @@ def _is_known(path: Path, layout: CheckpointLayout) -> bool:
     places = [(path, pattern) for pattern in layout.known_by]
     places += [(path.parent, pattern) for pattern in layout.known_beside]
     try:
-        return any(next(directory.glob(pattern), None) is not None for directory, pattern in places)
+        return any(next(find_matches(directory, pattern), None) is not None for directory, pattern in places)
     except OSError:
         return False
 
@@ -261,5 +261,5 @@ def _newest_change_ns(candidate: _Candidate) -> int:
     """Return the newest modification of the direct entries of a directory, of at most MAX_STATED."""
     if not candidate.is_directory:
         return 0
-    with os.scandir(candidate.path) as entries:
-        return max((entry.stat().st_mtime_ns for entry in islice(entries, MAX_STATED)), default=0)
+    entries = list_entries(candidate.path, max_entries=MAX_STATED)
+    return max((entry.stat().st_mtime_ns for entry in entries), default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read
 from opsctl.preflight.checks.settings import SECRET
 from opsctl.preflight.command_files import describe_missing, find_misplaced_paths
 from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -95,5 +95,5 @@ def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) ->
     """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after
-    launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))
+    launched = read_json(run.trainer_config, MAX_SETTINGS_BYTES)
     return after.model_copy(update={"trainer": {**after.trainer, "data": launched["data"]}})

@@ -12,6 +12,8 @@ from pathlib import Path
 from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.nodesets import expand
+from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
+from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
@@ -78,6 +80,7 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     """
     if attempt.start.exists():
         attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
     for path in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(path)
     run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
@@ -86,8 +89,8 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
 def read_start(attempt: Attempt) -> Start | None:
     """Return the start record, or None if start.json is missing or invalid."""
     try:
-        fields = json.loads(attempt.start.read_text())
-        return Start(**{**fields, "at": datetime.fromisoformat(fields["at"])})
+        fields = read_json(attempt.start, MAX_RECORD_BYTES)
+        return checked(Start(**{**fields, "at": datetime.fromisoformat(fields["at"])}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.ports import Clock
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.files import is_regular, read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import Phase, read_heartbeat
 
@@ -101,7 +102,7 @@ def reads_stop_request(run: RunDir) -> bool:
 
     The body holds the rendered command. The scripts that the body names are searched as well.
     """
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         return True
     body = _read_text(run.body)
     words = [word.strip("\"'") for word in body.split()]
@@ -113,11 +114,10 @@ def reads_stop_request(run: RunDir) -> bool:
 
 
 def _read_text(path: Path) -> str:
+    """Return the text of a script, also of one that a link leads to: the code of the trainer may lie anywhere."""
     try:
-        if not path.is_file() or path.stat().st_size > MAX_SCRIPT_BYTES:
-            return ""
-        return path.read_text(errors="replace")
-    except OSError:
+        return read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode(errors="replace")
+    except (OSError, ValueError):  # ValueError: a name with a null character
         return ""
 
 

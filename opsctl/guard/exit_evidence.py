@@ -12,8 +12,10 @@ from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
+from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
@@ -39,6 +41,9 @@ def gather_evidence(
     deadline_s = read_time(attempt.deadline)
     start, line = read_start(attempt), last_iteration(run.main_log, read_step_pattern(run))
     last_lines = read_last_lines(run.main_log, start.main_log) if start else LastLines()
+    logged = read_log_signs(run.main_log, start.main_log, read_step_pattern(run)).steps if start else ()
+    if logged and (line is None or logged[-1].step >= line.step):
+        line = logged[-1]  # the last line of a log that is over is complete
     known_last = line.last if line else None
     evidence = Evidence(
         stop=stop,
@@ -48,6 +53,7 @@ def gather_evidence(
         is_last_step=bool(line and known_last is not None and line.step >= known_last),
         has_steps_left=bool(line and known_last is not None and line.step < known_last),
         has_finished_file=attempt.finished.exists(),
+        was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         on_exit_0=on_exit_0,
@@ -77,7 +83,7 @@ def _is_near_limit(start: Start | None, end: datetime | None, deadline_s: float 
 def _limits_itself(run: RunDir) -> bool:
     """Whether the command has an option that limits its time. The body of a train holds the rendered command."""
     try:
-        words = run.body.read_text(errors="replace").split()
+        words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
     except OSError:
         return False
     return any(TIME_OPTION.match(word.strip("\"'")) or any(name in word for name in TIME_VARIABLES) for word in words)
@@ -85,13 +91,13 @@ def _limits_itself(run: RunDir) -> bool:
 
 def _read_code(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(read_text(path, MAX_NUMBER_BYTES))
     except (OSError, ValueError):
         return None
 
 
 def _read_mtime(path: Path) -> datetime | None:
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError:
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
         return None

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.causes import CauseKind
@@ -39,8 +40,10 @@ from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.files import MAX_RECORD_BYTES, is_writable_by_others, read_json
 from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
+from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
@@ -144,6 +147,8 @@ def _allocated_nodes(attempt: Attempt, job: Job | None) -> str:
 
 
 def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
+    if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
+        return ()  # anybody could have written the evidence
     try:
         return find_suspects(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:
@@ -223,7 +228,7 @@ def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        fields = json.loads(attempt.end.read_text())
+        fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
@@ -231,7 +236,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
             "action": Action(fields["action"]),
             "kind": CauseKind(fields.get("kind", CauseKind.UNKNOWN)),
         }
-        return FinishedAttempt(**{**fields, **parsed})
+        return checked(FinishedAttempt(**{**fields, **parsed}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

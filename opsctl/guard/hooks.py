@@ -16,7 +16,8 @@ from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.settings.loader import HookSettings, parse, read_toml
-from opsctl.state.journal import EventKind, Journal, append_line
+from opsctl.state.files import append_line
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -141,10 +142,11 @@ class CheckpointHook:
 
     def finish(self) -> None:
         """Run the hook of a last checkpoint, and wait for it: the end of the job would end the hook."""
-        self._join()
+        self.join()
         self.look(is_last=True)
-        self._join()
+        self.join()
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Wait for the hook that runs, if any."""
         if self._thread:
             self._thread.join(MAX_JOIN_S)

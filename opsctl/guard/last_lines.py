@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opsctl.render import templates_dir
 from opsctl.settings.loader import read_toml
+from opsctl.state.files import open_regular
 
 MAX_READ_BYTES = 1 << 16
 MAX_LINE_CHARS = 2000
@@ -26,7 +27,7 @@ class LastLines:
 def read_last_lines(log: Path, begin: int) -> LastLines:
     """Return what the end of `log` says, from the offset `begin` on. Raises nothing."""
     try:
-        with log.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             start = max(begin, size - MAX_READ_BYTES)
             data = os.pread(file.fileno(), max(0, size - start), start)

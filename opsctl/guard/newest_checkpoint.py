@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.checkpoints.scan import FoundCheckpoint, scan_directories
+from opsctl.state.files import is_regular, list_names
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -31,7 +32,7 @@ def find_newest(run: RunDir, logged: Sequence[str] = ()) -> NewestCheckpoint | N
 
     Searches the directories that train.toml and the command name, and those of the paths in `logged`.
     """
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         newest = find_newest_complete(run.checkpoints)
         return NewestCheckpoint(mark=newest.step, path=newest.path, step=newest.step) if newest else None
     settings = read_settings(run)
@@ -48,7 +49,7 @@ def find_newest_logged(run: RunDir, logged: Sequence[str], since_ns: int) -> New
     Before the log named them, nothing was known of these directories.
     """
     settings = read_settings(run)
-    if not logged or settings is None or run.trainer_config.exists():
+    if not logged or settings is None or is_regular(run.trainer_config):
         return None
     known = {found.path for found in find_directories(run, settings)}
     directories = [found.path for found in find_directories(run, settings, logged=logged) if found.path not in known]
@@ -66,7 +67,11 @@ def _to_newest(found: FoundCheckpoint) -> NewestCheckpoint:
 def _find_newest_entry(directory: Path) -> NewestCheckpoint | None:
     """Return the newest entry of a directory whose layout is not known."""
     newest: NewestCheckpoint | None = None
-    for path in directory.glob("[!.]*"):
+    try:
+        names = list_names(directory)
+    except OSError:
+        return None
+    for path in (directory / name for name in names if not name.startswith(".")):
         try:
             changed_ns = path.stat().st_mtime_ns
         except OSError:

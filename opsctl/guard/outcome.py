@@ -118,6 +118,8 @@ class Evidence:
     """Whether the last iteration line of the log shows an earlier iteration than the last."""
     has_finished_file: bool = False
     """Whether the trainer has written the file in TRAIN_FINISHED."""
+    was_signalled: bool = False
+    """Whether a rank got a signal to stop, from anybody."""
     finished_line: str = ""
     """A last line that says that the training is over."""
     unfinished_line: str = ""
@@ -253,6 +255,7 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield rule == "finish", Outcome.FINISHED, ', and on_exit_0 = "finish"'
     yield rule == "continue", Outcome.EXITED, ', and on_exit_0 = "continue"'
     yield bool(unfinished), Outcome.EXITED, f" after the line: {unfinished[:200]}"
+    yield evidence.was_signalled, Outcome.EXITED, " after a signal to its ranks"
     yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
     yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"

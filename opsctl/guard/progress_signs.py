@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import find_newest, find_newest_logged
+from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -35,7 +36,7 @@ def read_attempt_progress(
         return AttemptProgress()
     newest = find_newest(run)
     mark = newest.mark if newest else -1
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         return AttemptProgress(resume_step=start.checkpoint, highest_step=mark, new_checkpoint=mark > start.checkpoint)
     later = started[started.index(attempt.name) + 1 :] if attempt.name in started else ()
     next_start = next(filter(None, (read_start(run.attempt(name)) for name in later)), None)

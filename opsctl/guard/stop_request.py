@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -51,7 +52,7 @@ class StopRequest:
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
     """Return the stop request, or None if the file is missing or invalid."""
     try:
-        fields = json.loads(attempt.stop_request.read_text())
+        fields = read_json(attempt.stop_request, MAX_RECORD_BYTES)
         times = {key: _read_time(fields.get(key)) for key in ("at", "signal_at", "kill_at")}
         signal = str(fields.get("signal", ""))
         return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]), signal=signal, **times)

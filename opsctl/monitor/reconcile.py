@@ -19,10 +19,14 @@ from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import switches
+from opsctl.state.files import is_regular
 from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
+from opsctl.state.requests import BadRequest, Request, read_requests, set_aside
 from opsctl.state.run_dir import RunDir, all_trains, may_act
-from opsctl.state.switches import Request, Switch
+from opsctl.state.switches import Switch
+
+MAX_REASON_CHARS = 300
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +104,10 @@ def reconcile(
     finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
     for ended in finalized:
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
-    for request in switches.list_requests(chain.run):
+    requests, bad = read_requests(chain.run)
+    if bad:
+        done.append(refuse(chain, bad))
+    for request in requests:
         done += carry_out(chain, request, nodes=_nodes(fields))
     done += readmit_nodes(chain, fields)
     if runner:
@@ -134,6 +141,14 @@ def _nodes(fields: dict[str, object]) -> int:
     return nodes
 
 
+def refuse(chain: TrainArrays, bad: Sequence[BadRequest]) -> str:
+    """Set entries aside that are no requests, and journal them in one event; return the event as a sentence."""
+    with lease(chain.run.path, chain.journal.clock):
+        line = set_aside(chain.run, bad)
+        chain.journal.append(EventKind.REQUEST_REFUSED, verb="", by=bad[0].by, why=line)
+    return line
+
+
 def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     """Carry out or refuse a team member's request, then remove the request file.
 
@@ -141,7 +156,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     Unreachable and leaves the request in place.
     """
     with lease(chain.run.path, chain.journal.clock):
-        if not request.path.exists():
+        if not is_regular(request.path):
             return []
         try:
             done = _release(chain, request, nodes)
@@ -149,8 +164,9 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
-            done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
-            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
+            why = shorten(error.message)
+            done = f"{request.verb.value} requested by {request.by} refused: {why}"
+            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=why)
         request.path.unlink(missing_ok=True)
     log.info("%s: %s", chain.run.name, done)
     return [done]
@@ -166,5 +182,10 @@ def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
         chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
         switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
-    excluded = f" without {request.exclude}" if request.exclude else ""
+    excluded = f" without {shorten(request.exclude)}" if request.exclude else ""
     return f"released {', '.join(arrays) or 'nothing'}{excluded}, as requested by {request.by}"
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text that another user may have made long."""
+    return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 1] + "…"

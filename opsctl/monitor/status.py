@@ -137,6 +137,25 @@ def read_status(
     )
 
 
+def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:
+    """Return the status of a train whose files cannot be read."""
+    return TrainStatus(
+        train=run.name,
+        state="unknown",
+        slurm=away,
+        running=None,
+        waiting=None,
+        begun=None,
+        progress=None,
+        last_attempt=None,
+        stop="",
+        switches=(),
+        requests=(),
+        alerts=(),
+        notes=(f"cannot be read: {why}",),
+    )
+
+
 def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
     if snapshot.active:
         return "running"
@@ -219,6 +238,10 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     notes = [
         f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
         for job in snapshot.strangers
+    ]
+    notes += [
+        f"job {job.full_id} of {user} carries a copy of this train's comment and is ignored"
+        for user, job in {job.user: job for job in snapshot.copied}.items()
     ]
     if snapshot.history.pending and not snapshot.adopted:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again finalizes it")

@@ -100,6 +100,8 @@ class Watch:
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        if problem := self.services.alerting.site_problem:
+            self._problems.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
         runs = [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm_findings = self._read_queue() if runs else ([], [])
         self._slurm_answers = jobs is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +33,7 @@ from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.settings.watch import Filesystem
+from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 from opsctl.telemetry.progress.eta import median_step_s
@@ -208,15 +208,14 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
         if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 path = _trainer_path(request, place, word)
-                if path.stat().st_size < MAX_SCRIPT_BYTES:
-                    scripts[word] = path.read_text(encoding="utf-8")
+                scripts[word] = read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode()
     return scripts
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
     for path in request.recipe.flags.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
-            settings = json.loads(_trainer_path(request, place, path).read_text(encoding="utf-8"))
+            settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}
     return {}
 

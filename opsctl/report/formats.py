@@ -88,8 +88,9 @@ def _progress(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def shares(report: Report) -> Iterator[tuple[Bucket, float, float]]:
-    """Yield bucket, seconds and share: training first, then the losses, the largest first."""
-    for bucket, spent_s in [(Bucket.EFFECTIVE, report.buckets[Bucket.EFFECTIVE]), *report.losses]:
+    """Yield bucket, seconds and share: training first, if it is known, then the losses, the largest first."""
+    training = [(Bucket.EFFECTIVE, report.buckets[Bucket.EFFECTIVE])] if report.is_progress_known else []
+    for bucket, spent_s in [*training, *report.losses]:
         yield bucket, spent_s, spent_s / report.wall_s if report.wall_s else 0.0
 
 
@@ -134,7 +135,7 @@ def _attempt_row(attempt: AttemptReport, report: Report) -> tuple[str, ...]:
         attempt.outcome or "still open",
         attempt.nodes,
         format_steps(attempt),
-        format_duration(attempt.buckets[Bucket.EFFECTIVE]),
+        format_duration(attempt.buckets[Bucket.EFFECTIVE]) if report.is_progress_known else "unknown",
         list_losses(attempt),
     )
 

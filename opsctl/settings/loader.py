@@ -24,6 +24,7 @@ from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
+from opsctl.trainer.contract import read_bounded
 from opsctl.units import parse_slurm_minutes
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -78,6 +79,9 @@ class SiteSettings(SettingsTable):
     )
     sandbox: Name = Field("default", description="name of the sandbox, with engine = sandbox")
     group: Word = Field("", description="Unix group that may arm switches and make requests; empty: the owner only")
+    site_owner: Word = Field(
+        "", description="user whose `.site` directory below `root` is trusted; empty: you, and the owner of `root`"
+    )
     trust_parents: bool = Field(
         default=False,
         description="accept parents of `root` that other users can write: those users could run code as you",
@@ -243,15 +247,19 @@ class TrainSettings(SettingsTable):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_TOML_BYTES = 4 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the contents of a TOML file. Raises ConfigError for a file that is missing, not text or not TOML."""
+    """Return the contents of a TOML file.
+
+    Raises ConfigError for a file that is missing, not a file, too large, not text or not TOML.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path, MAX_TOML_BYTES, follow=True).decode())
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(str(path), [str(error)]) from error
 
 

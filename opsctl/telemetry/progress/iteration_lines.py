@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
+from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration, parse
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader, iterate_steps
@@ -39,10 +40,15 @@ def tail(log: Path, count: int, pattern: str = "") -> list[tuple[int, Iteration]
     `pattern` is that of TRAIN.toml.
     """
     try:
-        with log.open("rb", buffering=0) as file:
-            return _tail(file.fileno(), count, pattern)
+        handle = open_regular(log)
+    except OSError:
+        return []
+    try:
+        return _tail(handle, count, pattern)
     except (OSError, OpsctlError):
         return []
+    finally:
+        os.close(handle)
 
 
 def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
@@ -67,6 +73,8 @@ def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) ->
     """
     data = _pread(handle, begin, end).replace(b"\r", b"\n")
     first = data.find(b"\n") if begin and not is_whole else 0
+    if first < 0:
+        return b""  # a part of one long line: a dump, or a hole in the file
     return b" " * first + data[first:] if first > 0 else data
 
 
@@ -82,14 +90,19 @@ def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
     """Return steps at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
     try:
-        with log.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            for place in range(places):
-                begin = size * place // places
-                sample = read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES))
-                iterations += _parse_sample(sample, pattern)
+        handle = open_regular(log)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(handle).st_size
+        for place in range(places):
+            begin = size * place // places
+            sample = read_window(handle, begin, min(size, begin + SAMPLE_BYTES))
+            iterations += _parse_sample(sample, pattern)
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return iterations
 
 

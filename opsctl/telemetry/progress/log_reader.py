@@ -141,8 +141,9 @@ class LogReader:
         tail = _Gap(data, begin, end).tail()
         if STAMP.search(tail):
             self.tail = tail
-        if math.isnan(self.part.first_stamp) and (match := STAMP.search(data, begin, end)):
-            self._set_first_stamp(match[0])
+        if math.isnan(self.part.first_stamp) and (century := data.find(b"20", begin, end)) >= 0:
+            match = STAMP.search(data, century, end)
+            self._set_first_stamp(match[0] if match else b"")
 
     def _set_latest(self, stamp: float) -> None:
         if not math.isnan(stamp):
@@ -150,7 +151,7 @@ class LogReader:
         self.needs_latest = False
 
     def _set_first_stamp(self, text: bytes) -> None:
-        if math.isnan(self.part.first_stamp):
+        if text and math.isnan(self.part.first_stamp):
             self.part.first_stamp = parse_stamp(text)
 
     def _take_line(self, line: bytes, gap: _Gap) -> bool:

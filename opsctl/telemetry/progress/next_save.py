@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.checkpoints.scan import list_found
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -34,7 +34,7 @@ class NextSave:
 
 def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
     """Return the checkpoints around `step`. `newest` overrides the newest checkpoint in the directory."""
-    is_embedded = run.trainer_config.exists()
+    is_embedded = is_regular(run.trainer_config)
     times = _find_checkpoints(run, is_embedded=is_embedded)
     steps = sorted(times)
     every = _configured_interval(run) if is_embedded else _observed_interval(steps)
@@ -75,8 +75,8 @@ def _list_embedded(run: RunDir) -> list[Checkpoint]:
 def _written(checkpoint: Path) -> datetime | None:
     """Return when a checkpoint of the embedded trainer was completed."""
     for path in (checkpoint / COMPLETE, checkpoint):
-        with contextlib.suppress(OSError):
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
     return None
 
 
@@ -87,7 +87,7 @@ def _observed_interval(steps: list[int]) -> int | None:
 def _configured_interval(run: RunDir) -> int | None:
     """Return `checkpoint.every` of the frozen settings; None if the trainer saves only at its end."""
     try:
-        every: Any = json.loads(run.trainer_config.read_text())["checkpoint"]["every"]
+        every: Any = read_json(run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]["every"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return every if isinstance(every, int) and every > 0 else None
+    return every if type(every) is int and every > 0 else None

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
@@ -28,17 +27,15 @@ _US_STAMP = re.compile(rb"([01]\d)/([0-3]\d)/(20\d\d) ([0-2]\d:[0-5]\d:[0-5]\d)"
 _EVALUATES = (b"alidation", b"valuation", b"eval_loss", b"val_loss")
 
 
-def detect_formats(path: Path, pattern: str = "") -> tuple[LineFormat, ...]:
-    """Return the formats of the step lines in samples of a log, in the order of log_formats.toml.
+def detect_formats(handle: int, pattern: str = "") -> tuple[LineFormat, ...]:
+    """Return the formats of the step lines in samples of an open log, in the order of log_formats.toml.
 
     A log with lines of Megatron is read as Megatron's. Raises OSError.
     """
-    with path.open("rb", buffering=0) as file:
-        handle = file.fileno()
-        size = os.fstat(handle).st_size
-        places = {0: HEAD_BYTES} | {size * n // SAMPLED_PLACES: SAMPLE_BYTES for n in range(1, SAMPLED_PLACES)}
-        windows = (read_window(handle, at, min(size, at + length)) for at, length in sorted(places.items()))
-        return detect_in_text(windows, pattern)
+    size = os.fstat(handle).st_size
+    places = {0: HEAD_BYTES} | {size * n // SAMPLED_PLACES: SAMPLE_BYTES for n in range(1, SAMPLED_PLACES)}
+    windows = (read_window(handle, at, min(size, at + length)) for at, length in sorted(places.items()))
+    return detect_in_text(windows, pattern)
 
 
 def detect_in_text(texts: Iterable[bytes], pattern: str = "") -> tuple[LineFormat, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from opsctl.errors import InputError, cannot_read
+from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.log_reader import LogReader, parse_float, parse_stamp
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.read_foreign_log import ForeignLogReader, detect_formats, detect_in_text, is_foreign
@@ -18,20 +20,23 @@ __all__ = ["parse_float", "parse_stamp", "read_summary"]
 CHUNK_BYTES = 4 << 20
 
 
-def read_summary(path: Path, cuts: Sequence[int] | None = None, *, pattern: str = "") -> LogSummary:
+def read_summary(
+    path: Path, cuts: Sequence[int] | None = None, *, pattern: str = "", follow: bool = False
+) -> LogSummary:
     """Read a whole log.
 
     `cuts` are the offsets at which the attempts began, in rising order. The summary then has one part for the text
     before the first offset, and one part for each offset. Without `cuts`, a new part begins where a trainer loads a
-    checkpoint, or where the step goes back. `pattern` is that of TRAIN.toml.
+    checkpoint, or where the step goes back. `pattern` is that of TRAIN.toml. A link is read only with `follow`, for a
+    log that a person has named.
 
     Raises RunDirError for a log without read permission, InputError for a path that is not a file.
     """
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file", hint="--log takes the log file itself")
-        with _open(path) as file:
-            reader = _choose_reader(path, cuts, pattern)
+        reader = _choose_reader(path, cuts, pattern, follow=follow)
+        with _open(path, follow=follow) as file:
             offset, rest = 0, b""
             while data := file.read(CHUNK_BYTES):
                 rest, offset = reader.feed(rest + data, offset)
@@ -43,16 +48,17 @@ def read_summary(path: Path, cuts: Sequence[int] | None = None, *, pattern: str 
         raise cannot_read(path, error) from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path, *, follow: bool) -> IO[bytes]:
     """Open a log as logrotate leaves it: compressed or not."""
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # it reads alike
+    file = os.fdopen(open_regular(path, follow=follow), "rb")
+    return gzip.open(file) if path.suffix == ".gz" else file  # type: ignore[return-value]  # it reads alike
 
 
-def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str) -> LogReader:
+def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str, *, follow: bool) -> LogReader:
     """Return the reader for the format of a log. The format is detected once."""
-    if path.suffix == ".gz":
-        with _open(path) as file:
+    with _open(path, follow=follow) as file:
+        if path.suffix == ".gz":
             formats = detect_in_text([file.read(CHUNK_BYTES)], pattern)
-    else:
-        formats = detect_formats(path, pattern)
+        else:
+            formats = detect_formats(file.fileno(), pattern)
     return ForeignLogReader(cuts, formats) if is_foreign(formats) else LogReader(cuts)

@@ -200,7 +200,7 @@ def _time(at: float | None) -> datetime | None:
 
 def _written(log: Path) -> float | None:
     try:
-        return log.stat().st_mtime
+        return log.lstat().st_mtime
     except OSError:
         return None
 

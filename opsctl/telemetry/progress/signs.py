@@ -18,6 +18,7 @@ from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
 from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_found, scan_directories
 from opsctl.settings.loader import TrainSettings
+from opsctl.state.files import is_regular, open_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration import Iteration
@@ -138,7 +139,7 @@ def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: 
 def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
     """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all."""
     try:
-        with log.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             size = min(size, end) if end else size
             if size - begin <= MAX_HEAD_BYTES + MAX_LOG_BYTES:
@@ -252,7 +253,7 @@ def _last_sign(
 
 def _written(log: Path) -> float | None:
     try:
-        return log.stat().st_mtime
+        return log.lstat().st_mtime
     except OSError:
         return None
 
@@ -262,7 +263,7 @@ def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
 
     The directory of the run is listed as it is if it holds no checkpoint of a known layout. Raises OSError.
     """
-    if run.trainer_config.exists():
+    if is_regular(run.trainer_config):
         return find_saves(run.checkpoints, embedded=True)
     found: list[FoundCheckpoint] = []
     for directory in find_directories(run, settings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opsctl.errors import OpsctlError
 from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 
 
@@ -17,7 +18,10 @@ def read_settings(run: RunDir) -> TrainSettings | None:
 
 def read_step_pattern(run: RunDir) -> str:
     """Return [progress] pattern of a train; empty for the embedded trainer, and if unknown."""
-    if run.trainer_config.exists():
+    try:
+        if is_regular(run.trainer_config):
+            return ""
+    except OSError:
         return ""
     settings = read_settings(run)
     return settings.progress.pattern if settings else ""

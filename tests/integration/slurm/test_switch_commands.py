@@ -121,8 +121,9 @@ def test_user_outside_the_group_cannot_disarm_pause(shared: Trains) -> None:
 def test_hold_by_a_team_mate_arms_the_pause_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
     assert text == (
-        "t: the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
-        " one, saves, stops and holds the rest; opsctl release t takes it back\n"
+        "t: the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
+        " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks; opsctl release t takes"
+        " it back\n"
     )
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["switch"], shown["by"], shown["why"]) == ("pause", "nobody", "wait")

@@ -15,7 +15,7 @@ from opsctl.app import build
 from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.outcome import Outcome
-from opsctl.report.formats import render_headline
+from opsctl.report.formats import attempt_rows, markdown, render_headline
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
@@ -265,3 +265,5 @@ def test_training_time_of_unreadable_log_is_unknown(tmp_path: Path) -> None:
     assert report.buckets[Bucket.START_UP] == 0
     assert "was training is unknown" in render_headline(report)
     assert "0.0" not in render_headline(report)
+    assert "0.0%" not in markdown(report)
+    assert {row[6] for row in attempt_rows(report)} == {"unknown"}

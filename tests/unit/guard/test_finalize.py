@@ -14,7 +14,7 @@ from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import QueuedTrain
@@ -237,7 +237,7 @@ def test_accounting_supplies_ends_of_requeued_attempts(train: QueuedTrain) -> No
     train.start_attempt("12_1.1")
     train.add_row((1,), JobState.PENDING, restarts=2)
     train.queue.history = [
-        Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
+        Job(id="13", array="12", tasks=(1,), name="gpt", user=actor(), state=state, restarts=restart)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
     finalized = finalize_ended(train.chain, train.rules, train.chain.check())

@@ -104,6 +104,7 @@ def test_checkpoint_that_grows_waits(train: QueuedTrain, tmp_path: Path) -> None
         (checkpoint / f"weights-{text}").write_text(text)
         train.clock.sleep(60)
         hook.look()
+        hook.join()
     train.clock.sleep(60)
     assert not (tmp_path / "ran").exists()
     hook.look()

@@ -111,6 +111,11 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "the body exited with 0 after the line: Run canceled",
         ),
         (
+            Evidence(code=0, was_signalled=True, finished_line="Training complete"),
+            Outcome.EXITED,
+            "the body exited with 0 after a signal to its ranks",
+        ),
+        (
             Evidence(code=0, on_exit_0="continue", finished_line="Training completed"),
             Outcome.EXITED,
             'the body exited with 0, and on_exit_0 = "continue"',

@@ -13,7 +13,7 @@ from opsctl.app import App, build
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
@@ -50,7 +50,7 @@ def row(state: JobState, *tasks: int, **more: Any) -> Job:
         array="12",
         tasks=tasks,
         name="gpt",
-        user="me",
+        user=actor(),
         state=state,
         comment="opsctl:gpt:n1",
         **{"reason": "JobArrayTaskLimit", **more},
