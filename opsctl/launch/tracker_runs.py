@@ -15,11 +15,13 @@ from typing import Any
 from opsctl.errors import ConfigError
 from opsctl.model import Finding, Level
 from opsctl.settings.loader import read_toml
+from opsctl.state.files import read_text
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 
 OWN_VARIABLES = "TRAIN_TRACKER_RUNS"
 """Variable with the variables that opsctl has set, as NAME=VALUE: ranks other than 0 do not get these."""
+MAX_ID_BYTES = 200
 MLFLOW_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -81,8 +83,8 @@ def _first_nonce(events: Iterable[Event]) -> str:
 
 def _read_mlflow_id(run: RunDir) -> str:
     try:
-        text = run.mlflow_run.read_text()[:100].strip()
-    except (OSError, UnicodeDecodeError):
+        text = read_text(run.mlflow_run, MAX_ID_BYTES).strip()
+    except (OSError, ValueError):
         return ""
     return text if MLFLOW_ID.fullmatch(text) else ""
 

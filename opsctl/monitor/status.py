@@ -152,6 +152,7 @@ def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:
         switches=(),
         requests=(),
         alerts=(),
+        links=(),
         notes=(f"cannot be read: {why}",),
     )
 

@@ -23,6 +23,7 @@ from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
+from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.contract import read_bounded
 from opsctl.units import parse_slurm_minutes
@@ -190,16 +191,6 @@ class GuardSettings(SettingsTable):
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
-
-
-class TrackerSettings(SettingsTable):
-    """`[trackers]` of TRAIN.toml: the runs in experiment trackers."""
-
-    continue_runs: bool = Field(
-        default=True,
-        description="all attempts continue one run of Weights & Biases, Comet and MLflow: rank 0 gets the run id,"
-        " unless the environment has one",
-    )
 
 
 class HookSettings(SettingsTable):
