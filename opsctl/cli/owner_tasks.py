@@ -1,43 +1,24 @@
-"""Tasks that every command of the owner of a train does first: finalize attempts, carry out requests, keep cron."""
+"""Tasks that every command of the owner of a train does first; actions and problems are printed on stderr."""
 
 from __future__ import annotations
 
 import click
 
+from opsctl.actions.owner_actions import keep_cron_alive, reconcile_own_train
 from opsctl.app import App
-from opsctl.cron.cron_dir import CronDir
-from opsctl.errors import OpsctlError, Unreachable
 from opsctl.state.run_dir import RunDir
-from opsctl.state.site_dir import SiteDir
 
 
 def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     """Reconcile `run` if it is ours. Raises Unreachable; prints other problems, so that the command goes on."""
-    if dry_run or not run.exists or not run.is_ours:
-        return
-    keep_cron(app)
-    from opsctl.monitor import reconcile  # noqa: PLC0415 (a dry run starts without the guard)
-
-    try:
-        for line in reconcile.reconcile(app.chain(run), care=app.node_care):
-            click.echo(f"{run.name}: {line}", err=True)
-    except Unreachable:
-        raise
-    except (OpsctlError, OSError) as error:
-        click.echo(f"{run.name}: reconcile failed: {error}", err=True)
+    if not dry_run:
+        reconcile_own_train(app, run, show=_print)
 
 
 def keep_cron(app: App) -> None:
-    """Submit the next tick if ticks of cron are overdue. Problems are printed only.
+    """Submit the next tick if ticks of cron are overdue. Problems are printed only."""
+    keep_cron_alive(app, show=_print)
 
-    Reads two files if cron is not overdue.
-    """
-    try:
-        if not CronDir(SiteDir.of(app.root)).is_overdue(app.site.cron.every, app.clock.now()):
-            return
-        from opsctl.cron.drivers import revive  # noqa: PLC0415 (imports APScheduler)
 
-        if text := revive(app.slurm_cron):
-            click.echo(text, err=True)
-    except (OpsctlError, OSError) as error:
-        click.echo(f"cron: {error}", err=True)
+def _print(text: str) -> None:
+    click.echo(text, err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,22 +13,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.actions.find_statuses import find_statuses
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
-from opsctl.model import Job
-from opsctl.monitor.status import TrainStatus, read_status
+from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains
-from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
-SLURM = "slurm/site"
-"""Key of the alert that Slurm does not answer."""
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -97,23 +92,7 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 
 def _statuses(app: App, train: str | None) -> list[TrainStatus]:
-    runs = [app.find(train)] if train else all_trains(app.root)
-    alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
-    jobs, away = _queue(app, alerts) if runs else ([], "")
-    if not away:
-        keep_cron(app)
-    return [read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
-
-
-def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
-    """Return the queue, or the reason why Slurm does not answer, with the start of the outage if an alert has it."""
-    try:
-        return app.scheduler.jobs(), ""
-    except Unreachable as error:
-        since = next(
-            (f", since {alert.since[:16].replace('T', ' ')} UTC" for alert in alerts if alert.key == SLURM), ""
-        )
-        return None, f"Slurm does not answer{since}: {error.message}"
+    return find_statuses(app, [app.find(train)] if train else all_trains(app.root), keep_cron=lambda: keep_cron(app))
 
 
 def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> RenderableType:

@@ -62,6 +62,22 @@ def prepare_launch(
     Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
     """
     train = load_train(file, layout=False)
+    return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
+
+
+def prepare_train(
+    context: LaunchContext,
+    train: TrainSettings,
+    config: str,
+    options: LaunchOptions,
+    *,
+    where: str,
+    warn: Callable[[str], None],
+) -> Launch:
+    """Check `train` and plan its submission, as `prepare_launch` does.
+
+    `config` is the text of its train.toml; `where` names its origin in errors.
+    """
     exclusions = context.exclusions.now()
     bad_nodes = [exclusion.node for exclusion in exclusions]
     if bad_nodes:
@@ -79,11 +95,11 @@ def prepare_launch(
     _check_run_directory(context, run)
     site_file = context.site_path and context.site_path.absolute()
     plan = planning.make_plan(train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file)
-    _check(context, file, train, spec, body=plan.body, warn=warn)
+    _check(context, where, train, spec, body=plan.body, warn=warn)
     trainer = planning.trainer_json(train, Path.cwd())
     return Launch(
         plan=plan,
-        files=Files(config=file.read_text(encoding="utf-8"), trainer=trainer, body=plan.body),
+        files=Files(config=config, trainer=trainer, body=plan.body),
         chain=context.chain(run),
         clock=context.clock,
         group=context.site.group,
@@ -93,14 +109,14 @@ def prepare_launch(
 
 
 def _check(
-    context: LaunchContext, file: Path, train: TrainSettings, spec: JobSpec, *, body: str, warn: Callable[[str], None]
+    context: LaunchContext, where: str, train: TrainSettings, spec: JobSpec, *, body: str, warn: Callable[[str], None]
 ) -> None:
     """Run all checks and call `warn` with every warning. Raises ConfigError with all errors."""
     problems = list_problems(context, train, spec, needs_slurm=True)
     errors = [_describe(problem) for problem in problems if problem.level is ProblemLevel.ERROR]
     errors += syntax_problems(body, context.runner)
     if errors:
-        raise ConfigError(str(file), errors, hint=f"opsctl preflight {file} shows the source of each check")
+        raise ConfigError(where, errors, hint=f"opsctl preflight {where} shows the source of each check")
     for problem in problems:
         if problem.level is ProblemLevel.WARNING:
             warn(f"{train.name}: warning: {_describe(problem)}")
