@@ -6,6 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
+from opsctl.launch.code_freeze import FrozenCode
 from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
@@ -67,8 +68,10 @@ def trainer_json(train: TrainSettings, base: Path) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
-def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
-    """Render body.sh, the script that runs the trainer. `python` is the interpreter that runs opsctl.
+def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:
+    """Render body.sh, the script that runs the trainer in its directory, or in the copy `code`.
+
+    `python` is the interpreter that runs opsctl.
 
     Raises ConfigError for an unknown placeholder.
     """
@@ -82,7 +85,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
         name=train.name,
         run_dir=run.path,
         python=python,
-        directory=train.setup.directory,
+        directory=code.directory(run) if code else train.setup.directory,
         modules=train.setup.modules,
         environment=train.environment,
         lines=train.setup.lines,
@@ -91,7 +94,14 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
 
 
 def make_plan(
-    train: TrainSettings, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None
+    train: TrainSettings,
+    spec: JobSpec,
+    run: RunDir,
+    *,
+    nonce: str,
+    python: str,
+    site_file: Path | None,
+    code: FrozenCode | None = None,
 ) -> LaunchPlan:
     """Return the submission for `spec`: wrapper, body and nonce. Raises ConfigError."""
     wrapper = render(
@@ -101,6 +111,5 @@ def make_plan(
         python=python,
         site_file=str(site_file or ""),
     )
-    return LaunchPlan(
-        train=train.name, spec=spec, wrapper=wrapper, body=render_body(train, run, python=python), nonce=nonce
-    )
+    body = render_body(train, run, python=python, code=code)
+    return LaunchPlan(train=train.name, spec=spec, wrapper=wrapper, body=body, nonce=nonce)

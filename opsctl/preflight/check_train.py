@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from opsctl.errors import ConfigError, OpsctlError
+from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
@@ -62,7 +63,8 @@ class PreflightReport:
 def check_train(context: PreflightContext, file: Path) -> PreflightReport:
     """Check the train in `file`. Raises ConfigError for an invalid file. Without Slurm, its facts are unknown."""
     train = load_train(file, layout=False)
-    problems = [*list_problems(context, train, job_spec(train, context.site)), *_check_body(context, train)]
+    problems = list_problems(context, train, job_spec(train, context.site))
+    problems += [*_check_body(context, train), *_check_freeze(context, train)]
     return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))
 
 
@@ -84,6 +86,16 @@ def list_problems(
     request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
     place = context.place(RunDir(context.root / train.name), user)
     return judge(CHECKS.items(), request, gather(request, place, slurm, unknown))
+
+
+def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:
+    """Return the problem that prevents the copy of the code."""
+    try:
+        plan_freeze(train.setup, context.runner, root=context.root)
+    except OpsctlError as refusal:
+        problem = error(refusal.message, refusal.hint or "correct it")
+        return [replace(problem, check="freeze", source="[setup] freeze")]
+    return []
 
 
 def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem]:

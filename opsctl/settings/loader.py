@@ -19,7 +19,7 @@ from opsctl.errors import ConfigError
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
-from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
+from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Size, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
@@ -126,6 +126,21 @@ class ShellSetup(SettingsTable):
     directory: Directory = Field("", description="working directory of the trainer; empty: the run directory")
     modules: tuple[Word, ...] = Field((), description="environment modules to load")
     lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
+    freeze: Literal["none", "git", "copy"] = Field(
+        "none",
+        description="run from a copy of `directory` made at launch, so that later changes reach no queued task; git:"
+        " what git tracks or does not ignore, with uncommitted changes; copy: all files but caches and environments",
+    )
+    freeze_exclude: tuple[Text, ...] = Field(
+        (), description="files and directories that are not copied, such as data or docs/*.pdf, relative to the code"
+    )
+    freeze_max_size: Size = Field(500 << 20, ge=0, description="largest copy; a launch with more to copy is refused")
+
+    @model_validator(mode="after")
+    def _frozen_directory(self) -> ShellSetup:
+        if self.freeze != "none" and not self.directory:
+            raise ValueError("freeze needs `directory`, the directory of the trainer's code")
+        return self
 
 
 class GuardSettings(SettingsTable):
