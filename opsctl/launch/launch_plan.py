@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from opsctl.launch.code_freeze import FrozenCode
+from opsctl.launch.container_command import container_words, shim_words
 from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
@@ -75,22 +76,33 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
 
     Raises ConfigError for an unknown placeholder.
     """
-    trainer_python = train.python or python
+    trainer_python = train.container.python if train.container else train.python or python
     if train.command:
         command = command_line(train.command, {"python": trainer_python, "train": train.name})
     else:
         command = shlex.join((trainer_python, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
+    directory = str(code.directory(run)) if code else train.setup.directory
     return render(
         "slurm/body.sh.j2",
         name=train.name,
         run_dir=run.path,
         python=python,
-        directory=code.directory(run) if code else train.setup.directory,
+        directory=directory,
+        in_container=train.container is not None,
+        shim=_render_shim(train, run, directory, python=python),
         modules=train.setup.modules,
         environment=train.environment,
         lines=train.setup.lines,
         command=command,
     )
+
+
+def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: str) -> str:
+    """Return the words that start the program of a rank."""
+    if train.container is None:
+        return shim_words(python)
+    directories = [run.path, *([Path(directory)] if directory else [])]
+    return container_words(train.container, directories=directories, environment=sorted(train.environment))
 
 
 def make_plan(

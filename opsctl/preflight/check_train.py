@@ -14,6 +14,7 @@ from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.ports import Runner, Scheduler
+from opsctl.preflight.check_container import check_container
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
@@ -38,6 +39,10 @@ class PreflightContext(Protocol):
 
     @property
     def runner(self) -> Runner: ...
+
+    @property
+    def engine_runner(self) -> Runner:
+        """Runs programs in the environment of the configured Slurm."""
 
     def place(self, run: RunDir, user: str) -> LaunchPlace: ...
 
@@ -85,7 +90,11 @@ def list_problems(
         slurm, unknown = None, {"Slurm": refusal.message}
     request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
     place = context.place(RunDir(context.root / train.name), user)
-    return judge(CHECKS.items(), request, gather(request, place, slurm, unknown))
+    facts = gather(request, place, slurm, unknown)
+    if train.container is None:
+        return judge(CHECKS.items(), request, facts)
+    facts = replace(facts, misplaced_paths=())  # the command names paths of the image
+    return [*judge(CHECKS.items(), request, facts), *check_container(train.container, context.engine_runner)]
 
 
 def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 
 from opsctl.errors import ConfigError
 from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Size, Word
@@ -189,6 +190,7 @@ class TrainSettings(SettingsTable):
     python: Text = Field("", description="Python interpreter of the embedded trainer; empty: that of opsctl")
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
+    container: ContainerTable | None = Field(None, description="run the ranks in a container; needs `command`")
     guard: GuardSettings = GuardSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
@@ -199,6 +201,12 @@ class TrainSettings(SettingsTable):
             raise ValueError(
                 "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _command_in_container(self) -> TrainSettings:
+        if self.container and not self.command:
+            raise ValueError("[container] needs `command`: opsctl and its embedded trainer are not in the image")
         return self
 
     @property
