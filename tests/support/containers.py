@@ -113,3 +113,25 @@ def find_libraries(binaries: list[Path]) -> set[Path]:
     done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, timeout=60, check=False)
     words = done.stdout.replace("(", " ").split()
     return {Path(word) for word in words if word.startswith("/") and ".so" in word and not word.endswith(":")}
+
+
+def build_fake_pyxis(place: Path) -> Path:
+    """Build the plugin and return a plugstack.conf that names it. Skips the test without a compiler or the headers."""
+    if os.geteuid() != 0 or not shutil.which("gcc") or not Path("/usr/include/slurm/spank.h").exists():
+        pytest.skip("needs root, gcc and the headers of Slurm (libslurm-dev)")
+    source, plugin = Path(__file__).with_name("fake_pyxis.c"), place / "fake_pyxis.so"
+    argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(plugin), str(source)]
+    subprocess.run(argv, check=True, timeout=60)
+    conf = place / "plugstack.conf"
+    conf.write_text(f"required {plugin}\n")
+    return conf
+
+
+def unpack_root(place: Path) -> Path:
+    """Return a directory with the root file system of the image."""
+    archive, root = place / "root.tar", place / "root"
+    pack_root(archive)
+    with tarfile.open(archive) as tar:
+        tar.extractall(root, filter="fully_trusted")
+    archive.unlink()
+    return root
