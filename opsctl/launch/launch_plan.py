@@ -88,7 +88,6 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
         run_dir=run.path,
         python=python,
         directory=directory,
-        in_container=train.container is not None,
         shim=_render_shim(train, run, directory, python=python),
         modules=train.setup.modules,
         environment=train.environment,
