@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
 from opsctl.actions.hold_release import Released, hold_or_pause, release_or_request
-from opsctl.actions.owner_actions import keep_cron_alive, reconcile_own_train
+from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.model import LaunchPlan
@@ -232,7 +232,7 @@ class Train:
         """
         from opsctl.actions.find_statuses import find_statuses  # noqa: PLC0415 (slow import: status only)
 
-        (status,) = find_statuses(self._app, [self._run()], keep_cron=lambda: keep_cron_alive(self._app))
+        (status,) = find_statuses(self._app, [self._run()], is_named=True, show=log.info)
         return status
 
     def wait(self, timeout_s: float | None = None, *, poll_s: float = 10) -> TrainStatus:

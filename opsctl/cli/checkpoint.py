@@ -13,6 +13,7 @@ from rich.table import Table
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
+from opsctl.cli.foreign_checkpoints import find_foreign, print_foreign, to_rows
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
@@ -38,14 +39,25 @@ def checkpoint() -> None:
 @json_option
 @click.pass_obj
 def list_(app: App, train: str, *, as_json: bool) -> int:
-    """List the complete checkpoints of TRAIN.
+    """List the checkpoints of TRAIN.
 
     Shows step, size, samples, layout and copies, and reads only the manifests. Exit 1 if a manifest cannot be read.
+
+    For a foreign trainer, shows every checkpoint in the directories that TRAIN.toml, the command or the log names, and
+    whether it is complete, partial or unknown.
 
     \b
     opsctl checkpoint list tiny-gpt --json
     """
-    rows = catalog.list_checkpoints(app.find(train).checkpoints)
+    run = app.find(train)
+    rows = catalog.list_checkpoints(run.checkpoints)
+    directories, found = find_foreign(run) if not rows else ([], [])
+    if found and as_json:
+        print_json(to_rows(found))
+        return 0
+    if directories and not as_json:
+        print_foreign(directories, found)
+        return 0
     code = int(any(row.is_unread for row in rows))
     if as_json:
         print_json([asdict(row) for row in rows])

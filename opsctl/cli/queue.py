@@ -44,8 +44,9 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     held = hold_or_pause(chain, reason)
     if held is None:
         text = (
-            "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
-            f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
+            "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
+            " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
+            f" opsctl release {run.name} takes it back"
         )
         _report(run, {"done": "pause-switch", "arrays": []}, text, as_json=as_json)
         return

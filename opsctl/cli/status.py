@@ -17,14 +17,15 @@ from opsctl.actions.find_statuses import find_statuses
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.progress_lines import progress_lines
 from opsctl.errors import Unreachable
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.run_dir import all_trains
+from opsctl.state.run_dir import all_trains, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
+MAX_SKIPPED = 5
+"""Entries of the root that are named although they are no trains."""
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -61,11 +62,20 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_jso
     away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
     if not as_json:
         terminal.print(_page(statuses, app, terminal))
+        if not train:
+            _print_skipped(app)
         return Unreachable.exit_code if away else 0
     print_json(_as_data(statuses))
     if away:
         raise Unreachable(away)
     return 0
+
+
+def _print_skipped(app: App) -> None:
+    """Print which entries of the root are no trains although they look like trains."""
+    if skipped := find_entries_skipped(app.root):
+        more = f"; and {len(skipped) - MAX_SKIPPED} more" if len(skipped) > MAX_SKIPPED else ""
+        click.echo(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}", err=True)
 
 
 def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
@@ -92,7 +102,8 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 
 def _statuses(app: App, train: str | None) -> list[TrainStatus]:
-    return find_statuses(app, [app.find(train)] if train else all_trains(app.root), keep_cron=lambda: keep_cron(app))
+    runs = [app.find(train)] if train else all_trains(app.root)
+    return find_statuses(app, runs, is_named=bool(train), show=lambda text: click.echo(text, err=True))
 
 
 def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> RenderableType:
@@ -139,6 +150,7 @@ def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str
         last = status.last_attempt
         lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
         lines += [("advice", last.advice)] if last.advice and not status.running else []
+    lines += [("stop", status.stop)] if status.stop else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in status.switches

@@ -59,7 +59,7 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         files += sorted(path.iterdir()) if path.is_dir() else [path]
-    return [file for file in files if file.is_file()]
+    return [file.resolve() for file in files if file.is_file()]
 
 
 def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:

@@ -86,7 +86,7 @@ class SystemRunner:
 
 def _log_completed(completed: Completed, seconds: float) -> None:
     """Log a program with its exit code and duration; of a failed program also the last line of its errors."""
-    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS]
+    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS].encode(errors="backslashreplace").decode()
     error = completed.err.rstrip().rpartition("\n")[2] if completed.code else ""
     log.debug("%s: exit %d in %.3f s%s", command, completed.code, seconds, f": {error}" if error else "")
 

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from opsctl.errors import InputError, OpsctlError, cannot_read, cannot_write
 from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import ShellSetup
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.run_dir import RunDir
 from opsctl.units import format_size
 
@@ -84,7 +85,7 @@ def directory_of(run: RunDir, hash_: str) -> Path:
 def read_record(run: RunDir) -> dict[str, Any]:
     """Return the content of code.json; empty if the train's code is not frozen."""
     try:
-        record = json.loads((run.path / "code.json").read_text(encoding="utf-8"))
+        record = read_json(run.path / "code.json", MAX_SETTINGS_BYTES)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -130,6 +130,7 @@ def test_queue_is_held_released_and_cancelled(trains: Trains) -> None:
     assert released is not None
     assert (released.arrays, released.excluded) == ([array], "node004")
     assert train.cancel() == [array]
+    until(lambda: not trains.rows())
     with pytest.raises(opsctl.errors.InputError, match="no task would save"):
         train.save()
 
