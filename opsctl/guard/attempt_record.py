@@ -13,7 +13,7 @@ from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
 from opsctl.nodesets import expand
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
 from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
@@ -88,6 +88,7 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     """
     if attempt.start.exists():
         attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
     for path in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(path)
     run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")

@@ -15,6 +15,7 @@ from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
@@ -40,6 +41,9 @@ def gather_evidence(
     deadline_s = read_time(attempt.deadline)
     start, line = read_start(attempt), last_iteration(run.main_log, read_step_pattern(run))
     last_lines = read_last_lines(run.main_log, start.main_log) if start else LastLines()
+    logged = read_log_signs(run.main_log, start.main_log, read_step_pattern(run)).steps if start else ()
+    if logged and (line is None or logged[-1].step >= line.step):
+        line = logged[-1]  # the last line of a log that is over is complete
     known_last = line.last if line else None
     evidence = Evidence(
         stop=stop,

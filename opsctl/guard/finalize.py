@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.causes import CauseKind
@@ -39,7 +40,7 @@ from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, is_writable_by_others, read_json
 from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.records import checked
@@ -146,6 +147,8 @@ def _allocated_nodes(attempt: Attempt, job: Job | None) -> str:
 
 
 def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
+    if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
+        return ()  # anybody could have written the evidence
     try:
         return find_suspects(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:

@@ -159,6 +159,26 @@ def create(path: Path, data: bytes, *, mode: int) -> None:
         os.close(handle)
 
 
+def is_writable_by_others(path: Path) -> bool:
+    """Return whether other users than the owner can write the file; no for a missing file."""
+    try:
+        return bool(path.lstat().st_mode & 0o022)
+    except OSError:
+        return False
+
+
+def close_to_others(path: Path) -> None:
+    """Take the permission to write the file `path` from everybody but its owner. Does nothing for a missing file."""
+    with contextlib.suppress(OSError):
+        handle = open_regular(path)
+        try:
+            status = os.fstat(handle)
+            if status.st_mode & 0o022:
+                os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
+        finally:
+            os.close(handle)
+
+
 def make_directory(path: Path, mode: int) -> None:
     """Make the directory `path` with exactly `mode`, whatever the umask. Keep an existing one. Raises OSError."""
     try:
@@ -225,18 +245,18 @@ def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
             yield entry.name
 
 
-def is_regular(path: Path) -> bool:
+def is_regular(path: Path | str) -> bool:
     """Return whether `path` is a regular file, and no link. Raises OSError for any error but a missing file."""
     return _has_type(path, stat.S_ISREG)
 
 
-def is_directory(path: Path) -> bool:
+def is_directory(path: Path | str) -> bool:
     """Return whether `path` is a directory, and no link. Raises OSError for any error but a missing directory."""
     return _has_type(path, stat.S_ISDIR)
 
 
-def _has_type(path: Path, is_type: Any) -> bool:
+def _has_type(path: Path | str, is_type: Any) -> bool:
     try:
-        return bool(is_type(path.lstat().st_mode))
+        return bool(is_type(os.lstat(path).st_mode))
     except (FileNotFoundError, NotADirectoryError):
         return False

@@ -39,8 +39,8 @@ def _check_for(hint: Any) -> Callable[[object], bool]:
         checks = [_check_for(option) for option in get_args(hint)]
         return lambda value: any(check(value) for check in checks)
     if get_origin(hint) is tuple:
-        check = _check_for(get_args(hint)[0])
-        return lambda value: isinstance(value, tuple) and all(map(check, value))
+        check_item = _check_for(get_args(hint)[0])
+        return lambda value: isinstance(value, tuple) and all(map(check_item, value))
     return _SIMPLE.get(hint) or (lambda value: isinstance(value, hint))
 
 

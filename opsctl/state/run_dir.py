@@ -280,11 +280,12 @@ def find_entries_skipped(root: Path) -> list[str]:
 def scan(root: Path) -> tuple[list[RunDir], list[str]]:
     """Return the trains of `all_trains` and the lines of `find_entries_skipped`."""
     trains, skipped = [], []
+    around = f"{root}/"
     for name in _names(root):
-        is_valid, path = bool(NAME.fullmatch(name)), root / name
-        if is_valid and _is_train(path):
-            trains.append(RunDir(path))
-        elif not name.startswith(".") and _looks_like_train(path):
+        is_valid = bool(NAME.fullmatch(name))
+        if is_valid and _is_train(around + name):
+            trains.append(RunDir(root / name))
+        elif not name.startswith(".") and _looks_like_train(path := root / name):
             shown = name if is_valid else ascii(name)
             skipped.append(f"{shown:.80}: {'a symbolic link' if path.is_symlink() else RunDir(path).why_no_train}")
     return trains, skipped
@@ -304,10 +305,10 @@ def _looks_like_train(path: Path) -> bool:
         return False
 
 
-def _is_train(path: Path) -> bool:
+def _is_train(path: str) -> bool:
     """Whether the directory is a train. Another read error than a missing permission counts as yes, to be reported."""
     try:
-        return is_directory(path) and is_regular(path / "train.toml")
+        return is_directory(path) and is_regular(f"{path}/train.toml")
     except PermissionError:
         return False
     except OSError:

@@ -15,7 +15,7 @@ from opsctl.checkpoints.discovery import size_of
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.guard.escalation import reads_stop_request
 from opsctl.guard.last_lines import LastLines, read_last_lines
-from opsctl.guard.progress_signs import AttemptSteps, read_attempt_steps
+from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
 from opsctl.state.files import find_matches
 from opsctl.telemetry.progress.iteration_lines import sampled, tail
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
@@ -170,4 +170,4 @@ def test_pipes_do_not_block_the_guard(train: QueuedTrain):
     assert read_log_signs(train.run.main_log) == LogSigns()
     assert tail(train.run.main_log, 5) == sampled(train.run.main_log) == []
     assert not reads_stop_request(train.run)
-    assert isinstance(read_attempt_steps(train.run, attempt.name, [attempt.name], None), AttemptSteps)
+    assert read_attempt_progress(train.run, attempt, [attempt.name], None) == AttemptProgress()

@@ -9,8 +9,12 @@ import pytest
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.launch.submit import check_owner
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import JobState
+from opsctl.monitor.reconcile import reconcile_root
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir, all_trains, find, find_entries_skipped
-from tests.hostile.conftest import Site
+from tests.hostile.conftest import Site, needs_squeue
 
 NAMES = [
     "$(touch hacked)", "k7;touch hacked", "`id`", "a b", "a\nrunning", "\x1b[2J", "-rf", "a'b", 'a"b', "tr11\u202e",
@@ -101,3 +105,29 @@ def test_train_toml_is_a_regular_file(site, kind, tmp_path):
     }[kind]()
     assert all_trains(site.root) == []
     assert find_entries_skipped(site.root) == ["tr12: train.toml is not a regular file"]
+
+
+@pytest.mark.attack("a link makes the attempt of the real train be finalized as lost")
+def test_link_finalizes_nothing(world):
+    """The copy of the train under the link's name knows no row of the queue."""
+    world.began()
+    world.row((1,), JobState.RUNNING)
+    (world.run.path.parent / "latest").symlink_to("gpt")
+
+    def chain_of(run):
+        return TrainArrays(run=run, journal=Journal(run, world.clock), scheduler=world.queue)
+
+    assert reconcile_root(world.run.path.parent, world.queue, chain_of) == []
+    assert EventKind.ATTEMPT_FINALIZED not in world.kinds()
+
+
+@needs_squeue
+@pytest.mark.attack("a name that is not UTF-8 makes the watch report bugs")
+def test_watch_passes_over_hostile_names(site):
+    for name in NAMES:
+        plant(site, name)
+    site.train()
+    done = site.opsctl("watch", "--dry-run")
+    assert "tr11" in done.output
+    assert "bug in opsctl" not in done.output
+    assert "hacked" not in done.output
