@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from opsctl.errors import InputError, OpsctlError, cannot_read, cannot_write
 from opsctl.ports import Runner, TimedOut
-from opsctl.settings.loader import ShellSetup
+from opsctl.settings.setup import ShellSetup
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.run_dir import RunDir
 from opsctl.units import format_size

@@ -20,10 +20,11 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
-from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Size, Word
+from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
+from opsctl.settings.setup import ShellSetup
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.contract import read_bounded
 from opsctl.units import parse_slurm_minutes
@@ -43,20 +44,6 @@ def _check_variable(name: str) -> str:
     return name
 
 
-def _check_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL byte, which cannot be passed to a program")
-    return text
-
-
-def _check_directory(path: str) -> str:
-    if path and not path.startswith("/"):
-        raise ValueError(f"{path!r} is relative: an absolute path is needed, since tasks start on other machines")
-    return path
-
-
-Text = Annotated[str, AfterValidator(_check_text)]
-Directory = Annotated[Text, AfterValidator(_check_directory)]
 Variable = Annotated[str, AfterValidator(_check_variable)]
 TimeLimit = Annotated[str, AfterValidator(_check_time)]
 
@@ -124,29 +111,6 @@ class SlurmTable(SettingsTable):
         60, ge=0, le=65535, description="seconds before the time limit at which the guard gets USR1; 0: no signal"
     )
     extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
-
-
-class ShellSetup(SettingsTable):
-    """`[setup]` of TRAIN.toml: preparations on the first node, before the trainer starts."""
-
-    directory: Directory = Field("", description="working directory of the trainer; empty: the run directory")
-    modules: tuple[Word, ...] = Field((), description="environment modules to load")
-    lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
-    freeze: Literal["none", "git", "copy"] = Field(
-        "none",
-        description="run from a copy of `directory` made at launch, so that later changes reach no queued task; git:"
-        " what git tracks or does not ignore, with uncommitted changes; copy: all files but caches and environments",
-    )
-    freeze_exclude: tuple[Text, ...] = Field(
-        (), description="files and directories that are not copied, such as data or docs/*.pdf, relative to the code"
-    )
-    freeze_max_size: Size = Field(500 << 20, ge=0, description="largest copy; a launch with more to copy is refused")
-
-    @model_validator(mode="after")
-    def _frozen_directory(self) -> ShellSetup:
-        if self.freeze != "none" and not self.directory:
-            raise ValueError("freeze needs `directory`, the directory of the trainer's code")
-        return self
 
 
 OnExit0 = Literal["finish", "continue"]

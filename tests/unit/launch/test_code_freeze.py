@@ -11,7 +11,7 @@ import pytest
 from opsctl.errors import InputError
 from opsctl.host.system import SystemRunner
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, read_record, store
-from opsctl.settings.loader import ShellSetup
+from opsctl.settings.setup import ShellSetup
 from opsctl.state.run_dir import RunDir
 
 Plan = Callable[..., FrozenCode]
