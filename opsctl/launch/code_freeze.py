@@ -127,8 +127,7 @@ def store(code: FrozenCode, run: RunDir) -> None:
         return
     temporary = final.with_name(f".{uuid.uuid4().hex}")
     try:
-        final.parent.mkdir(exist_ok=True)
-        final.parent.chmod(0o700)  # the code may be readable by its owner only
+        final.parent.mkdir(exist_ok=True, mode=0o700)  # the code may be readable by its owner only
         (temporary / code.start).mkdir(parents=True)
         if _digest(code.source, code.files, temporary) != code.hash:
             raise InputError(f"{code.source}: a file has changed meanwhile", hint="try again when nobody is editing")
