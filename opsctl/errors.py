@@ -11,7 +11,8 @@ OpsctlError            1   an expected failure: the user reads the message
 ├── SchedulerError     1   Slurm refused
 │   ├── NotAllowed     1   Slurm refused, because the job belongs to another user
 │   └── Unreachable   75   Slurm did not answer; safe to try again
-└── SandboxError       1   the private Slurm did not start or stop
+├── SandboxError       1   the private Slurm did not start or stop
+└── WaitTimedOut      75   a wait ended before the awaited state; safe to wait again
 """
 
 from __future__ import annotations
@@ -87,3 +88,9 @@ class Unreachable(SchedulerError):
 
 class SandboxError(OpsctlError):
     """The private Slurm did not start, or did not stop."""
+
+
+class WaitTimedOut(OpsctlError):
+    """A wait ended before the awaited state. Safe to wait again."""
+
+    exit_code = 75

@@ -13,7 +13,7 @@ def put_user_directories_last() -> None:
     library = os.path.dirname(os.__file__)
     python_path = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(directory) for directory in python_path.split(os.pathsep)} if python_path else set()
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # new in Python 3.11; a container may have an older one
         users.add(sys.path[0])  # the script's directory, or the working directory
     users -= {library, os.path.join(library, "lib-dynload")}
     sys.path.sort(key=lambda directory: directory in users)  # stable: both halves keep their order

@@ -102,7 +102,7 @@ def list_checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[
 
 def _is_complete(checkpoint: Path, *, if_unreadable: bool) -> bool:
     try:
-        return stat.S_ISREG((checkpoint / COMPLETE).lstat().st_mode)
+        return stat.S_ISREG((checkpoint / COMPLETE).stat().st_mode)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False
@@ -118,7 +118,7 @@ def find_newest_complete(directory: Path) -> Checkpoint | None:
 
 def read_manifest(checkpoint: Path) -> Manifest:
     """Return the manifest of `checkpoint`. Raises OSError, or ValueError if the manifest is invalid."""
-    text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES)
+    text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES, follow=True)
     try:
         fields = json.loads(text)
         if fields.pop("format") != _FORMAT:
@@ -161,8 +161,8 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
     damage is unknown.
     """
     try:
-        marked = read_bounded(checkpoint / COMPLETE, MAX_MARK_BYTES).decode().strip()
-        text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES)
+        marked = read_bounded(checkpoint / COMPLETE, MAX_MARK_BYTES, follow=True).decode().strip()
+        text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES, follow=True)
     except (FileNotFoundError, UnicodeDecodeError) as error:
         return [f"{checkpoint.name}: not complete ({error})"]
     if hashlib.sha256(text).hexdigest() != marked:

@@ -12,6 +12,7 @@ from opsctl.cli.output import dry_run_option, json_option, print_json, print_tex
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
+from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
 from opsctl.preflight.command_files import describe_missing, find_misplaced_paths
@@ -31,7 +32,8 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     """Change what the next task of a train runs.
 
     The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
-    cannot be changed, because sbatch fixed it when the tasks were queued.
+    cannot be changed, because sbatch fixed it when the tasks were queued. With [setup] freeze, the command copies the
+    trainer's code again, also if CHANGED is the train's own train.toml.
 
     Every earlier version is kept in revisions/ of the run directory. To go back, edit with the train.toml in there.
 
@@ -42,7 +44,7 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
     run = app.find(train)
     if not run.is_ours:
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
-    new = _checked(app, run, changed)
+    new, code = _checked(app, run, changed)
     now = read_files(run)
     assert now is not None  # app.find() found train.toml
     difference = diff(now, new)
@@ -54,6 +56,8 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         return
     reconcile_as_owner(app, run)
     with lease(run.path, app.clock):
+        if code:
+            store(code, run)
         revision = swap(run, new)
         note_edit(run, app.journal(run), revision)
     if as_json:
@@ -64,8 +68,11 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         print_text(f"{run.name}: nothing has changed")
 
 
-def _checked(app: App, run: RunDir, changed: Path) -> Files:
-    """Return the files rendered from `changed`. Raises ConfigError with every problem."""
+def _checked(app: App, run: RunDir, changed: Path) -> tuple[Files, FrozenCode | None]:
+    """Return the files rendered from `changed`, and the copy of the code that they run.
+
+    Raises ConfigError with every problem.
+    """
     before, after = load_train(run.config), load_train(changed)
     problems = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
     problems += frozen_changes(before, after)
@@ -77,9 +84,10 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
     problems += [
         f"{describe_missing(missing, after.setup.directory)}; correct the path"
         for missing in find_misplaced_paths(after, run.path, Path.cwd(), after.slurm.extra)
-        if missing.is_needed
+        if missing.is_needed and after.container is None
     ]
-    body = planning.render_body(after, run, python=sys.executable)
+    code = plan_freeze(after.setup, app.runner, root=app.root)
+    body = planning.render_body(after, run, python=sys.executable, code=code)
     problems += syntax_problems(body, app.runner)
     if problems:
         raise ConfigError(
@@ -88,7 +96,8 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
             hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again",
         )
     trainer = planning.trainer_json(_with_corpus_of(run, before, after), Path.cwd())
-    return Files(config=changed.read_text(encoding="utf-8"), trainer=trainer, body=body)
+    config = changed.read_text(encoding="utf-8")
+    return Files(config=config, trainer=trainer, body=body, code=code.record() if code else ""), code
 
 
 def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:

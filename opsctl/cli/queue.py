@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import click
 
+from opsctl.actions.hold_release import hold_or_pause, release_or_request
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.cli.switches import disarm_switch, read_switch
 from opsctl.errors import InputError, NotAllowed
-from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
+from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.nodesets import nodeset
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import RequestKind, Switch, arm, request
+from opsctl.state.switches import Switch
 
 
 @click.command()
@@ -40,10 +41,8 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     if dry_run:
         _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
         return
-    try:
-        held = chain.hold(reason or "opsctl hold")
-    except NotAllowed:
-        arm(run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
+    held = hold_or_pause(chain, reason)
+    if held is None:
         text = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
             " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
@@ -94,20 +93,18 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     if paused:
         disarm_switch(app, run, Switch.PAUSE)
         parts.append("the pause switch is disarmed")
-    try:
-        excluded = _exclude(chain, snapshot, exclude)
-        released = chain.release()
-    except NotAllowed:
-        request(run, RequestKind.RELEASE, exclude=exclude)
+    result = release_or_request(chain, snapshot, exclude)
+    if result is None:
         parts.append(
             "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
             f" any opsctl command of the owner for {run.name}, carries it out"
         )
         _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
         return
-    parts += [f"excluded now: {excluded}"] if excluded else []
-    parts += [f"released {_list(released)}"] if released else ["nothing is queued"]
-    _report(run, {"done": "released", "arrays": released, "excluded": excluded}, "; ".join(parts), as_json=as_json)
+    parts += [f"excluded now: {result.excluded}"] if result.excluded else []
+    parts += [f"released {_list(result.arrays)}"] if result.arrays else ["nothing is queued"]
+    done: dict[str, object] = {"done": "released", "arrays": result.arrays, "excluded": result.excluded}
+    _report(run, done, "; ".join(parts), as_json=as_json)
 
 
 @click.command()
@@ -158,12 +155,6 @@ def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
         if not (name and task.isascii() and task.isdigit()):
             raise
     return app.find(name), int(task)
-
-
-def _exclude(chain: TrainArrays, snapshot: TrainSnapshot, nodes: str) -> str:
-    if not nodes:
-        return ""
-    return chain.exclude(nodes, needed=max((job.node_count for job in snapshot.waiting), default=1))
 
 
 def _arrays(snapshot: TrainSnapshot) -> list[str]:

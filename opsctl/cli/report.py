@@ -12,16 +12,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.actions.build_report import build_train_report
 from opsctl.cli.options import Since
 from opsctl.cli.output import console, json_option, optional_train, print_json, print_text
-from opsctl.errors import InputError, OpsctlError, cannot_write
+from opsctl.errors import cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import Report
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
-from opsctl.report.train_report import report_train
+from opsctl.report.sacct import read_sacct
 from opsctl.state.files import write_atomic
-from opsctl.state.journal import replay
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_duration, format_percent
 
@@ -68,9 +67,10 @@ def report(
     if bool(train) == bool(log):
         raise click.UsageError("Name a TRAIN, or a log with --log, not both.")
     with reading():
-        report_ = (
-            build_log_report(app, log, sacct, since) if log else build_train_report(app, train or "", sacct, since)
-        )
+        if log:
+            report_ = build_log_report(app, log, sacct, since)
+        else:
+            report_ = build_train_report(app, app.find(train or ""), sacct, since)
     if html:
         write(report_, html)
     if as_json:
@@ -81,34 +81,6 @@ def report(
         print_text(f"{html}: {formats.render_headline(report_)}")
     else:
         console().print(page(report_))
-
-
-def build_train_report(app: App, train: str, sacct: Path | None, since: datetime | None) -> Report:
-    """Build the report of a train. Raises InputError."""
-    now = app.clock.now()
-    run = app.find(train)
-    events = app.journal(run).events()
-    arrays = list(replay(events).arrays)
-    jobs = select_jobs(read_sacct(sacct), arrays, train) if sacct else find_past_jobs(app, arrays)
-    return report_train(run, events, now, since=since, jobs=jobs)
-
-
-def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
-    """Return the jobs of the train among all jobs of a user. Raises InputError if there are none."""
-    job_runs = [job for job in jobs if job.job.partition("_")[0] in arrays]
-    if not job_runs:
-        raise InputError(
-            f"--sacct: none of the {len(jobs)} jobs belongs to {train}, whose arrays are {', '.join(arrays)}"
-        )
-    return job_runs
-
-
-def find_past_jobs(app: App, arrays: list[str]) -> list[JobRun]:
-    """Return the jobs that accounting records; empty without accounting, because the journal suffices."""
-    try:
-        return convert_jobs(app.scheduler.past(arrays)) if arrays else []
-    except OpsctlError:
-        return []
 
 
 def reading() -> AbstractContextManager[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -14,21 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.actions.find_statuses import find_statuses
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner_tasks import apply_armed_switches, keep_cron
 from opsctl.cli.progress_lines import progress_lines
-from opsctl.errors import OpsctlError, Unreachable
-from opsctl.model import Job
-from opsctl.monitor.status import TrainStatus, read_status, unreadable
-from opsctl.state.run_dir import RunDir, all_trains, find_entries_skipped
+from opsctl.errors import Unreachable
+from opsctl.monitor.status import TrainStatus
+from opsctl.state.run_dir import all_trains, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
-SLURM = "slurm/site"
-"""Key of the alert that Slurm does not answer."""
 MAX_SKIPPED = 5
 """Entries of the root that are named although they are no trains."""
 STYLES = {
@@ -108,37 +103,7 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    alerts = open_alerts(app.site_dir.alerts / "ledger.json")
-    jobs, away = _queue(app, alerts) if runs else ([], "")
-    if jobs is not None:
-        keep_cron(app)
-        if apply_armed_switches(app, runs, jobs):
-            jobs, away = _queue(app, alerts)
-    return [_status(app, run, jobs, alerts, away, is_named=bool(train)) for run in runs]
-
-
-def _status(
-    app: App, run: RunDir, jobs: list[Job] | None, alerts: Sequence[OpenAlert], away: str, *, is_named: bool
-) -> TrainStatus:
-    """Return the status of one train; of a train that cannot be read, the reason, unless the train was named."""
-    try:
-        return read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away)
-    except Exception as error:  # one train of another user must not hide all others
-        if is_named:
-            raise
-        why = error.message if isinstance(error, OpsctlError) else f"{type(error).__name__}: {error}"
-        return unreadable(run, why, away=away)
-
-
-def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
-    """Return the queue, or the reason why Slurm does not answer, with the start of the outage if an alert has it."""
-    try:
-        return app.scheduler.jobs(), ""
-    except Unreachable as error:
-        since = next(
-            (f", since {alert.since[:16].replace('T', ' ')} UTC" for alert in alerts if alert.key == SLURM), ""
-        )
-        return None, f"Slurm does not answer{since}: {error.message}"
+    return find_statuses(app, runs, is_named=bool(train), show=lambda text: click.echo(text, err=True))
 
 
 def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> RenderableType:

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.actions.diagnose_train import diagnose_train
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt, diagnose_logs
-from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
-from opsctl.diagnosis.hang_cause import diagnose_hang
+from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError, Unreachable
-from opsctl.guard.attempt_record import read_start
-from opsctl.guard.diagnose import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
-from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.finalize import is_row_of, load_past_jobs, read_end
-from opsctl.guard.node_evidence import add_node_history
-from opsctl.guard.outcome import Outcome
-from opsctl.guard.stop_request import StopKind, read_stop_request
-from opsctl.model import JobState
-from opsctl.state.journal import replay
-from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.trainer.contract import read_stop_reason
+from opsctl.guard.finalize import read_end
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -57,7 +45,7 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     if bool(train) == bool(logs):
         raise click.UsageError("Name a TRAIN, or logs with --log, not both.")
     run = app.find(train) if train else None
-    diagnosis = diagnose(app, run, task) if run else diagnose_logs(_files(logs))
+    diagnosis = diagnose_train(app, run, task) if run else diagnose_logs(_files(logs))
     finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
     done = finalized.done if finalized else ()
     if as_json:
@@ -72,83 +60,6 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
     for path in paths:
         files += sorted(path.iterdir()) if path.is_dir() else [path]
     return [file.resolve() for file in files if file.is_file()]
-
-
-def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:
-    """Diagnose the most recent ended attempt, of `task` or of any task. Raises InputError if no attempt has ended."""
-    started = list(replay(app.journal(run).events()).started)
-    attempts = [attempt for attempt in started if task is None or run.attempt(attempt).task == task]
-    ended = [attempt for attempt in attempts if _is_over(app, run.attempt(attempt))] if attempts else []
-    if not ended:
-        of = f"{run.name}: no attempt" + ("" if task is None else f" of task {task}")
-        raise InputError(f"{of} has ended", hint=f"opsctl status {run.name}; if a task hangs: opsctl stacks {run.name}")
-    attempt = ended[-1]
-    earlier = started[: started.index(attempt)]
-    before = diagnose_attempt(run, _load_logs(app, run, earlier[-1], started)) if earlier else None
-    diagnose_ended = diagnose_hang if _is_hung(run.attempt(attempt)) else diagnose_attempt
-    diagnosis = diagnose_ended(run, _load_logs(app, run, attempt, started), before=before)
-    return _with_past(app, run, run.attempt(attempt), _with_lost_node(run.attempt(attempt), diagnosis))
-
-
-def _with_lost_node(attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
-    """Add the node that was down when the attempt was finalized, unless the logs name a node.
-
-    Slurm does not remember such states.
-    """
-    done = read_end(attempt)
-    if diagnosis.node or done is None or len(done.suspects) != 1:
-        return diagnosis
-    return replace(diagnosis, node=done.suspects[0])
-
-
-def _is_hung(attempt: Attempt) -> bool:
-    done, stop_request = read_end(attempt), read_stop_request(attempt)
-    return done.outcome is Outcome.HUNG if done else bool(stop_request and stop_request.reason is StopKind.HUNG)
-
-
-def _with_past(app: App, run: RunDir, attempt: Attempt, diagnosis: Diagnosis) -> Diagnosis:
-    """Add the health history of the nodes of the attempt."""
-    began, done = read_start(attempt), read_end(attempt)
-    at = done.ended if done else gather_evidence(run, attempt, None)[1] or app.clock.now()
-    allocated = began.nodes if began else ""
-    return add_node_history(diagnosis, app.history, allocated, at=at, days=app.site.health.lemon_days)
-
-
-def _load_logs(app: App, run: RunDir, attempt: str, started: list[str]) -> FinishedAttemptLogs:
-    return load_attempt_logs(run, attempt, started, _find_exit_reason(app, run.attempt(attempt)))
-
-
-def _is_over(app: App, attempt: Attempt) -> bool:
-    """Return whether the attempt is finalized, its body has exited, or Slurm reports the job as ended."""
-    if read_end(attempt) or attempt.body_exit.exists():
-        return True
-    return _state(app, attempt).is_final
-
-
-def _state(app: App, attempt: Attempt) -> JobState:
-    """Return the state of the job of an attempt; UNKNOWN if Slurm has no record or does not answer."""
-    if (done := read_end(attempt)) and (state := STATE_BY_OUTCOME.get(done.outcome)):
-        return state
-    try:
-        rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [attempt.array])]
-    except Unreachable:
-        return JobState.UNKNOWN
-    return next(
-        (row.state for row in rows if is_row_of(row, attempt) and row.restarts == attempt.restart), JobState.UNKNOWN
-    )
-
-
-def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
-    """Return the reason that the trainer, the guard or Slurm gives for the exit."""
-    reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
-    if (
-        reason is None
-        and (done := read_end(attempt))
-        and done.outcome.value in {"finished", "killed", "paused", "stopped"}
-    ):
-        kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
-        return ExitReason(kind=kind, says=done.why, is_final=True)
-    return reason or explain_by_slurm(_state(app, attempt))
 
 
 def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:

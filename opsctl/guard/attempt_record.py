@@ -11,6 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
+from opsctl.launch.code_freeze import read_record
 from opsctl.nodesets import expand
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
 from opsctl.state.records import checked
@@ -38,6 +39,10 @@ class Start:
     """A mark of the newest checkpoint. The mark grows with every new checkpoint."""
     main_log: int = 0
     """Size of main_log in bytes at the start. Later bytes belong to this attempt."""
+    code: str = ""
+    """Hash of the frozen code; empty without a freeze."""
+    commit: str = ""
+    """Commit of the frozen code, `+N` for N changed files; empty without `freeze = "git"`."""
 
 
 def attempt_name(env: Mapping[str, str]) -> str:
@@ -60,6 +65,7 @@ def expand_nodes(env: Mapping[str, str]) -> list[str]:
 
 def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
     """Return the start record of `attempt`, from the environment of its batch job."""
+    code = read_record(run)
     return Start(
         attempt=attempt.name,
         job=env["SLURM_JOB_ID"],
@@ -70,6 +76,8 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
         at=now,
         checkpoint=find_newest_checkpoint(run),
         main_log=_read_size_bytes(run.main_log),
+        code=str(code.get("hash", "")),
+        commit=str(code.get("commit", "")),
     )
 
 

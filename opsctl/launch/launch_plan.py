@@ -6,6 +6,8 @@ import json
 import shlex
 from pathlib import Path
 
+from opsctl.launch.code_freeze import FrozenCode
+from opsctl.launch.container_command import container_words, shim_words
 from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
@@ -67,22 +69,26 @@ def trainer_json(train: TrainSettings, base: Path) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
-def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
-    """Render body.sh, the script that runs the trainer. `python` is the interpreter that runs opsctl.
+def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:
+    """Render body.sh, the script that runs the trainer in its directory, or in the copy `code`.
+
+    `python` is the interpreter that runs opsctl.
 
     Raises ConfigError for an unknown placeholder.
     """
-    trainer_python = train.python or python
+    trainer_python = train.container.python if train.container else train.python or python
     if train.command:
         command = command_line(train.command, {"python": trainer_python, "train": train.name})
     else:
         command = shlex.join((trainer_python, "-P", "-m", "opsctl.trainer", str(run.trainer_config)))
+    directory = str(code.directory(run)) if code else train.setup.directory
     return render(
         "slurm/body.sh.j2",
         name=train.name,
         run_dir=run.path,
         python=python,
-        directory=train.setup.directory,
+        directory=directory,
+        shim=_render_shim(train, run, directory, python=python),
         modules=train.setup.modules,
         environment=train.environment,
         lines=train.setup.lines,
@@ -90,8 +96,23 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str) -> str:
     )
 
 
+def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: str) -> str:
+    """Return the words that start the program of a rank."""
+    if train.container is None:
+        return shim_words(python)
+    directories = [run.path, *([Path(directory)] if directory else [])]
+    return container_words(train.container, directories=directories, environment=sorted(train.environment))
+
+
 def make_plan(
-    train: TrainSettings, spec: JobSpec, run: RunDir, *, nonce: str, python: str, site_file: Path | None
+    train: TrainSettings,
+    spec: JobSpec,
+    run: RunDir,
+    *,
+    nonce: str,
+    python: str,
+    site_file: Path | None,
+    code: FrozenCode | None = None,
 ) -> LaunchPlan:
     """Return the submission for `spec`: wrapper, body and nonce. Raises ConfigError."""
     wrapper = render(
@@ -101,6 +122,5 @@ def make_plan(
         python=python,
         site_file=str(site_file or ""),
     )
-    return LaunchPlan(
-        train=train.name, spec=spec, wrapper=wrapper, body=render_body(train, run, python=python), nonce=nonce
-    )
+    body = render_body(train, run, python=python, code=code)
+    return LaunchPlan(train=train.name, spec=spec, wrapper=wrapper, body=body, nonce=nonce)

@@ -32,13 +32,16 @@ class Files:
     """trainer.json; empty unless the train uses the embedded trainer."""
     body: str
     """body.sh"""
+    code: str = ""
+    """code.json; empty unless the train's code is frozen."""
 
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield file names and texts in the order in which they are written.
 
         The body follows the files that it reads. train.toml comes last: it makes the directory a train.
         """
-        yield from (("trainer.json", self.trainer), ("body.sh", self.body), ("train.toml", self.config))
+        yield from (("trainer.json", self.trainer), ("code.json", self.code))
+        yield from (("body.sh", self.body), ("train.toml", self.config))
 
 
 def read_files(run: RunDir) -> Files | None:
@@ -46,14 +49,16 @@ def read_files(run: RunDir) -> Files | None:
     if not run.exists:
         return None
     texts = {}
-    for name in ("train.toml", "trainer.json", "body.sh"):
+    for name in ("train.toml", "trainer.json", "code.json", "body.sh"):
         try:
             texts[name] = read_text(run.path / name, MAX_SETTINGS_BYTES)
         except FileNotFoundError:
             texts[name] = ""
         except OSError as error:
             raise cannot_read(run.path / name, error) from error
-    return Files(config=texts["train.toml"], trainer=texts["trainer.json"], body=texts["body.sh"])
+    return Files(
+        config=texts["train.toml"], trainer=texts["trainer.json"], body=texts["body.sh"], code=texts["code.json"]
+    )
 
 
 def swap(run: RunDir, files: Files) -> str:
@@ -70,6 +75,8 @@ def swap(run: RunDir, files: Files) -> str:
             run.write(run.path / name, text, mode=0o755 if name == "body.sh" else 0o644)
     if not files.trainer:
         run.trainer_config.unlink(missing_ok=True)
+    if not files.code:
+        (run.path / "code.json").unlink(missing_ok=True)
     return revision
 
 

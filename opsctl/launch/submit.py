@@ -13,6 +13,7 @@ from datetime import datetime
 
 from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
 from opsctl.host.system import user_name
+from opsctl.launch.code_freeze import FrozenCode, store
 from opsctl.launch.revisions import Files, read_files, swap
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import LaunchPlan
@@ -46,6 +47,8 @@ class Launch:
     """The Unix group whose members may arm switches."""
     check_trusted: Callable[[], None]
     """Raises RunDirError if another user could have written the scripts."""
+    code: FrozenCode | None = None
+    """The copy of the trainer's code; None without a freeze."""
     expiring_exclusions: tuple[tuple[str, datetime], ...] = ()
     """Nodes that the plan excludes, and when each exclusion ends."""
 
@@ -100,6 +103,8 @@ class Launch:
         if read_files(self.run) != self.files:
             # Journalled before the swap: afterwards the files no longer differ.
             self.chain.note(EventKind.CREATED, config=str(self.run.config))
+        if self.code:
+            store(self.code, self.run)
         swap(self.run, self.files)
         self.run.write(self.run.wrapper, self.plan.wrapper)
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from opsctl.errors import ConfigError, OpsctlError
+from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.ports import Runner, Scheduler
+from opsctl.preflight.check_container import check_container
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
@@ -38,6 +40,10 @@ class PreflightContext(Protocol):
     @property
     def runner(self) -> Runner: ...
 
+    @property
+    def engine_runner(self) -> Runner:
+        """Runs programs in the environment of the configured Slurm."""
+
     def place(self, run: RunDir, user: str) -> LaunchPlace: ...
 
 
@@ -62,7 +68,8 @@ class PreflightReport:
 def check_train(context: PreflightContext, file: Path) -> PreflightReport:
     """Check the train in `file`. Raises ConfigError for an invalid file. Without Slurm, its facts are unknown."""
     train = load_train(file, layout=False)
-    problems = [*list_problems(context, train, job_spec(train, context.site)), *_check_body(context, train)]
+    problems = list_problems(context, train, job_spec(train, context.site))
+    problems += [*_check_body(context, train), *_check_freeze(context, train)]
     return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))
 
 
@@ -83,7 +90,21 @@ def list_problems(
         slurm, unknown = None, {"Slurm": refusal.message}
     request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
     place = context.place(RunDir(context.root / train.name), user)
-    return judge(CHECKS.items(), request, gather(request, place, slurm, unknown))
+    facts = gather(request, place, slurm, unknown)
+    if train.container is None:
+        return judge(CHECKS.items(), request, facts)
+    facts = replace(facts, misplaced_paths=())  # the command names paths of the image
+    return [*judge(CHECKS.items(), request, facts), *check_container(train.container, context.engine_runner)]
+
+
+def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:
+    """Return the problem that prevents the copy of the code."""
+    try:
+        plan_freeze(train.setup, context.runner, root=context.root)
+    except OpsctlError as refusal:
+        problem = error(refusal.message, refusal.hint or "correct it")
+        return [replace(problem, check="freeze", source="[setup] freeze")]
+    return []
 
 
 def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from opsctl.preflight.command_flags import words
 from opsctl.preflight.facts import MisplacedPath
-from opsctl.settings.loader import ShellSetup, TrainSettings
+from opsctl.settings.loader import TrainSettings
+from opsctl.settings.setup import ShellSetup
 
 SCRIPTS = (".py", ".sh", ".bash")
 CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}

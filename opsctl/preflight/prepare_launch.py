@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.errors import ConfigError
+from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch import launch_plan as planning
+from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
@@ -62,6 +63,22 @@ def prepare_launch(
     Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
     """
     train = load_train(file, layout=False)
+    return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
+
+
+def prepare_train(
+    context: LaunchContext,
+    train: TrainSettings,
+    config: str,
+    options: LaunchOptions,
+    *,
+    where: str,
+    warn: Callable[[str], None],
+) -> Launch:
+    """Check `train` and plan its submission, as `prepare_launch` does.
+
+    `config` is the text of its train.toml; `where` names its origin in errors.
+    """
     exclusions = context.exclusions.now()
     bad_nodes = [exclusion.node for exclusion in exclusions]
     if bad_nodes:
@@ -78,12 +95,16 @@ def prepare_launch(
     check_owner(run)
     _check_run_directory(context, run)
     site_file = context.site_path and context.site_path.absolute()
-    plan = planning.make_plan(train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file)
-    _check(context, file, train, spec, body=plan.body, warn=warn)
+    code, refusals = _freeze(context, train, warn)
+    plan = planning.make_plan(
+        train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file, code=code
+    )
+    _check(context, where, train, spec, body=plan.body, refusals=refusals, warn=warn)
     trainer = planning.trainer_json(train, Path.cwd())
     return Launch(
         plan=plan,
-        files=Files(config=file.read_text(encoding="utf-8"), trainer=trainer, body=plan.body),
+        files=Files(config=config, trainer=trainer, body=plan.body, code=code.record() if code else ""),
+        code=code,
         chain=context.chain(run),
         clock=context.clock,
         group=context.site.group,
@@ -93,17 +114,39 @@ def prepare_launch(
 
 
 def _check(
-    context: LaunchContext, file: Path, train: TrainSettings, spec: JobSpec, *, body: str, warn: Callable[[str], None]
+    context: LaunchContext,
+    where: str,
+    train: TrainSettings,
+    spec: JobSpec,
+    *,
+    body: str,
+    refusals: Sequence[str],
+    warn: Callable[[str], None],
 ) -> None:
     """Run all checks and call `warn` with every warning. Raises ConfigError with all errors."""
     problems = list_problems(context, train, spec, needs_slurm=True)
     errors = [_describe(problem) for problem in problems if problem.level is ProblemLevel.ERROR]
-    errors += syntax_problems(body, context.runner)
+    errors += [*refusals, *syntax_problems(body, context.runner)]
     if errors:
-        raise ConfigError(str(file), errors, hint=f"opsctl preflight {file} shows the source of each check")
+        raise ConfigError(where, errors, hint=f"opsctl preflight {where} shows the source of each check")
     for problem in problems:
         if problem.level is ProblemLevel.WARNING:
             warn(f"{train.name}: warning: {_describe(problem)}")
+
+
+def _freeze(
+    context: LaunchContext, train: TrainSettings, warn: Callable[[str], None]
+) -> tuple[FrozenCode | None, list[str]]:
+    """Return the copy of the code that the launch makes, or the problem that prevents the copy."""
+    try:
+        code = plan_freeze(train.setup, context.runner, root=context.root)
+    except OpsctlError as error:
+        return None, [f"{error.message}\n    -> {error.hint}" if error.hint else error.message]
+    if code is None:
+        return None, []
+    for text in find_unfrozen(code, (*train.command, *train.environment.values(), *train.setup.lines)):
+        warn(f"{train.name}: warning: {text!r:.120} names {code.source}, which is not the copy that runs")
+    return code, []
 
 
 def _describe(problem: Problem) -> str:

@@ -59,6 +59,18 @@ def _check_zone(text: str) -> str:
     return text
 
 
+def _check_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains a NUL byte, which cannot be passed to a program")
+    return text
+
+
+def _check_directory(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} is relative: an absolute path is needed, since tasks start on other machines")
+    return path
+
+
 Size = Annotated[
     int,
     BeforeValidator(_parse_size),
@@ -69,3 +81,5 @@ Word = Annotated[str, AfterValidator(_check_word)]
 SbatchOption = Annotated[str, AfterValidator(_check_option)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 TimeZone = Annotated[str, AfterValidator(_check_zone)]
+Text = Annotated[str, AfterValidator(_check_text)]
+Directory = Annotated[Text, AfterValidator(_check_directory)]

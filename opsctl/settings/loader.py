@@ -17,12 +17,14 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 
 from opsctl.errors import ConfigError
 from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
-from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
+from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
+from opsctl.settings.setup import ShellSetup
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.contract import read_bounded
@@ -43,20 +45,6 @@ def _check_variable(name: str) -> str:
     return name
 
 
-def _check_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL byte, which cannot be passed to a program")
-    return text
-
-
-def _check_directory(path: str) -> str:
-    if path and not path.startswith("/"):
-        raise ValueError(f"{path!r} is relative: an absolute path is needed, since tasks start on other machines")
-    return path
-
-
-Text = Annotated[str, AfterValidator(_check_text)]
-Directory = Annotated[Text, AfterValidator(_check_directory)]
 Variable = Annotated[str, AfterValidator(_check_variable)]
 TimeLimit = Annotated[str, AfterValidator(_check_time)]
 
@@ -124,14 +112,6 @@ class SlurmTable(SettingsTable):
         60, ge=0, le=65535, description="seconds before the time limit at which the guard gets USR1; 0: no signal"
     )
     extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
-
-
-class ShellSetup(SettingsTable):
-    """`[setup]` of TRAIN.toml: preparations on the first node, before the trainer starts."""
-
-    directory: Directory = Field("", description="working directory of the trainer; empty: the run directory")
-    modules: tuple[Word, ...] = Field((), description="environment modules to load")
-    lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
 
 
 OnExit0 = Literal["finish", "continue"]
@@ -216,6 +196,7 @@ class TrainSettings(SettingsTable):
     python: Text = Field("", description="Python interpreter of the embedded trainer; empty: that of opsctl")
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
+    container: ContainerTable | None = Field(None, description="run the ranks in a container; needs `command`")
     guard: GuardSettings = GuardSettings()
     trackers: TrackerSettings = TrackerSettings()
     hooks: HookSettings = HookSettings()
@@ -229,6 +210,12 @@ class TrainSettings(SettingsTable):
             raise ValueError(
                 "either `command` (any trainer) or a [trainer] table (the embedded trainer) is needed, not both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _command_in_container(self) -> TrainSettings:
+        if self.container and not self.command:
+            raise ValueError("[container] needs `command`: opsctl and its embedded trainer are not in the image")
         return self
 
     @property

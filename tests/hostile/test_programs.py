@@ -12,14 +12,14 @@ from opsctl.publish.git_push import Git
 from opsctl.publish.redaction import Secrets
 from opsctl.publish.staging import TimeLimit
 from opsctl.settings.health import RemoteSettings
-from tests.support.finalized_trains import World, care_of
+from tests.support.finalized_trains import QueuedTrain, make_node_care
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
 @pytest.fixture
-def care(world: World) -> NodeCare:
-    return care_of(world)
+def care(train: QueuedTrain) -> NodeCare:
+    return make_node_care(train)
 
 
 @pytest.mark.attack("the user's global hooks run at publish")
@@ -61,22 +61,22 @@ def test_node_name_reaches_no_shell(tmp_path, monkeypatch, node):
 
 
 @pytest.mark.attack("umask 000 makes a main log that everybody can write")
-def test_main_log_is_closed_at_the_start(world):
-    world.run.main_log.write_text("x\n")
-    world.run.main_log.chmod(0o666)
-    world.began()
-    assert world.run.main_log.stat().st_mode & 0o777 == 0o644
+def test_main_log_is_closed_at_the_start(train):
+    train.run.main_log.write_text("x\n")
+    train.run.main_log.chmod(0o666)
+    train.start_attempt()
+    assert train.run.main_log.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.attack("a log that everybody can write excludes an innocent node")
 @pytest.mark.parametrize(("mode", "excluded"), [(0o666, {}), (0o644, {"12": "node001"})])
-def test_log_of_everybody_is_no_evidence(world, care, mode, excluded):
-    attempt = world.began("12_1.0")
-    logs = world.run.attempt_logs(attempt.name)
+def test_log_of_everybody_is_no_evidence(train, care, mode, excluded):
+    attempt = train.start_attempt("12_1.0")
+    logs = train.run.attempt_logs(attempt.name)
     log = logs / "node001-3.log"
     log.write_text(f"Traceback (most recent call last):\n  at train.py:7\n{ECC}\n")
     log.chmod(mode)
-    world.exited(attempt, 1)
-    ended = finalize(world.chain, world.rules, attempt, care=care)
-    assert world.queue.excludes == excluded
+    train.end_body(attempt, 1)
+    ended = finalize(train.chain, train.rules, attempt, care=care)
+    assert train.queue.excludes == excluded
     assert (ended.action is Action.EXCLUDE_NODES) == bool(excluded)

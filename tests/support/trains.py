@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,12 @@ from tests.support.other_users import skip_unless_others_may_run
 
 HELD = ("--hold",)
 """Options of trains that only have to be in the queue."""
+
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+Z (DEBUG|INFO|WARNING|ERROR) .*\n(    .*\n)*", re.MULTILINE)
+
+
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:]+Z (DEBUG|INFO|WARNING|ERROR) .*\n(    .*\n)*", re.MULTILINE)
+"""A record of the log, with its further lines."""
 
 
 class Trains:
@@ -49,12 +56,12 @@ class Trains:
         return path
 
     def opsctl(self, *words: object, app: App | None = None) -> str:
-        """Run a command and return its output, stderr included. Raises the error of the command."""
+        """Run a command and return its output, stderr included, without log lines. Raises the error of the command."""
         arguments = ["--site", str(self.site), *map(str, words)]
         done = CliRunner().invoke(cli, arguments, obj=app, standalone_mode=False)
         if done.exception:
             raise done.exception
-        return done.output
+        return LOG_LINE.sub("", done.output)
 
     def refusal(self, *words: object) -> OpsctlError:
         with pytest.raises(OpsctlError) as caught:

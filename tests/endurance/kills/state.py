@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def tree(root: Path, names: Mapping[str, str]) -> State:
     state: State = {}
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
+        if (".site", "logs") in pairwise(parts):
+            continue  # the debug log records every run of a command
         if not any(LEFTOVER.fullmatch(part) for part in parts):
             name = plain("/".join(parts), names)
             state[name] = "directory" if path.is_dir() else contents(path, names)

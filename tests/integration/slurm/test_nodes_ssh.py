@@ -82,7 +82,7 @@ def test_command_that_times_out_may_have_run(daemon: Sshd, tmp_path: Path) -> No
     far, clock = tmp_path / "so-far", LeapingClock(tmp_path / "so-far")
     command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
     answer = Ssh.from_settings(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
-    assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
+    assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: the command did not end in time", True)
     assert answer.out == "begun\n"
 
 
@@ -91,7 +91,7 @@ def test_node_that_dies_during_a_command_has_not_answered(daemon: Sshd) -> None:
     answer = run(daemon, "sh", "-c", "echo half; kill -9 $PPID; sleep 5")
     assert answer.code is None
     assert answer.may_have_run
-    assert answer.problem != "ssh: did not end in time"
+    assert answer.problem != "ssh: the command did not end in time"
 
 
 def test_closed_port_means_nothing_has_run(daemon: Sshd, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_refused_login_means_nothing_has_run(daemon: Sshd, tmp_path: Path) -> No
 def test_unknown_host_is_refused_without_accept_new(daemon: Sshd, tmp_path: Path) -> None:
     mine = tmp_path / "new" / "known_hosts"
     answer = run(daemon, "true", known_hosts=(str(mine),))
-    assert answer.problem == f"ssh as {daemon.user}: its host key is in no known_hosts"
+    assert answer.problem == f"ssh as {daemon.user}: the host key is in no known_hosts file"
     assert not mine.exists()
     assert run(daemon, "true", known_hosts=(str(mine),), accept_new=True).code == 0
     assert mine.read_text().startswith(f"[127.0.0.1]:{daemon.ports['node001']} ssh-ed25519 ")
@@ -136,7 +136,7 @@ def test_changed_host_key_is_always_refused(daemon: Sshd, tmp_path: Path, accept
     mine = tmp_path / "known_hosts"
     mine.write_text(f"[127.0.0.1]:{daemon.ports['node001']} {other}\n")
     answer = run(daemon, "true", known_hosts=(str(mine),), accept_new=accept_new)
-    assert answer.problem.startswith(f"ssh as {daemon.user}: its host key is another than known_hosts has: SHA256:")
+    assert answer.problem.startswith(f"ssh as {daemon.user}: the host key differs from known_hosts: SHA256:")
     assert not answer.may_have_run
 
 
@@ -243,7 +243,7 @@ def test_unreachable_nodes_are_unknown_and_not_drained(
     evidence = {verdict.node: verdict.results[0].evidence for verdict in checked.verdicts}
     assert "connection" in evidence["node001"]
     assert evidence["node002"].endswith("connection refused")
-    assert "its host key is another than known_hosts has" in evidence["node003"]
+    assert "the host key differs from known_hosts" in evidence["node003"]
     assert "login refused" in evidence["node004"]
     everywhere = [Node(name=name, state="IDLE", address="") for name in NODES]
     plan = plan_drain(checked.verdicts, everywhere, HealthSettings(drain_max=9, drain_percent=100), scores={})

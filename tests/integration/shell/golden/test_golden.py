@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import opsctl
+from opsctl.launch.container_command import RUNTIMES
 from opsctl.launch.launch_plan import job_spec, make_plan
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.state.run_dir import RunDir
 
+PACKAGE = str(Path(opsctl.__file__).resolve().parent)
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[3] / "examples"
 SITE = parse(SiteSettings, {"root": "/scratch/trains", "slurm": {"partition": "gpu", "account": "llm"}}, "site.toml")
@@ -31,15 +34,39 @@ def make_hostile_train() -> TrainSettings:
     )
 
 
+def make_container_train(runtime: str) -> TrainSettings:
+    """Return a train in a container, with settings as hostile as possible."""
+    return parse(
+        TrainSettings,
+        {
+            "name": runtime,
+            "command": ["python", "train.py", "{{ python }}", "it's"],
+            "slurm": {"nodes": 1, "time_limit": "10"},
+            "environment": {"A": "x y"},
+            "setup": {"directory": "/work/my code"},
+            "container": {
+                "runtime": runtime,
+                "image": "/images/it's $(id).sqsh",
+                "mounts": ["/data:/da ta:ro"],
+                "options": ['--env=X=$(id)"$PWD"', "--nv"],
+            },
+        },
+        "train.toml",
+    )
+
+
 def render_all() -> dict[str, str]:
     trains = {"tiny-gpt": load_train(EXAMPLES / "tiny-gpt.toml"), "hostile": make_hostile_train()}
+    trains |= {runtime: make_container_train(runtime) for runtime in RUNTIMES}
     files = {}
     for name, train in trains.items():
         spec = job_spec(train, SITE, after="1234" if name == "hostile" else "")
         run = RunDir(SITE.root_path / train.name)
         python, site_file = "/opt/opsctl/bin/python", Path("/etc/opsctl/site.toml")
         plan = make_plan(train, spec, run, nonce="0", python=python, site_file=site_file)
-        files |= {f"{name}.wrapper.slurm": plan.wrapper, f"{name}.body.sh": plan.body}
+        files[f"{name}.body.sh"] = plan.body.replace(PACKAGE, "/opt/opsctl/lib/opsctl")
+        if name not in RUNTIMES:
+            files[f"{name}.wrapper.slurm"] = plan.wrapper
     return files
 
 

@@ -1,0 +1,41 @@
+"""The report on a train, from its journal and from Slurm's accounting."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from opsctl.app import App
+from opsctl.errors import InputError, OpsctlError
+from opsctl.report.contents import Report
+from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
+from opsctl.report.train_report import report_train
+from opsctl.state.journal import replay
+from opsctl.state.run_dir import RunDir
+
+
+def build_train_report(app: App, run: RunDir, sacct: Path | None, since: datetime | None) -> Report:
+    """Build the report of a train. Raises InputError."""
+    now = app.clock.now()
+    events = app.journal(run).events()
+    arrays = list(replay(events).arrays)
+    jobs = select_jobs(read_sacct(sacct), arrays, run.name) if sacct else find_past_jobs(app, arrays)
+    return report_train(run, events, now, since=since, jobs=jobs)
+
+
+def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:
+    """Return the jobs of the train among all jobs of a user. Raises InputError if there are none."""
+    job_runs = [job for job in jobs if job.job.partition("_")[0] in arrays]
+    if not job_runs:
+        raise InputError(
+            f"--sacct: none of the {len(jobs)} jobs belongs to {train}, whose arrays are {', '.join(arrays)}"
+        )
+    return job_runs
+
+
+def find_past_jobs(app: App, arrays: list[str]) -> list[JobRun]:
+    """Return the jobs that accounting records; empty without accounting, because the journal suffices."""
+    try:
+        return convert_jobs(app.scheduler.past(arrays)) if arrays else []
+    except OpsctlError:
+        return []

@@ -1,0 +1,294 @@
+"""The Python API: one train, with a method for each command.
+
+The methods call the code of the commands. They print nothing, install no signal handlers and never exit; errors are
+those of opsctl.errors. A warning is a log record of the logger `opsctl.train`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opsctl import app as composition
+from opsctl.actions.hold_release import Released, hold_or_pause, release_or_request
+from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.errors import ConfigError, InputError, WaitTimedOut
+from opsctl.launch.submit import Launch, SubmittedArray
+from opsctl.model import LaunchPlan
+from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
+from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
+from opsctl.settings.write_toml import dump_toml
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, arm
+
+if TYPE_CHECKING:
+    from opsctl.diagnosis.root_cause import Diagnosis
+    from opsctl.monitor.status import TrainStatus
+    from opsctl.report.contents import Report
+
+log = logging.getLogger(__name__)
+StrPath = str | os.PathLike[str]
+PENDING_STATES = frozenset({"running", "queued", "unknown"})
+"""States of a train that a wait outlasts."""
+
+
+class Train:
+    """A training run: its settings, and the run directory after the first launch.
+
+    `Train(...)` and `Train.from_toml(...)` make a train to launch; `Train.find(...)` opens a launched one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: Sequence[str],
+        nodes: int,
+        time_limit: str,
+        processes_per_node: int = 1,
+        gpus_per_node: int = 0,
+        tasks: int = 10,
+        environment: dict[str, str] | None = None,
+        slurm: dict[str, Any] | None = None,
+        site: StrPath | None = None,
+        **tables: Any,
+    ) -> None:
+        """Describe a train that runs `command` once per process.
+
+        `slurm` holds further settings of [slurm]; other keywords are tables of TRAIN.toml, such as
+        `setup={"directory": "/work/code"}` or `guard={"short_attempts": 5}`. `site` is a site.toml; None: the one that
+        `opsctl` finds. Raises ConfigError with every problem.
+        """
+        resources = {
+            "nodes": nodes,
+            "time_limit": time_limit,
+            "processes_per_node": processes_per_node,
+            "gpus_per_node": gpus_per_node,
+            "tasks": tasks,
+            **(slurm or {}),
+        }
+        fields = {"name": name, "command": list(command), "environment": environment, **tables, "slurm": resources}
+        settings = {key: value for key, value in fields.items() if value is not None}
+        where = f"Train({name!r})"
+        try:
+            config = dump_toml(settings)
+        except ValueError as error:
+            raise ConfigError(where, [str(error)]) from error
+        parsed = parse(TrainSettings, settings, where, extra=find_trainer_problems(settings))
+        self._set(name, site, settings=parsed, config=config, where=where)
+
+    def _set(
+        self, name: str, site: StrPath | None, *, settings: TrainSettings, config: str, where: str, path: str = ""
+    ) -> None:
+        self.name = name
+        """The name of the train, of its run directory and of its jobs."""
+        self.settings = settings
+        """The settings, as opsctl parsed them."""
+        self.config = config
+        """The text of TRAIN.toml."""
+        self._site = Path(site) if site else None
+        self._where = where
+        self._path = path
+
+    @classmethod
+    def from_toml(cls, path: StrPath, *, site: StrPath | None = None) -> Train:
+        """Return the train that a TRAIN.toml describes. Raises ConfigError with every problem."""
+        file = Path(path)
+        settings = load_train(file, layout=False)
+        train = cls.__new__(cls)
+        train._set(settings.name, site, settings=settings, config=file.read_text(encoding="utf-8"), where=str(file))
+        return train
+
+    @classmethod
+    def find(cls, train: str, *, site: StrPath | None = None) -> Train:
+        """Return a launched train, by its name or its run directory. Raises InputError."""
+        run = composition.build(Path(site) if site else None).find(train)
+        opened = cls.from_toml(run.config, site=site)
+        opened._path = str(run.path)
+        return opened
+
+    def __repr__(self) -> str:
+        return f"Train({self.name!r})"
+
+    @cached_property
+    def _app(self) -> composition.App:
+        return composition.build(self._site)
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory, which the first launch makes."""
+        return Path(self._path) if self._path else self._app.root / self.name
+
+    def _run(self) -> RunDir:
+        """Return the run directory of a launched train. Raises InputError before the first launch."""
+        return self._app.find(str(self.run_dir))
+
+    # --- run
+
+    def plan(
+        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+    ) -> LaunchPlan:
+        """Check the train and return the submission that `launch` would make, without changing anything.
+
+        Raises as `launch` does.
+        """
+        return self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice)).plan
+
+    def launch(
+        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+    ) -> SubmittedArray:
+        """Check, render and submit the train: `opsctl launch`.
+
+        Raises ConfigError with every problem that preflight finds, InputError if the train is queued or a switch is
+        armed, Unreachable if Slurm did not answer: call `launch` again, which looks in the queue before it submits.
+        """
+        prepared = self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice))
+        if submitted := prepared.find_submitted():
+            return submitted
+        reconcile_own_train(self._app, prepared.run, show=log.info)
+        return prepared.carry_out()
+
+    def _prepare(self, options: LaunchOptions) -> Launch:
+        return prepare_train(
+            self._app, self.settings, self.config, options, where=self._where, warn=lambda text: log.warning("%s", text)
+        )
+
+    def hold(self, reason: str = "") -> list[str]:
+        """Hold the queued tasks and return their arrays: `opsctl hold`. The running task goes on.
+
+        If the job belongs to another user, the pause switch is armed instead, and the list is empty. Raises InputError
+        if nothing is queued.
+        """
+        run = self._reconciled()
+        chain = self._app.chain(run)
+        if not chain.check().waiting:
+            raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold")
+        return hold_or_pause(chain, reason) or []
+
+    def release(self, *, exclude: str = "") -> Released | None:
+        """Release the queued tasks and disarm the pause switch: `opsctl release`.
+
+        `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
+        and the result is None.
+        """
+        from opsctl.cli.switches import disarm_switch, read_switch  # noqa: PLC0415 (slow import: release only)
+
+        run = self._reconciled()
+        chain = self._app.chain(run)
+        snapshot = chain.check()
+        is_paused = read_switch(run, Switch.PAUSE) is not None
+        if not (snapshot.waiting or is_paused or snapshot.history.held):
+            raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
+        if is_paused:
+            disarm_switch(self._app, run, Switch.PAUSE)
+        return release_or_request(chain, snapshot, exclude)
+
+    def cancel(self, reason: str = "cancelled from Python") -> list[str]:
+        """Cancel the queued and the running tasks, without time to save, and return the arrays: `opsctl cancel`.
+
+        `kill` gives the trainer time to save. Raises NotAllowed if the job belongs to another user.
+        """
+        return self._app.chain(self._reconciled()).cancel(reason)
+
+    def kill(self, reason: str) -> None:
+        """Arm the kill switch: the running task saves and stops, the queue is cancelled: `opsctl kill-switch arm`."""
+        self._arm(Switch.KILL, reason)
+
+    def pause(self, reason: str) -> None:
+        """Arm the pause switch: the running task saves and stops, the queue is held: `kill-switch arm --pause`."""
+        self._arm(Switch.PAUSE, reason)
+
+    def save(self, reason: str = "") -> None:
+        """Ask the trainer to save a checkpoint and go on: `opsctl save-switch`.
+
+        Raises InputError if no task is running or queued.
+        """
+        run = self._run()
+        if not self._app.chain(run).check().is_queued:
+            raise InputError(f"{run.name}: nothing is running or queued, so no task would save")
+        self._arm(Switch.SAVE, reason)
+
+    def _arm(self, switch: Switch, reason: str) -> None:
+        run = self._run()
+        arm(run, switch, why=reason)
+        reconcile_own_train(self._app, run, show=log.info)  # journals the switch, and acts on the queue
+
+    def _reconciled(self) -> RunDir:
+        run = self._run()
+        reconcile_own_train(self._app, run, show=log.info)
+        return run
+
+    # --- observe
+
+    def status(self) -> TrainStatus:
+        """Return state, progress, queue, switches and alerts: `opsctl status --json`.
+
+        If Slurm does not answer, `state` is `unknown` and `slurm` says why; nothing is raised.
+        """
+        from opsctl.actions.find_statuses import find_statuses  # noqa: PLC0415 (slow import: status only)
+
+        (status,) = find_statuses(self._app, [self._run()], is_named=True, show=log.info)
+        return status
+
+    def wait(self, timeout_s: float | None = None, *, poll_s: float = 10) -> TrainStatus:
+        """Wait until no task is running or queued to run, and return the status: finished, ended or held.
+
+        While Slurm does not answer, the wait goes on. Raises WaitTimedOut after `timeout_s` seconds; None: no limit.
+        """
+        clock = self._app.clock
+        deadline_s = None if timeout_s is None else clock.monotonic() + timeout_s
+        while True:
+            status = self.status()
+            if status.state == "unknown" and not status.slurm:
+                self._reconciled()  # an attempt has ended without a guard that finalizes it
+                status = self.status()
+            if status.state not in PENDING_STATES:
+                return status
+            left_s = poll_s if deadline_s is None else deadline_s - clock.monotonic()
+            if left_s <= 0:
+                raise WaitTimedOut(f"{self.name}: still {status.state} after {timeout_s:g} s")
+            clock.sleep(min(poll_s, left_s))
+
+    def logs(
+        self, lines: int | None = 50, *, task: int | None = None, rank: int | None = None, node: str | None = None
+    ) -> str:
+        """Return the last `lines` of the log; None: all. `opsctl logs`. Empty before the first line.
+
+        With `task`, `rank` or `node`: the logs of these ranks, of the most recent attempt.
+        """
+        from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog  # noqa: PLC0415 (logs only)
+
+        run = self._run()
+        source: LogSource = TrainLog(run)
+        if (task, rank, node) != (None, None, None):
+            journal = self._app.journal(run)
+            source = RankLogs(run=run, journal=journal, task=task, rank=rank, node=node, with_prefix=rank is None)
+        return _text([*source.tail(lines), *source.rest()])
+
+    # --- diagnose
+
+    def why(self, task: int | None = None) -> Diagnosis:
+        """Diagnose the most recent ended attempt, or that of an array task: `opsctl why`.
+
+        Raises InputError if no attempt has ended.
+        """
+        from opsctl.actions.diagnose_train import diagnose_train  # noqa: PLC0415 (slow import: why only)
+
+        return diagnose_train(self._app, self._run(), task)
+
+    def report(self, since: datetime | None = None) -> Report:
+        """Account for every lost hour by cause: `opsctl report`. `since` is the start of the report."""
+        from opsctl.actions.build_report import build_train_report  # noqa: PLC0415 (slow import: report only)
+
+        if since is not None and since.tzinfo is None:
+            raise InputError("since: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
+        return build_train_report(self._app, self._run(), None, since)
+
+
+def _text(lines: Iterable[bytes]) -> str:
+    return "\n".join(line.decode(errors="replace") for line in lines)
