@@ -91,7 +91,7 @@ def read_df(text: str) -> Space:
     rows = [line.split() for line in text.splitlines()[1:]]
     if len(rows) != 1 or len(rows[0]) != 4:
         raise MeasurementFailed(f"df printed {text.strip()[:200]!r}")
-    numbers = [int(word) if word.isdigit() else None for word in rows[0]]
+    numbers = [int(word) if re.fullmatch(r"\d{1,20}", word, re.ASCII) else None for word in rows[0]]
     used, free = numbers[:2]
     inodes, inodes_free = numbers[2:]
     has_inodes = inodes is not None and inodes_free is not None and inodes + inodes_free > 0
@@ -178,7 +178,7 @@ def _parse_du(path: Path) -> tuple[dict[str, int], dict[str, int]]:
         for line in path.read_text(errors="surrogateescape").splitlines():
             kind, _, rest = line.partition(" ")
             count, _, place = rest.partition("\t")
-            if kind in counts and count.isdigit():
+            if kind in counts and re.fullmatch(r"\d{1,20}", count, re.ASCII):
                 counts[kind][place] = int(count)
     return counts["B"], counts["I"]
 

@@ -31,7 +31,7 @@ def parse_count(word: str) -> int:
 def parse_job_number(word: str) -> str:
     """Return a job's number, as text. Raises ValueError for a word that is not a number."""
     if not is_number(word):
-        raise ValueError(f"{word!r} is not a job id")
+        raise ValueError(f"{word!r:.40} is not a job id")
     return word
 
 

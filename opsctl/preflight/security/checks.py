@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 import re
 import stat
 import sys
@@ -163,11 +164,20 @@ def _check_site_directory(installation: Installation) -> Iterator[SecurityFindin
     if not stat.S_ISDIR(status.st_mode):
         yield unsafe("site directory", f"{path}: not a directory", as_owner(status, "rm", path))
         return
-    trusted = installation.trusted | {root.st_uid}
+    trusted = installation.trusted | {root.st_uid} | _find_site_owner(installation.site)
     offences = find_offences_below(path, trusted)
     yield from (from_offence("site directory", offence) for offence in offences)
     if not offences:
         yield ok("site directory", f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts")
+
+
+def _find_site_owner(site: SiteSettings) -> frozenset[int]:
+    """Return the user whom site.toml trusts with the site directory."""
+    name = getattr(site, "site_owner", "")
+    try:
+        return frozenset({pwd.getpwnam(name).pw_uid}) if name else frozenset()
+    except KeyError:
+        return frozenset()
 
 
 def _check_secrets(installation: Installation) -> Iterator[SecurityFinding]:
