@@ -20,7 +20,7 @@ check: $(VENV)/ready  ## before every commit
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
 	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
@@ -33,6 +33,7 @@ build/docs/ready: pyproject.toml
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
 	$(BIN)/pytest --timeout 1800 tests/endurance
+	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
 	$(BIN)/python -m tests.matrix
