@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs prove matrix bench lock lowest clean
+.PHONY: demo test check docs audit prove matrix bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -29,6 +29,17 @@ docs: build/docs/ready  ## the documentation site in build/site; a broken link f
 build/docs/ready: pyproject.toml
 	$(PYTHON) -m venv --clear build/docs
 	build/docs/bin/pip install -q '.[docs]'
+	@touch $@
+
+# pip-audit asks the index for advisories. Packages that the index does not know are listed as not audited: a
+# mirror without advisories finds nothing. bandit works without network.
+audit: build/audit/ready  ## known vulnerabilities of locked packages, unsafe code
+	build/audit/bin/bandit -q -r opsctl trainer watchdogs -c pyproject.toml
+	build/audit/bin/pip-audit --require-hashes --disable-pip -r requirements/dev.txt
+
+build/audit/ready: Makefile
+	$(PYTHON) -m venv --clear build/audit
+	build/audit/bin/pip install -q 'bandit>=1.8' 'pip-audit>=2.7'
 	@touch $@
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/

@@ -208,7 +208,7 @@ def _owner(place: str) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
-    except OSError:
+    except (OSError, ValueError):  # ValueError: NUL
         return "?"
 
 

@@ -16,7 +16,8 @@ from opsctl.ports import Answer, Completed
 from opsctl.preflight.command_flags import find_assignments
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.failure_causes import find_causes
-from opsctl.scheduler.field_values import parse_job_number
+from opsctl.sandbox.record import read_record
+from opsctl.scheduler.field_values import parse_job_number, parse_tasks
 from opsctl.scheduler.slurm_errors import raise_for_error
 from opsctl.state.run_dir import RunDir
 
@@ -78,3 +79,19 @@ def test_quota_of_many_words_fails_shortly():
     with pytest.raises(MeasurementFailed) as failed:
         read_df("x" * 9000)
     assert len(str(failed.value)) < 300
+
+
+def test_array_of_millions_is_not_expanded():
+    assert parse_tasks("0-3991844") == ()
+    assert parse_tasks("7,0-99999,5-6") == (5, 6, 7)
+    assert len(parse_tasks("1-100000")) == 100_000
+
+
+def test_place_with_nul_has_no_owner(tmp_path):
+    (tmp_path / "du").write_text("B 5\t/x/a\0b\n")
+    assert [user.name for user in find_largest(tmp_path / "du", "/x")] == ["?"]
+
+
+def test_deep_record_of_a_sandbox_is_invalid(tmp_path):
+    (tmp_path / "sandbox.json").write_text(DEEP)
+    assert read_record(tmp_path) is None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from opsctl.alerts.channel_secrets import list_secret_files
 from opsctl.host.system import user_name
+from opsctl.host.umask import read_umask
 from opsctl.preflight.security.findings import (
     READABLE,
     WRITABLE,
@@ -104,15 +105,6 @@ def _check_umask(_: Installation) -> Iterator[SecurityFinding]:
         yield unsafe("umask", f"{umask:03o}: the group {_group_name(os.getegid())} can write new files", repair)
     else:
         yield ok("umask", f"{umask:03o}")
-
-
-def read_umask(status: Path) -> int | None:
-    """Return the umask that the kernel shows in /proc/self/status; None if unknown."""
-    try:
-        match = re.search(r"^Umask:\s*([0-7]+)$", status.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(match[1], 8) if match else None
 
 
 def _is_private_group(gid: int) -> bool:
