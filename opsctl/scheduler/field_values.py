@@ -11,7 +11,7 @@ EMPTY_WORDS = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown",
 MAX_TASK_INDEX = 4_000_000
 """The largest array index that any Slurm version allows."""
 MAX_TASKS = 100_000
-"""More indices of one array are left out: any user can submit an array of millions, and every command reads the queue."""
+"""More indices of one array are left out: any user can submit millions, and every command reads the queue."""
 TASK_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCII)
 
 
