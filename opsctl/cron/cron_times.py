@@ -20,6 +20,7 @@ MACROS = {
 }
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 DAY = re.compile(r"(?:\*|([0-7]|[a-z]{3})(?:-([0-7]|[a-z]{3}))?)(?:/([1-9]\d?))?", re.ASCII | re.IGNORECASE)
+MAX_CHARS = 400
 INSTANT = timedelta(microseconds=1)
 
 
@@ -51,6 +52,8 @@ def parse_when(text: str, zone: tzinfo) -> When:
 
     As in crontab(5), if both day of month and day of week are restricted, one matching field is enough.
     """
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"{text!r:.80}… is longer than {MAX_CHARS} characters")
     if text.startswith("@") and text not in MACROS:
         raise ValueError(f"{text!r:.80} is unknown; valid macros: {', '.join(MACROS)}")
     fields = MACROS.get(text, text).split()
