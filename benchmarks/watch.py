@@ -21,7 +21,7 @@ from opsctl.app import App
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.settings.loader import SiteSettings
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
@@ -76,7 +76,7 @@ class Queue:
                 array=str(n + 1),
                 tasks=(1,),
                 name=name,
-                user="me",
+                user=actor(),
                 state=JobState.RUNNING,
                 nodes="n1",
                 comment=f"opsctl:{name}:n",

@@ -78,15 +78,30 @@ class App:
         return self.site.root_path
 
     @property
+    def _root_digest(self) -> str:
+        return hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+
+    @cached_property
+    def site_problem(self) -> str:
+        """Why the site directory below the root is not used; empty if it is."""
+        return SiteDir.of(self.root).find_problem(self.site.site_owner)
+
+    @property
+    def site_dir(self) -> SiteDir:
+        """The site directory; while another user owns the one below the root, one in the user's state directory."""
+        return SiteDir(state_home() / "site" / self._root_digest) if self.site_problem else SiteDir.of(self.root)
+
+    @property
     def alerting(self) -> Alerting:
         """The site's alerts. While the root is not writable, their state is kept in the user's own state directory."""
         from opsctl.alerts.dispatch import Alerting  # noqa: PLC0415 (slow import: templates)
 
-        spare = state_home() / "alerts" / hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        spare = state_home() / "alerts" / self._root_digest
         return Alerting(
             rules=self.site.alerts,
-            site=SiteDir.of(self.root),
+            site=self.site_dir,
             spare=SiteDir(spare),
+            site_problem=self.site_problem,
             clock=self.clock,
             runner=self.runner,
         )
@@ -103,7 +118,7 @@ class App:
         if self.site_path:
             env["OPSCTL_SITE"] = str(self.site_path.absolute())
         return CronContext(
-            place=CronDir(SiteDir.of(self.root)),
+            place=CronDir(self.site_dir),
             settings=self.site.cron,
             clock=self.clock,
             env=env,
@@ -129,14 +144,14 @@ class App:
         """The incidents of every node."""
         from opsctl.nodes.history import NodeHistory  # noqa: PLC0415 (slow import: node commands only)
 
-        return NodeHistory(site=SiteDir.of(self.root), clock=self.clock)
+        return NodeHistory(site=self.site_dir, clock=self.clock)
 
     @property
     def exclusions(self) -> Exclusions:
         """The nodes that are excluded from the site's trains."""
         from opsctl.nodes.exclusions import Exclusions  # noqa: PLC0415 (as above)
 
-        return Exclusions(site=SiteDir.of(self.root), clock=self.clock)
+        return Exclusions(site=self.site_dir, clock=self.clock)
 
     @property
     def node_care(self) -> NodeCare:
@@ -198,7 +213,7 @@ class App:
             filesystems=self.site.filesystem,
             history=self.history.all(),
             user=user,
-            measured=SiteDir.of(self.root).path / "watch" / "fs_quota",
+            measured=self.site_dir.path / "watch" / "fs_quota",
             runner=self.runner,
             now=self.clock.now(),
         )
@@ -230,7 +245,7 @@ def build(site_file: Path | None = None) -> App:
 
 def open_debug_log(app: App) -> None:
     """Write the log records of this process, and its command line, to the debug log of the site."""
-    debug_log.attach(SiteDir.of(app.root), app.clock)
+    debug_log.attach(app.site_dir, app.clock)
     log.debug("opsctl %s", shlex.join(sys.argv[1:]))
 
 

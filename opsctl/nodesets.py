@@ -16,19 +16,42 @@ from opsctl.errors import InputError
 
 MAX_NODES = 100_000
 """Nodes in one list: more than any cluster has. A few characters can name more nodes than fit into memory."""
+MAX_LIST_CHARS = 1 << 16
+MAX_NAME_CHARS = 1000
+"""ClusterShell needs a time that grows with the square of a name's length."""
+_SPAN = r"\d{1,9}(?:-\d{1,9}(?:/\d{1,9})?)?"
+_NODES = rf"[A-Za-z0-9](?:[A-Za-z0-9._-]|\[{_SPAN}(?:,{_SPAN})*\])*"
+_LIST = re.compile(rf"(?:{_NODES}(?:,{_NODES})*)?", re.ASCII)
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
+"""A node name: safe in an argument list, in a file name, and in the tokens of ssh_config."""
 _TERM = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)+")
 _BRACKET = re.compile(r"\[([^\]]*)")
 _RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
 
 
 def nodeset(text: str) -> NodeSet:
-    """Parse a node list such as `node[001-004,007]`. Raises InputError."""
+    """Parse a node list such as `node[001-004,007]`. Raises InputError.
+
+    The text is checked by a grammar with bounds first: ClusterShell raises any exception for some texts, and takes
+    minutes for others.
+    """
+    if not is_node_list(text):
+        raise InputError(f"{text!r:.80} is not a node list", hint="such as node[001-004,007]")
     if sum(map(_count_nodes, _TERM.findall(text))) > MAX_NODES:
         raise InputError(f"{text!r:.80} names more than {MAX_NODES} nodes")
     try:
         return NodeSet(text, resolver=RESOLVER_NOGROUP)
     except NodeSetParseError as error:
-        raise InputError(f"{text!r} is not a node list: {error}", hint="such as node[001-004,007]") from error
+        raise InputError(f"{text!r:.80} is not a node list: {error}", hint="such as node[001-004,007]") from error
+
+
+def is_node_list(text: str) -> bool:
+    """Return whether the text has the form of a node list, within bounds. Time and memory are linear in the text."""
+    return len(text) <= MAX_LIST_CHARS and bool(_LIST.fullmatch(text)) and not _has_long_name(text)
+
+
+def _has_long_name(text: str) -> bool:
+    return any(len(part) > MAX_NAME_CHARS for part in re.split(r",|\[[^\]]*\]", text))
 
 
 def _count_nodes(term: str) -> int:

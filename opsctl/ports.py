@@ -139,6 +139,9 @@ class Scheduler(Protocol):
     def cancel(self, job: str, *, queued_only: bool = False) -> None:
         """End an array, a task (`12_3`) or a job; with `queued_only`, spare running tasks. Idempotent."""
 
+    def signal(self, job: str, name: str) -> None:
+        """Send the signal `name` (such as TERM) to the job steps of a job, not to its batch script. Idempotent."""
+
     def exclude(self, job: str, nodes: str) -> None:
         """Replace the list of nodes that the queued tasks of `job` must not get."""
 

@@ -18,6 +18,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 RUNTIME: dict[str, str] = {
     "checkpoint_dir": "TRAIN_CHECKPOINT_DIR",
     "deadline_file": "TRAIN_DEADLINE",
+    "finished_file": "TRAIN_FINISHED",
     "heartbeat_dir": "TRAIN_HEARTBEAT_DIR",
     "kill_switch": "TRAIN_KILL_SWITCH",
     "attempt": "TRAIN_ATTEMPT",

@@ -6,7 +6,11 @@ The driver exports the `Env` names; an absent name means that the driver does no
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -14,6 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+MAX_RECORD_BYTES = 64 << 10
+"""A heartbeat, a stop reason or a time. A longer file is not read."""
+MAX_STEP = 10**15
+MAX_TEXT_CHARS = 10_000
+_READ_BLOCK_BYTES = 1 << 20
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Env(StrEnum):
@@ -32,6 +43,8 @@ class Env(StrEnum):
     DEADLINE = "TRAIN_DEADLINE"
     """A file with the end of the job, in seconds since the epoch; read it at every poll, because the end may move."""
     STOP_REASON = "TRAIN_STOP_REASON"
+    FINISHED = "TRAIN_FINISHED"
+    """A file of this attempt: a trainer that creates the file says that the training is over."""
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
     LAST_TICK = "TRAIN_LAST_TICK"
@@ -105,27 +118,119 @@ def to_json(record: Heartbeat | StopReason) -> str:
     return json.dumps(asdict(record), sort_keys=True) + "\n"
 
 
+def open_regular(path: str | Path, *, follow: bool = False) -> int:
+    """Return a descriptor of the regular file `path`. Raises OSError for a link, unless `follow`, a pipe or a device.
+
+    Another user may have made the file: a pipe would block the reader, and a link would lead to any other file.
+    """
+    try:
+        handle = os.open(path, _OPEN & ~os.O_NOFOLLOW if follow else _OPEN)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a symbolic link", str(path)) from None
+        raise
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bounded(path: str | Path, max_bytes: int, *, follow: bool = False) -> bytes:
+    """Return the content of the regular file `path`. Raises OSError, also for a file of more than `max_bytes`."""
+    handle = open_regular(path, follow=follow)
+    try:
+        blocks, size = [], 0
+        while size <= max_bytes and (data := os.read(handle, min(max_bytes + 1 - size, _READ_BLOCK_BYTES))):
+            blocks.append(data)
+            size += len(data)
+    finally:
+        os.close(handle)
+    if size > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
+    return b"".join(blocks)
+
+
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the heartbeat at `path`; None if the file is missing or invalid."""
-    return _read(path, Heartbeat, {"phase": Phase})
+    return _read(path, Heartbeat, _HEARTBEAT_FIELDS)
 
 
 def read_stop_reason(path: Path) -> StopReason | None:
     """Return the stop reason at `path`; None if the file is missing or invalid."""
-    return _read(path, StopReason, {"reason": TrainerStop, "notes": tuple})
+    return _read(path, StopReason, _STOP_REASON_FIELDS)
 
 
-def _read(path: Path, cls: Callable[..., T], convert: Mapping[str, Callable[[Any], Any]]) -> T | None:
+def _read(path: Path, cls: Callable[..., T], fields: Mapping[str, Callable[[Any], Any]]) -> T | None:
     try:
-        fields = json.loads(path.read_text())
-        return cls(**{key: convert[key](value) if key in convert else value for key, value in fields.items()})
-    except (OSError, ValueError, TypeError, AttributeError):
+        record = json.loads(read_bounded(path, MAX_RECORD_BYTES))
+        return cls(**{key: fields[key](value) for key, value in record.items()})
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and len(value) <= MAX_TEXT_CHARS:
+        return value
+    raise ValueError("not a text")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, list):
+        return tuple(map(_text, value))
+    raise ValueError("not a list of texts")
+
+
+def _step(value: object) -> int:
+    if type(value) is int and 0 <= value <= MAX_STEP:
+        return value
+    raise ValueError("not a step")
+
+
+def _number(value: object) -> float:
+    """Return a number; a loss may be nan or infinite."""
+    if type(value) in (int, float):
+        return float(value)  # type: ignore[arg-type]  # mypy does not narrow by `type() in`
+    raise ValueError("not a number")
+
+
+def _finite(value: object) -> float:
+    number = _number(value)
+    if math.isfinite(number):
+        return number
+    raise ValueError("not finite")
+
+
+def _or_none(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    return lambda value: None if value is None else parse(value)
+
+
+_HEARTBEAT_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "attempt": _text,
+    "node": _text,
+    "rank": _step,
+    "phase": Phase,
+    "step": _step,
+    "at": _finite,
+    "limit_s": _finite,
+    "last_steps": _or_none(_step),
+    "checkpoint_step": _or_none(_step),
+    "loss": _or_none(_number),
+    "step_s": _or_none(_number),
+    "note": _text,
+}
+_STOP_REASON_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "reason": TrainerStop,
+    "step": _step,
+    "at": _finite,
+    "detail": _text,
+    "checkpoint_step": _or_none(_step),
+    "notes": _texts,
+}
 
 
 def read_time(path: Path) -> float | None:
     """Return the time in the file `path`, in seconds since the epoch; None if the file cannot be read."""
     try:
-        return float(path.read_text())
+        return _finite(float(read_bounded(path, MAX_RECORD_BYTES)))
     except (OSError, ValueError):
         return None

@@ -14,16 +14,20 @@ manifest, a checkpoint may hold KEEP (the reason never to prune the checkpoint) 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
+from opsctl.trainer.contract import open_regular, read_bounded
 
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"
@@ -32,6 +36,9 @@ _REMOVING = ".removing-"
 OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
+MAX_MARK_BYTES = 4096
+MAX_MANIFEST_BYTES = 64 << 20
+"""Some 200 bytes for each of the files, of which a large run has some ten thousand."""
 NATIVE, UNIVERSAL, WEIGHTS = "native", "universal", "weights"
 
 
@@ -95,8 +102,10 @@ def list_checkpoints(directory: Path, *, with_unreadable: bool = False) -> list[
 
 def _is_complete(checkpoint: Path, *, if_unreadable: bool) -> bool:
     try:
-        return (checkpoint / COMPLETE).is_file()
-    except OSError:
+        return stat.S_ISREG((checkpoint / COMPLETE).lstat().st_mode)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
         if if_unreadable:
             return True
         raise
@@ -109,14 +118,33 @@ def find_newest_complete(directory: Path) -> Checkpoint | None:
 
 def read_manifest(checkpoint: Path) -> Manifest:
     """Return the manifest of `checkpoint`. Raises OSError, or ValueError if the manifest is invalid."""
-    fields = json.loads((checkpoint / MANIFEST).read_text())
+    text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES)
     try:
+        fields = json.loads(text)
         if fields.pop("format") != _FORMAT:
             raise ValueError(f"{checkpoint}: this is not a manifest of format {_FORMAT}")
-        files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
-        return Manifest(**fields, files=files)
-    except (KeyError, TypeError, AttributeError) as error:
+        files = {_inside(name): _file_record(record) for name, record in fields.pop("files").items()}
+        manifest = Manifest(**fields, files=files)
+        if type(manifest.step) is not int or not isinstance(manifest.topology, dict):
+            raise ValueError(f"{checkpoint}: the manifest has values of wrong types")
+        return manifest
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{checkpoint}: the manifest cannot be understood: {error}") from error
+
+
+def _inside(name: str) -> str:
+    """Return the name of a file. Raises ValueError for a name that leads out of the checkpoint."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"the manifest names {name!r:.80}, which is not inside the checkpoint")
+    return name
+
+
+def _file_record(fields: Mapping[str, Any]) -> FileRecord:
+    record = FileRecord(**fields)
+    if type(record.size) is not int or record.size < 0 or not isinstance(record.sha256, str):
+        raise ValueError("the manifest has values of wrong types")
+    return record
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -133,8 +161,8 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
     damage is unknown.
     """
     try:
-        marked = (checkpoint / COMPLETE).read_text().strip()
-        text = (checkpoint / MANIFEST).read_bytes()
+        marked = read_bounded(checkpoint / COMPLETE, MAX_MARK_BYTES).decode().strip()
+        text = read_bounded(checkpoint / MANIFEST, MAX_MANIFEST_BYTES)
     except (FileNotFoundError, UnicodeDecodeError) as error:
         return [f"{checkpoint.name}: not complete ({error})"]
     if hashlib.sha256(text).hexdigest() != marked:
@@ -151,10 +179,10 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
 
 def _find_damage(name: str, path: Path, record: FileRecord) -> str:
     try:
-        size = path.stat().st_size
-        if size != record.size:
-            return f"{name} has {size} bytes instead of {record.size}"
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.size:
+                return f"{name} has {size} bytes instead of {record.size}"
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return f"{name} is missing"
@@ -198,7 +226,7 @@ def unprotect(checkpoints: Iterable[Checkpoint], reason: str, *, newest: int) ->
 
 def _read_keep_reason(checkpoint: Checkpoint) -> str:
     try:
-        return (checkpoint.path / KEEP).read_text(errors="replace")
+        return read_bounded(checkpoint.path / KEEP, MAX_MARK_BYTES).decode(errors="replace")
     except OSError:
         return ""
 

@@ -119,7 +119,7 @@ class Hooks:
     def _is_requested(self, flag: Flag, path: Path, state: RunState) -> bool:
         """Return whether the file requests its flag; an unreadable file requests nothing and is noted."""
         try:
-            status = path.stat()
+            status = path.lstat()  # a link is a switch itself: its target may be another user's
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -160,7 +160,7 @@ class Hooks:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = path.lstat()  # a link is a switch itself: its target may be another user's
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns

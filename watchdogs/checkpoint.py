@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from opsctl.checkpoints.discovery import Save, find_saves, size_of
+from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.units import format_size
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -54,7 +55,7 @@ class CheckpointAge:
     def probe(self, context: WatchContext, target: WatchedTrain) -> CheckpointObservation:
         fields = context.memory.read(self.name, target.name)
         embedded = target.run.trainer_config.exists()
-        saves = find_saves(target.run.checkpoints, embedded=embedded)
+        saves = find_train_saves(target.run, target.config)
         job, newest = target.running, saves[-1] if saves else None
         intervals = _intervals(fields, newest, job.start if job else None)
         sizes, problems = dict(fields.get("sizes", {})), tuple(fields.get("problems", ()))
@@ -187,7 +188,7 @@ def expected_s(train: WatchedTrain) -> float | None:
 def trainer_checkpoint(train: WatchedTrain) -> dict[str, int]:
     """Return the frozen [checkpoint] table of the embedded trainer; empty for another trainer."""
     try:
-        table = json.loads(train.run.trainer_config.read_text())["checkpoint"]
+        table = read_json(train.run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, OpsctlError):
         return {}
     return {key: value for key, value in table.items() if isinstance(value, int)}

@@ -14,7 +14,7 @@ from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.model import Job, JobState, Node
 from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import SiteSettings, TrainSettings
-from opsctl.state.files import write_atomic
+from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -57,15 +57,16 @@ class WatchdogMemory:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        fields = json.loads(path.read_text())
+        fields = read_json(path, MAX_STATE_BYTES)
     except (OSError, ValueError):
         return None
     return fields if isinstance(fields, dict) else None
 
 
 def _write(path: Path, text: str) -> None:
-    if path.exists() and path.read_text() == text:
-        return
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        if read_text(path, MAX_STATE_BYTES) == text:
+            return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text)
 

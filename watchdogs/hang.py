@@ -12,10 +12,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from opsctl.checkpoints.discovery import find_saves
+from opsctl.checkpoints.scan import scan_directories
 from opsctl.model import Finding, Job, Level
 from opsctl.state.run_dir import Attempt
-from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.units import format_duration
 from opsctl.watchdogs import hang_stacks
@@ -77,7 +78,7 @@ class Hang:
         if job is None or attempt is None:
             context.memory.write(self.name, target.name, {**fields, "attempt": ""})
             return QuietObservation(train=target.name)
-        lines, position = new_iterations(target.run.main_log, fields)
+        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         rhythm = learn(_recall(fields), target, job, attempt, lines, now=context.now)
         quiet = _quiet(context, target, rhythm, read_heartbeat(target.run.heartbeat / "train.json"))
         data = fields.get("evidence", {})
@@ -188,11 +189,8 @@ def _log_time(train: WatchedTrain, now: datetime) -> datetime | None:
 
 def _newest_save(train: WatchedTrain) -> float:
     """Return when a checkpoint was last written, as seconds since the epoch; includes unfinished checkpoints."""
-    try:
-        saves = find_saves(train.run.checkpoints, embedded=False)
-    except OSError:
-        return 0.0
-    return saves[-1].at.timestamp() if saves else 0.0
+    directories = find_directories(train.run, train.config)
+    return scan_directories(directory.path for directory in directories).changed_ns / 1e9
 
 
 def _line_s(lines: list[Iteration]) -> float | None:

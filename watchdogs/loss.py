@@ -1,4 +1,4 @@
-"""The loss: spikes, slow recoveries, divergence, NaN, zero gradients. For every trainer with Megatron's log lines."""
+"""The loss: spikes, slow recoveries, divergence, NaN, zero gradients. For every trainer that logs its loss."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import ClassVar, Literal
 from opsctl.model import Finding, Level
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
-from opsctl.watchdogs.new_lines import new_iterations
+from opsctl.watchdogs.new_lines import new_iterations, why_idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossObservation:
     train: str
     curve: LossState
+    idle: str = ""
+    """Why no loss is expected; empty if the train should log its loss."""
 
 
 class Loss:
@@ -26,14 +28,16 @@ class Loss:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> LossObservation:
         fields = context.memory.read(self.name, target.name)
-        lines, position = new_iterations(target.run.main_log, fields)
+        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         curve = advance(LossState.from_json(fields.get("curve")), lines)
         context.memory.write(self.name, target.name, {**position, "curve": curve.to_json()})
-        return LossObservation(train=target.name, curve=curve)
+        return LossObservation(train=target.name, curve=curve, idle=why_idle(target))
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
         loss_shape = shape(observation.curve)
         level, describe, remedy = SHAPES[loss_shape]
+        if observation.curve.loss is None:
+            level, describe, remedy = _no_loss(observation.idle)
         summary = f"{observation.train}: {describe(observation.curve)}"
         return [
             Finding(
@@ -99,3 +103,11 @@ SHAPES: dict[LossShape, tuple[Level, Callable[[LossState], str], str]] = {
     ),
 }
 """Severity, description and remedy of each shape."""
+
+
+def _no_loss(idle: str) -> tuple[Level, Callable[[LossState], str], str]:
+    """Return what is known without a loss: nothing, if the train should log one."""
+    if idle:
+        return Level.OK, lambda _: f"no loss: {idle}", ""
+    remedy = "if the trainer logs its loss in a form of its own: [progress] pattern in TRAIN.toml"
+    return Level.UNKNOWN, lambda _: "no loss in the log", remedy

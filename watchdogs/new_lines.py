@@ -1,4 +1,4 @@
-"""Read the iteration lines written since the last watch cycle, and only those bytes."""
+"""Read the steps logged since the last watch cycle, of any trainer, and only those bytes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,73 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
-from opsctl.telemetry.logs.log_lines import LogLine, read_line
-from opsctl.telemetry.progress.iteration_lines import Iteration, parse
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_reader import StepReader
+from opsctl.watchdogs.context import WatchedTrain
 
 FIRST_BYTES = 8 << 20
 """The first read starts this far from the log's end: some thousands of iterations."""
 
 
-def new_iterations(log: Path, fields: dict[str, Any]) -> tuple[list[Iteration], dict[str, Any]]:
-    """Return the iterations since the position in `fields`, and the new fields to store. Raises RunDirError.
+def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tuple[list[Iteration], dict[str, Any]]:
+    """Return the steps since the position in `fields`, and the new fields to store. Raises RunDirError.
 
-    A truncated log is read from its beginning. A renamed log is read on while the file lies beside its successor: the
-    writer may still hold the old file open. If every rank prints lines, one rank is followed until that rank stops.
+    `pattern` is that of TRAIN.toml. A truncated log is read from its beginning. A renamed log is read on while the file
+    lies beside its successor: the writer may still hold the old file open. If every rank logs steps, one rank is
+    followed until that rank stops.
     """
     start = _start(log, fields)
     moved, before = _moved_aside(log, start, fields)
-    log_lines, rest = _read(moved, before) if moved else ([], before)
+    lines, rest = _read(moved, before) if moved else ([], before)
     new, position = _read(log, Position() if moved and before == start else start)
-    log_lines += new
-    ranked = [(line.rank, iteration) for line in log_lines if (iteration := parse(line.text.decode(errors="replace")))]
-    ranks = [rank for rank, _ in ranked]
-    rank = fields.get("rank") if fields.get("rank") in ranks or not ranks else ranks[0]
-    lines = [iteration for writer, iteration in ranked if writer == rank]
+    lines += new
+    reader = _restore_reader(fields, pattern)
+    steps = _read_steps(reader, lines)
+    if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
+        reader = _restore_reader({**fields, "writer": None}, pattern)
+        steps = _read_steps(reader, lines)
     moved_fields = {"moved": [rest.inode, rest.offset]} if moved else {}
-    return lines, {"inode": position.inode, "offset": position.offset, "rank": rank, **moved_fields}
+    return steps, {
+        "inode": position.inode,
+        "offset": position.offset,
+        "writer": reader.writer,
+        "total": reader.total,
+        **moved_fields,
+    }
 
 
-def _read(log: Path, start: Position) -> tuple[list[LogLine], Position]:
+def why_idle(train: WatchedTrain) -> str:
+    """Return why nothing is expected in the log of a train: over, or not started; empty otherwise."""
+    if train.is_over:
+        return "the train is over"
+    try:
+        return "" if train.run.main_log.stat().st_size else "nothing logged yet"
+    except FileNotFoundError:
+        return "nothing logged yet"
+
+
+def _restore_reader(fields: dict[str, Any], pattern: str) -> StepReader:
+    writer, total = fields.get("writer"), fields.get("total")
+    return StepReader(
+        formats_for(pattern),
+        writer=writer if isinstance(writer, str) else None,
+        total=total if isinstance(total, int) else None,
+    )
+
+
+def _read_steps(reader: StepReader, lines: list[bytes]) -> list[Iteration]:
+    steps: list[Iteration] = []
+    for line in lines:
+        steps += reader.read(line).iterations
+    last = reader.rest()
+    return steps if last is None else [*steps, last]
+
+
+def _read(log: Path, start: Position) -> tuple[list[bytes], Position]:
     file = GrowingFile(log, start)
     try:
-        return [read_line(line) for line in file.read() if b"iteration" in line], file.position
+        return list(file.read()), file.position
     finally:
         file.close()
 

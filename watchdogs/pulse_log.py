@@ -5,12 +5,12 @@ The lines go to pulse.log: in the main log, the lines would make a hung train lo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from opsctl.launch.wait_reasons import word
 from opsctl.model import Job
+from opsctl.state.files import append as append_file
 from opsctl.state.run_dir import RunDir
 from opsctl.units import format_duration
 
@@ -65,8 +65,4 @@ def _time(at: datetime | None) -> str:
 
 def append(run: RunDir, lines: Sequence[str]) -> None:
     """Append `lines` to the train's pulse log. Raises OSError."""
-    handle = os.open(run.logs / "pulse.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(handle, "".join(f"{line}\n" for line in lines).encode(errors="replace"))
-    finally:
-        os.close(handle)
+    append_file(run.logs / "pulse.log", "".join(f"{line}\n" for line in lines).encode(errors="replace"))

@@ -12,7 +12,7 @@ from opsctl.model import Finding, Level
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
-from opsctl.watchdogs.new_lines import new_iterations
+from opsctl.watchdogs.new_lines import new_iterations, why_idle
 
 WINDOW = 200
 """Number of log lines in the usual median."""
@@ -23,6 +23,11 @@ MIN_DEVIATIONS = 3.0
 """The drop must also exceed this many deviations: some systems are never steady."""
 CRITICAL_PERCENT = 30.0
 """A drop of more is critical."""
+
+REMEDIES = {
+    Level.OK: "",
+    Level.UNKNOWN: "if the trainer logs its steps in a form of its own: [progress] pattern in TRAIN.toml",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,8 @@ class SpeedObservation:
     nodes: tuple[tuple[str, float], ...] = ()
     """Seconds per step of each node with a heartbeat, the slowest first."""
     slower_percent: float
+    idle: str = ""
+    """Why no steps are expected; empty if the train should log steps."""
 
 
 class Throughput:
@@ -44,7 +51,7 @@ class Throughput:
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> SpeedObservation:
         fields = context.memory.read(self.name, target.name)
-        lines, position = new_iterations(target.run.main_log, fields)
+        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         job = target.running
         size = job.node_count if job else fields.get("size", 0)
         unit, rates = _rates(fields if fields.get("size") in {0, size} else {}, lines)
@@ -61,10 +68,15 @@ class Throughput:
             step=step,
             nodes=_nodes(target),
             slower_percent=target.config.watch.slower_percent,
+            idle=why_idle(target),
         )
 
     def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
         level, summary, slow = Level.OK, f"{observation.train}: too few steps to judge", ""
+        if not observation.rates and observation.idle:
+            summary = f"{observation.train}: no step times: {observation.idle}"
+        elif not observation.rates:
+            level, summary = Level.UNKNOWN, f"{observation.train}: no step times in the log"
         if len(observation.rates) >= MIN_LINES:
             usual, lately, noise = _figures(observation.rates)
             less = 100 * (1 - lately / usual)
@@ -83,7 +95,7 @@ class Throughput:
                 train=observation.train,
                 node=observation.nodes[0][0] if slow else "",
                 evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in observation.nodes[:8] if slow),
-                remedy="" if level is Level.OK else "find a slow node: opsctl health",
+                remedy=REMEDIES.get(level, "find a slow node: opsctl health"),
             )
         ]
 
@@ -105,6 +117,8 @@ def _rate(line: Iteration) -> tuple[str, float] | None:
     """Return unit and rate of a line. TFLOPs are preferred: a growing batch does not change TFLOPs."""
     if line.tflops:
         return "TFLOPs", line.tflops
+    if line.tokens_per_s:
+        return "tokens/s", line.tokens_per_s
     if line.samples_per_s:
         return "samples/s", line.samples_per_s
     if line.step_s and line.step_s > 0:

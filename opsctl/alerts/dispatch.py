@@ -40,6 +40,8 @@ class Alerting:
     """Takes over while `site` cannot be written."""
     clock: Clock
     runner: Runner
+    site_problem: str = ""
+    """Why the site directory below the root is not used, and `site` is the user's own; empty otherwise."""
 
     @property
     def ledger(self) -> AlertLedger:

@@ -34,7 +34,8 @@ from opsctl.host.system import hostname
 from opsctl.model import Finding, Level, Transition
 from opsctl.ports import Clock
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.journal import actor, append_line
+from opsctl.state.files import MAX_STATE_BYTES, append_line, read_bounded
+from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
 
@@ -193,7 +194,7 @@ def _find_open(state: LedgerState, key: str) -> LedgerEntry:
 def _read(path: Path, *, rename_broken: bool = False) -> LedgerState:
     """Return the ledger at `path`; an empty one if the file is broken, so every open alert is sent again."""
     try:
-        return parse(path.read_bytes())
+        return parse(read_bounded(path, MAX_STATE_BYTES))
     except FileNotFoundError:
         return LedgerState()
     except ValueError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+from opsctl.state.files import MAX_STATE_BYTES, read_json
 
 OPEN = ("critical", "warning", "unknown")
 """Severities of open alerts, the worst first."""
@@ -35,7 +36,7 @@ def open_alerts(ledger: Path) -> list[OpenAlert]:
     An unreadable ledger gives an empty list; `opsctl doctor` reports the ledger.
     """
     try:
-        state = json.loads(ledger.read_bytes())
+        state = read_json(ledger, MAX_STATE_BYTES)
         alerts = list(_select_open(state["entries"].values(), state["silences"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

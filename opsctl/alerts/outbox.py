@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 from opsctl.alerts.message import Message
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.ports import Clock
+from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
@@ -351,7 +352,7 @@ def _items(queue: Path) -> list[OutboxItem]:
 
 def _read(path: Path) -> OutboxItem | None:
     try:
-        return _ITEM.validate_json(path.read_bytes())
+        return _ITEM.validate_json(read_bounded(path, MAX_RECORD_BYTES))
     except (OSError, ValueError):
         return None
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.errors import OpsctlError, RunDirError
-from opsctl.state.files import write_atomic
+from opsctl.state.files import MAX_RECORD_BYTES, read_text, write_atomic
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint, Manifest
 
@@ -180,7 +180,7 @@ def note_offloaded(checkpoint: Path, *, to: str, at: str) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return read_text(path, MAX_RECORD_BYTES).strip()
     except FileNotFoundError:
         return ""
 

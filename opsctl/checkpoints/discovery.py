@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from opsctl.state.files import MAX_ENTRIES, is_directory, list_entries, list_names
 from opsctl.trainer.manifest import list_checkpoints
 
 SKIPPED = (".saving-", "damaged-")
@@ -34,7 +35,7 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
         if embedded
         else dict.fromkeys(_entries(directory))
     )
-    found = sorted((path.stat().st_mtime, path) for path in steps)
+    found = sorted((path.lstat().st_mtime, path) for path in steps)
     *older, (newest, path) = found or [(0.0, directory)]
     times = {path: at for at, path in older} | ({path: _written(path, newest)} if found else {})
     return [Save(path=path, at=datetime.fromtimestamp(at, UTC), step=steps[path]) for path, at in times.items()]
@@ -43,34 +44,34 @@ def find_saves(directory: Path, *, embedded: bool) -> list[Save]:
 def _entries(directory: Path) -> list[Path]:
     """Return the directories, or else the files: trainers keep small files such as `latest` next to checkpoints."""
     try:
-        paths = [path for path in directory.iterdir() if not path.name.startswith((".", *SKIPPED))]
+        names = list_names(directory)
     except FileNotFoundError:
         return []
-    directories = [path for path in paths if path.is_dir()]
+    paths = [directory / name for name in sorted(names) if not name.startswith((".", *SKIPPED))]
+    directories = [path for path in paths if is_directory(path)]
     return directories or paths
 
 
 def _written(path: Path, at: float) -> float:
     """Return the newest modification of the path and of its direct entries."""
-    entries = os.scandir(path) if path.is_dir() else ()
-    return max((entry.stat().st_mtime for entry in entries), default=at)
+    names = list_names(path) if is_directory(path) else ()
+    return max(((path / name).lstat().st_mtime for name in names), default=at)
 
 
 def size_of(path: Path) -> tuple[int, int]:
     """Return bytes and inodes of a file or a directory tree. Entries that vanish during the walk count 0."""
-    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _below(path)]
-    return sum(sizes), len(sizes) + path.is_dir()
-
-
-def _below(path: Path) -> Iterator[os.DirEntry[str] | Path]:
     if not path.is_dir():
-        yield path
-        return
-    try:
-        entries = list(os.scandir(path))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        yield entry
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path))
+        return path.lstat().st_size, 1
+    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _below(path)]
+    return sum(sizes), len(sizes) + 1
+
+
+def _below(path: Path) -> Iterator[os.DirEntry[str]]:
+    waiting = [path]
+    while waiting:
+        try:
+            entries = list_entries(waiting.pop(), max_entries=MAX_ENTRIES)
+        except FileNotFoundError:
+            continue
+        yield from entries
+        waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

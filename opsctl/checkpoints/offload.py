@@ -22,7 +22,7 @@ from opsctl.checkpoints.catalog import (
 )
 from opsctl.errors import InputError, OpsctlError
 from opsctl.ports import Clock, Runner, TimedOut
-from opsctl.state.files import fsync_directory
+from opsctl.state.files import fsync_directory, open_for_writing, open_regular, read_bounded
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint
 
@@ -72,7 +72,7 @@ class Directory:
                 fsync_directory(directory)  # the original may be removed afterwards
             part.rename(final)
             fsync_directory(self.path)
-        elif (final / manifest.COMPLETE).read_bytes() != (checkpoint / manifest.COMPLETE).read_bytes():
+        elif _read_mark(final) != _read_mark(checkpoint):
             raise CopyFailed(
                 f"{final} is another checkpoint of the same step",
                 hint="move that directory away, or copy to another",
@@ -188,7 +188,7 @@ def _contents(checkpoint: Path) -> dict[str, tuple[int, str]]:
     files = {name: (record.size, record.sha256) for name, record in sorted(records.items())}
     for name in (manifest.KEEP, manifest.MANIFEST, manifest.COMPLETE):
         if (checkpoint / name).exists():
-            content = (checkpoint / name).read_bytes()
+            content = read_bounded(checkpoint / name, manifest.MAX_MANIFEST_BYTES)
             files[name] = len(content), hashlib.sha256(content).hexdigest()
     return files
 
@@ -199,7 +199,11 @@ def _copy_file(source: Path, target: Path, digest: str) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     hashing = hashlib.sha256()
-    with source.open("rb") as reading, target.open("wb") as writing:
+    # A file of a checkpoint may be a link, as in manifest.verify; a file of the copy is none.
+    with (
+        os.fdopen(open_regular(source, follow=True), "rb") as reading,
+        os.fdopen(open_for_writing(target), "wb") as writing,
+    ):
         while chunk := reading.read(_CHUNK):
             hashing.update(chunk)
             writing.write(chunk)
@@ -211,8 +215,12 @@ def _copy_file(source: Path, target: Path, digest: str) -> None:
         raise Damaged(f"{source.parent.name}: {source.name} has changed since it was written (SHA-256 differs)")
 
 
+def _read_mark(checkpoint: Path) -> bytes:
+    return read_bounded(checkpoint / manifest.COMPLETE, manifest.MAX_MARK_BYTES)
+
+
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

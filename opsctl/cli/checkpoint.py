@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.table import Table
@@ -13,6 +15,7 @@ from rich.table import Table
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
+from opsctl.cli.foreign_checkpoints import find_foreign, print_foreign, to_rows
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
@@ -20,6 +23,11 @@ from opsctl.settings.loader import read_toml
 from opsctl.state.run_dir import RunDir, check_trusted
 from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+trust_option: Callable[[F], F] = click.option(
+    "--trust-pickle", "trust", is_flag=True, help="Load files of other users that could run code as you."
+)
 
 
 @click.group()
@@ -38,14 +46,25 @@ def checkpoint() -> None:
 @json_option
 @click.pass_obj
 def list_(app: App, train: str, *, as_json: bool) -> int:
-    """List the complete checkpoints of TRAIN.
+    """List the checkpoints of TRAIN.
 
     Shows step, size, samples, layout and copies, and reads only the manifests. Exit 1 if a manifest cannot be read.
+
+    For a foreign trainer, shows every checkpoint in the directories that TRAIN.toml, the command or the log names, and
+    whether it is complete, partial or unknown.
 
     \b
     opsctl checkpoint list tiny-gpt --json
     """
-    rows = catalog.list_checkpoints(app.find(train).checkpoints)
+    run = app.find(train)
+    rows = catalog.list_checkpoints(run.checkpoints)
+    directories, found = find_foreign(run) if not rows else ([], [])
+    if found and as_json:
+        print_json(to_rows(found))
+        return 0
+    if directories and not as_json:
+        print_foreign(directories, found)
+        return 0
     code = int(any(row.is_unread for row in rows))
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -142,10 +161,11 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
 
 @checkpoint.command()
 @train_argument
+@trust_option
 @dry_run_option
 @json_option
 @click.pass_context
-def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) -> None:
+def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as_json: bool) -> None:
     """Rewrite checkpoints without their unused storage.
 
     Runs the Python of TRAIN, which has torch.
@@ -154,7 +174,7 @@ def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) 
     opsctl checkpoint shrink tiny-gpt --dry-run
     """
     run = ours(context.obj, train)
-    words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run)]
+    words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run), *(["--trust-pickle"] * trust)]
     context.exit(_trainer(context.obj, run, words, as_json=as_json))
 
 
@@ -163,12 +183,16 @@ def shrink(context: click.Context, train: str, *, dry_run: bool, as_json: bool) 
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Step to export (default: the newest checkpoint).")
 @click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
+@trust_option
 @json_option
 @click.pass_context
-def export(context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, as_json: bool) -> None:
+def export(
+    context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, trust: bool, as_json: bool
+) -> None:
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 
-    Writes the newest checkpoint to the directory TARGET.
+    Writes the newest checkpoint to the directory TARGET. Of another user's train, only tensors are loaded: other
+    objects in a checkpoint could run code as you.
 
     \b
     opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
@@ -179,6 +203,7 @@ def export(context: click.Context, train: str, target: Path, *, step: int | None
     if not checkpoints:
         raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
     words = ["export", str(checkpoints[-1].path), str(target.absolute()), *(["--compare"] * compare)]
+    words += ["--trust-pickle"] * trust
     context.exit(_trainer(app, run, words, as_json=as_json))
 
 

@@ -20,12 +20,15 @@ from opsctl.capabilities import Capability, parse_version
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.errors import MissingProgram, OpsctlError
 from opsctl.extras import EXTRAS, install_command, is_installed
-from opsctl.state.run_dir import check_trusted
-from opsctl.state.site_dir import SiteDir
+from opsctl.state.run_dir import check_trusted, find_entries_skipped
 from opsctl.units import format_duration, format_size
 
 Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
+
+
+MAX_SKIPPED = 10
+"""Entries of the root that are named although they are no trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,11 @@ def _root(app: App) -> Iterator[DoctorRow]:
         check_trusted([existing], root=existing if app.site.trust_parents else None)
     except OpsctlError as error:
         yield DoctorRow("root", "missing", error.message, error.hint or "")
+    if app.site_problem:
+        advice = "set site_owner in site.toml if you trust that user; otherwise have the directory removed"
+        yield DoctorRow("root", "missing", app.site_problem, advice)
+    for line in find_entries_skipped(root)[:MAX_SKIPPED]:
+        yield DoctorRow("root", "unknown", f"skipped: {line}", "not a train: rename or remove the entry if it is yours")
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
@@ -183,7 +191,7 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
         for field, path in find_exposed(table):
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
     for channel, count in Counter(item.channel for item in list_abandoned(app.alerting)).items():
-        place = SiteDir.of(app.root).alerts / "undelivered" / channel
+        place = app.site_dir.alerts / "undelivered" / channel
         yield DoctorRow(
             f"alerts {channel}",
             "missing",

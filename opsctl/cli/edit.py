@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from opsctl.errors import ConfigError, RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.preflight.checks.settings import SECRET
+from opsctl.preflight.command_files import describe_missing, find_misplaced_paths
 from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -73,6 +74,11 @@ def _checked(app: App, run: RunDir, changed: Path) -> Files:
         for name in after.environment
         if SECRET.search(name)
     ]
+    problems += [
+        f"{describe_missing(missing, after.setup.directory)}; correct the path"
+        for missing in find_misplaced_paths(after, run.path, Path.cwd(), after.slurm.extra)
+        if missing.is_needed
+    ]
     body = planning.render_body(after, run, python=sys.executable)
     problems += syntax_problems(body, app.runner)
     if problems:
@@ -89,5 +95,5 @@ def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) ->
     """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
     if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
         return after
-    launched = json.loads(run.trainer_config.read_text(encoding="utf-8"))
+    launched = read_json(run.trainer_config, MAX_SETTINGS_BYTES)
     return after.model_copy(update={"trainer": {**after.trainer, "data": launched["data"]}})

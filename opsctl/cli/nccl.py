@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
+from opsctl.state.files import open_regular
 
 
 @click.command()
@@ -51,5 +53,5 @@ def _lines(logs: tuple[Path, ...]) -> Iterator[bytes]:
     for path in logs:
         for log in sorted(path.iterdir()) if path.is_dir() else [path]:
             if log.is_file():
-                with log.open("rb") as lines:
+                with os.fdopen(open_regular(log, follow=True), "rb") as lines:
                     yield from lines

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +15,7 @@ import click
 from opsctl.app import App
 from opsctl.cli.output import complete_trains
 from opsctl.errors import ConfigError, InputError, OpsctlError
+from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState, Node
 from opsctl.nodes.drain_plan import busy_by_node, state_words
@@ -32,6 +35,15 @@ partition_option: Callable[[F], F] = click.option("--partition", default="", hel
 all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Select every node of the cluster.")
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """State words of a node that is free for a short job."""
+
+
+def _find_owners(root: Path) -> dict[str, str]:
+    """Return the owner of each train."""
+    owners = {}
+    for run in all_trains(root):
+        with suppress(OSError):
+            owners[run.name] = user_name(run.path.lstat().st_uid)
+    return owners
 
 
 @dataclass(frozen=True)
@@ -57,10 +69,13 @@ class NodeView:
     def trains_on(self) -> dict[str, list[str]]:
         """Return the names of the trains on each node. Shared nodes have several."""
         names: dict[str, set[str]] = defaultdict(set)
+        owners = _find_owners(self.app.root)
         for job in self.jobs:
-            if job.state.is_active and job.comment.startswith("opsctl:"):
+            train = job.comment.split(":")[1] if job.comment.startswith("opsctl:") else ""
+            # Comments are free text: only the owner's job belongs to the train.
+            if job.state.is_active and train and job.user == owners.get(train):
                 for node in expand(job.nodes):
-                    names[node].add(job.comment.split(":")[1])
+                    names[node].add(train)
         return {node: sorted(trains) for node, trains in names.items()}
 
     def fanout(self) -> Fanout:

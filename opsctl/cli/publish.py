@@ -10,7 +10,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
-from opsctl.errors import InputError, OpsctlError
+from opsctl.errors import InputError, OpsctlError, cannot_read
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
 from opsctl.publish.staging import StagedFile, TimeLimit
@@ -47,6 +47,8 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
                 done.append(publisher.plan() if dry_run else publisher.publish())
         except OpsctlError as error:
             failed[run.name] = error
+        except OSError as error:
+            failed[run.name] = cannot_read(run.path, error)
     if as_json:
         print_json(
             {

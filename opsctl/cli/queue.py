@@ -45,8 +45,9 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     except NotAllowed:
         arm(run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
         text = (
-            "the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
-            f" one, saves, stops and holds the rest; opsctl release {run.name} takes it back"
+            "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
+            " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
+            f" opsctl release {run.name} takes it back"
         )
         _report(run, {"done": "pause-switch", "arrays": []}, text, as_json=as_json)
         return

@@ -12,6 +12,7 @@ from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
@@ -20,6 +21,7 @@ from opsctl.launch import train_arrays
 from opsctl.model import Job
 from opsctl.nodesets import expand
 from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.state.files import read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ def _read(files: tuple[Path, ...]) -> list[Stack]:
     for path in paths:
         if path.is_file():
             speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
-            stacks += parse_stacks(path.read_bytes(), speaker)
+            stacks += parse_stacks(read_bounded(path, MAX_STACKS_BYTES, follow=True), speaker)
     if not stacks:
         raise OpsctlError("the files contain no stacks", hint="--from reads the output of py-spy dump or faulthandler")
     return stacks

@@ -18,18 +18,19 @@ from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.owner_tasks import apply_armed_switches, keep_cron
 from opsctl.cli.progress_lines import progress_lines
-from opsctl.errors import Unreachable
+from opsctl.errors import OpsctlError, Unreachable
 from opsctl.model import Job
-from opsctl.monitor.status import TrainStatus, read_status
-from opsctl.state.run_dir import all_trains
-from opsctl.state.site_dir import SiteDir
+from opsctl.monitor.status import TrainStatus, read_status, unreadable
+from opsctl.state.run_dir import RunDir, all_trains, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 from opsctl.units import format_duration
 
 SLURM = "slurm/site"
 """Key of the alert that Slurm does not answer."""
+MAX_SKIPPED = 5
+"""Entries of the root that are named although they are no trains."""
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -66,11 +67,20 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_jso
     away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
     if not as_json:
         terminal.print(_page(statuses, app, terminal))
+        if not train:
+            _print_skipped(app)
         return Unreachable.exit_code if away else 0
     print_json(_as_data(statuses))
     if away:
         raise Unreachable(away)
     return 0
+
+
+def _print_skipped(app: App) -> None:
+    """Print which entries of the root are no trains although they look like trains."""
+    if skipped := find_entries_skipped(app.root):
+        more = f"; and {len(skipped) - MAX_SKIPPED} more" if len(skipped) > MAX_SKIPPED else ""
+        click.echo(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}", err=True)
 
 
 def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
@@ -98,11 +108,26 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 def _statuses(app: App, train: str | None) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    alerts = open_alerts(SiteDir.of(app.root).alerts / "ledger.json")
+    alerts = open_alerts(app.site_dir.alerts / "ledger.json")
     jobs, away = _queue(app, alerts) if runs else ([], "")
-    if not away:
+    if jobs is not None:
         keep_cron(app)
-    return [read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away) for run in runs]
+        if apply_armed_switches(app, runs, jobs):
+            jobs, away = _queue(app, alerts)
+    return [_status(app, run, jobs, alerts, away, is_named=bool(train)) for run in runs]
+
+
+def _status(
+    app: App, run: RunDir, jobs: list[Job] | None, alerts: Sequence[OpenAlert], away: str, *, is_named: bool
+) -> TrainStatus:
+    """Return the status of one train; of a train that cannot be read, the reason, unless the train was named."""
+    try:
+        return read_status(run, app.journal(run), jobs, app.clock.now(), alerts, away=away)
+    except Exception as error:  # one train of another user must not hide all others
+        if is_named:
+            raise
+        why = error.message if isinstance(error, OpsctlError) else f"{type(error).__name__}: {error}"
+        return unreadable(run, why, away=away)
 
 
 def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
@@ -160,6 +185,7 @@ def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str
         last = status.last_attempt
         lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
         lines += [("advice", last.advice)] if last.advice and not status.running else []
+    lines += [("stop", status.stop)] if status.stop else []
     lines += [
         (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
         for armed in status.switches

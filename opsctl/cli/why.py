@@ -71,7 +71,7 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         files += sorted(path.iterdir()) if path.is_dir() else [path]
-    return [file for file in files if file.is_file()]
+    return [file.resolve() for file in files if file.is_file()]
 
 
 def diagnose(app: App, run: RunDir, task: int | None) -> Diagnosis:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opsctl.errors import RunDirError
 from opsctl.host.system import user_name
+from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 from opsctl.state.site_dir import SiteDir
 
 
@@ -72,7 +73,7 @@ class CronDir:
     def last_tick(self) -> datetime | None:
         """Return when a tick last recorded its activity; None if never."""
         try:
-            return datetime.fromtimestamp(float(self.site.last_tick.read_text()), UTC)
+            return datetime.fromtimestamp(float(read_text(self.site.last_tick, MAX_NUMBER_BYTES)), UTC)
         except (OSError, ValueError, OverflowError):
             return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.settings.cron import CronSettings
+from opsctl.state.files import create
 from opsctl.state.run_dir import all_trains
 
 KEEP_BYTES = 1 << 20
@@ -32,7 +33,8 @@ def keep_output(directory: Path, id: str, at: datetime, text: bytes) -> str:
     slug = re.sub(r"[^A-Za-z0-9]+", "-", id).strip("-")[:40] or "entry"
     path = directory / f"{at:%Y%m%dT%H%M%S}-{slug}.txt"
     try:
-        path.write_bytes(text)
+        path.unlink(missing_ok=True)
+        create(path, text, mode=0o644)
     except OSError:
         with contextlib.suppress(OSError):
             path.unlink()

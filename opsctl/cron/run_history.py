@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from opsctl.cron.cron_dir import CronDir
+from opsctl.state.files import MAX_STATE_BYTES, read_json
 
 FORGET = timedelta(days=30)
 """Time for which a removed entry is remembered, in case the entry returns."""
@@ -88,7 +89,7 @@ def read_ledger(place: CronDir) -> RunHistory:
     Without a history no entry runs twice, and missed times are not made up.
     """
     try:
-        content = json.loads(place.ledger.read_text())
+        content = read_json(place.ledger, MAX_STATE_BYTES)
         entries = {str(id): _parse_run(fields) for id, fields in content["entries"].items()}
         return RunHistory(entries=entries, ticks=tuple(_parse_tick(fields) for fields in content["ticks"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -12,6 +12,7 @@ from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
 from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 
 RANK_LOG_TAIL_BYTES = 4 << 20
@@ -64,8 +65,8 @@ def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnos
 def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
     """Return the events of the logs of single ranks, in order of time."""
     scans = {}
-    for path in paths:
-        size = path.stat().st_size
+    for path in filter(is_regular, paths):
+        size = path.lstat().st_size
         scans[path] = scan(path, begin=max(0, size - RANK_LOG_TAIL_BYTES), known=speaker_of_file(path.name))
     return _merge(scans)
 

@@ -7,6 +7,7 @@ import os
 from opsctl.diagnosis.causes import UNEXPLAINED
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
+from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import time_of
 
 MAX_DISTANCE_BYTES = 128 << 10
@@ -48,7 +49,7 @@ def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     """Return the lines before the event, and the event's line with the lines after the event."""
     start = max(0, event.offset - MAX_DISTANCE_BYTES)
     try:
-        with event.path.open("rb") as file:
+        with os.fdopen(open_regular(event.path), "rb") as file:
             above = os.pread(file.fileno(), event.offset - start, start)
             below = os.pread(file.fileno(), MAX_DISTANCE_BYTES, event.offset)
     except OSError:

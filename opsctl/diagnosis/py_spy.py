@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, group_answers
+from opsctl.state.files import write_atomic
 
 TIMEOUT_S = 30.0
 FILE_NAME = "py-spy.txt"
@@ -41,7 +42,7 @@ class PySpyDump:
     def save(self, target: Path) -> None:
         """Write the output into the directory with the ranks' own answers. Raises OSError."""
         target.mkdir(parents=True, exist_ok=True)
-        (target / FILE_NAME).write_text(self.text)
+        write_atomic(target / FILE_NAME, self.text)
 
 
 def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout, *, native: bool = False) -> PySpyDump:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from opsctl.diagnosis.stack_dumps import Stack, parse
 from opsctl.errors import OpsctlError
 from opsctl.model import Job
 from opsctl.ports import Clock, Runner, TimedOut
+from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
 SIGNAL_TIMEOUT_S = 10.0
 POLL_S = 0.25
 MAX_ERROR_CHARS = 200
+MAX_STACKS_BYTES = 16 << 20
 
 
 def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: float, clock: Clock) -> None:
@@ -25,7 +28,7 @@ def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: fl
     """
     stacks = attempt.path / "stacks"
     before = _measure_sizes(stacks.glob("*.txt"))
-    attempt.stacks_request.touch()
+    touch(attempt.stacks_request)
     _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
 
 
@@ -54,9 +57,9 @@ def collect_answers(target: Path, py_spy_output: str = "") -> list[Stack]:
     """
     stacks: dict[tuple[str, int | None, int | None], Stack] = {}
     own = sorted(path for path in target.glob("*.txt") if path.name != FILE_NAME)
-    texts = [(path.read_bytes(), speaker_of_file(f"{path.stem}.log")) for path in own]
+    texts = [(_read(path), speaker_of_file(f"{path.stem}.log")) for path in own]
     py_spy_file = target / FILE_NAME
-    texts.append((py_spy_file.read_bytes() if py_spy_file.exists() else py_spy_output.encode(), UNKNOWN_SPEAKER))
+    texts.append((_read(py_spy_file) if py_spy_file.exists() else py_spy_output.encode(), UNKNOWN_SPEAKER))
     for text, known in texts:
         for stack in parse(text, known):
             key = (stack.node, stack.rank, None if stack.rank is not None else stack.pid)
@@ -65,6 +68,14 @@ def collect_answers(target: Path, py_spy_output: str = "") -> list[Stack]:
         if known.rank is not None:
             stacks.setdefault((known.node, known.rank, None), Stack(node=known.node, rank=known.rank))
     return list(stacks.values())
+
+
+def _read(path: Path) -> bytes:
+    """Return the stacks in a file; of a file that is too large or no file, nothing."""
+    try:
+        return read_bounded(path, MAX_STACKS_BYTES)
+    except OSError:
+        return b""
 
 
 def _copy_answers(
@@ -86,11 +97,11 @@ def _copy_answers(
             break
     target.mkdir(parents=True, exist_ok=True)
     for path in paths():
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(before.get(path.name, 0))
-            new = file.read()
+            new = file.read(MAX_STACKS_BYTES)
             if new:
-                (target / f"{path.stem}.txt").write_bytes(new)
+                write_atomic(target / f"{path.stem}.txt", new)
 
 
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:
@@ -98,7 +109,7 @@ def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:
     sizes = {}
     for path in paths:
         try:
-            sizes[path.name] = path.stat().st_size
+            sizes[path.name] = path.lstat().st_size
         except FileNotFoundError:
             continue
     return sizes

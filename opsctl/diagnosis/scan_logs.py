@@ -15,6 +15,7 @@ from pathlib import Path
 from opsctl.diagnosis.causes import Cause, classify
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.errors import cannot_read
+from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration_lines import parse
 
 CHUNK_BYTES = 4 << 20
@@ -60,7 +61,7 @@ class Scan:
 def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER) -> Scan:
     """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = begin if begin <= size else 0  # another log has replaced this log
             end = size if end is None or end > size or end < begin else end

@@ -10,12 +10,14 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.errors import InputError
+from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.nodesets import expand
+from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
+from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
-from opsctl.trainer.manifest import find_newest_complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     """
     if attempt.start.exists():
         attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
     for path in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(path)
     run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
@@ -86,22 +89,16 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
 def read_start(attempt: Attempt) -> Start | None:
     """Return the start record, or None if start.json is missing or invalid."""
     try:
-        fields = json.loads(attempt.start.read_text())
-        return Start(**{**fields, "at": datetime.fromisoformat(fields["at"])})
+        fields = read_json(attempt.start, MAX_RECORD_BYTES)
+        return checked(Start(**{**fields, "at": datetime.fromisoformat(fields["at"])}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def find_newest_checkpoint(run: RunDir) -> int:
-    """Return a number that grows with every new checkpoint; -1 without a checkpoint.
-
-    For the embedded trainer, the step of the newest complete checkpoint. For any other trainer, the newest modification
-    time in the checkpoint directory, in nanoseconds. Only compare values of one file system, so that no clock matters.
-    """
-    if run.trainer_config.exists():
-        newest = find_newest_complete(run.checkpoints)
-        return newest.step if newest else -1
-    return max((_read_mtime_ns(entry) for entry in run.checkpoints.glob("[!.]*")), default=-1)
+    """Return a mark that grows with every new checkpoint; -1 without a checkpoint."""
+    newest = find_newest(run)
+    return newest.mark if newest else -1
 
 
 def _read_size_bytes(path: Path) -> int:
@@ -109,13 +106,6 @@ def _read_size_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _read_mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
@@ -130,6 +120,7 @@ def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minu
         Env.STACKS_REQUEST: attempt.stacks_request,
         Env.DEADLINE: attempt.deadline,
         Env.STOP_REASON: attempt.stop_reason,
+        Env.FINISHED: attempt.finished,
         Env.HEARTBEAT_DIR: run.heartbeat,
         Env.CHECKPOINT_DIR: run.checkpoints,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from opsctl.guard.attempt_record import Start, read_start
+from opsctl.guard.last_lines import LastLines, read_last_lines
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
+from opsctl.settings.loader import OnExit0
+from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.signs import read_log_signs
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
 """Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
 
+NEAR_LIMIT_SHARE = 0.5
+"""Share of the time limit after which a trainer that exits by itself may do so because of the limit."""
+TIME_OPTION = re.compile(
+    r"-*(exit[-_](after|duration|interval)|max[-_]?(time|hours|minutes|mins|seconds|duration)|time[-_]?limit|wall[-_]?(time|clock))",
+    re.IGNORECASE,
+)
+"""Options with which trainers stop themselves: Megatron's --exit-duration-in-mins, Lightning's max_time and others."""
+TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
 
-def gather_evidence(run: RunDir, attempt: Attempt, job: Job | None) -> tuple[Evidence, datetime | None]:
+
+def gather_evidence(
+    run: RunDir, attempt: Attempt, job: Job | None, *, on_exit_0: OnExit0 | None = None, is_idle_again: bool = False
+) -> tuple[Evidence, datetime | None]:
     """Return the evidence and the attempt's end, None if unknown. `job` is Slurm's final row of this attempt."""
     stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
     end = _find_end(attempt, stop, job)
     deadline_s = read_time(attempt.deadline)
+    start, line = read_start(attempt), last_iteration(run.main_log, read_step_pattern(run))
+    last_lines = read_last_lines(run.main_log, start.main_log) if start else LastLines()
+    logged = read_log_signs(run.main_log, start.main_log, read_step_pattern(run)).steps if start else ()
+    if logged and (line is None or logged[-1].step >= line.step):
+        line = logged[-1]  # the last line of a log that is over is complete
+    known_last = line.last if line else None
     evidence = Evidence(
         stop=stop,
         request=read_stop_request(attempt),
         code=code,
         state=job.state if job else JobState.UNKNOWN,
-        is_last_step=_is_last_step(run),
+        is_last_step=bool(line and known_last is not None and line.step >= known_last),
+        has_steps_left=bool(line and known_last is not None and line.step < known_last),
+        has_finished_file=attempt.finished.exists(),
+        was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
+        finished_line=last_lines.finished,
+        unfinished_line=last_lines.unfinished,
+        on_exit_0=on_exit_0,
+        is_near_limit=_is_near_limit(start, end, deadline_s),
+        limits_itself=_limits_itself(run),
+        is_idle_again=is_idle_again,
         at_its_limit=bool(deadline_s and end and end.timestamp() > deadline_s - LIMIT_TOLERANCE_S),
     )
     return evidence, end
@@ -40,20 +73,31 @@ def _find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> dat
     return job.end if job else None
 
 
-def _is_last_step(run: RunDir) -> bool:
-    line = last_iteration(run.main_log)
-    return line is not None and line.last is not None and line.step >= line.last
+def _is_near_limit(start: Start | None, end: datetime | None, deadline_s: float | None) -> bool:
+    if start is None or end is None or not deadline_s:
+        return False
+    begin_s = start.at.timestamp()
+    return end.timestamp() - begin_s > NEAR_LIMIT_SHARE * (deadline_s - begin_s)
+
+
+def _limits_itself(run: RunDir) -> bool:
+    """Whether the command has an option that limits its time. The body of a train holds the rendered command."""
+    try:
+        words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
+    except OSError:
+        return False
+    return any(TIME_OPTION.match(word.strip("\"'")) or any(name in word for name in TIME_VARIABLES) for word in words)
 
 
 def _read_code(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(read_text(path, MAX_NUMBER_BYTES))
     except (OSError, ValueError):
         return None
 
 
 def _read_mtime(path: Path) -> datetime | None:
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError:
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
         return None

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.causes import CauseKind
@@ -22,6 +23,7 @@ from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.hold_rules import decide_action, hold_if_stuck
 from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import (
     ACTION_BY_CAUSE,
@@ -29,18 +31,19 @@ from opsctl.guard.outcome import (
     Action,
     FinishedAttempt,
     Outcome,
-    decide_action,
     decide_outcome,
-    is_burning,
     needs_diagnosis,
 )
+from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.files import MAX_RECORD_BYTES, is_writable_by_others, read_json
+from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
+from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
@@ -71,7 +74,7 @@ def finalize(
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
         if event is None:
-            ended = _act(chain, ended, cause_inquiry, care)
+            ended = _act(chain, rules, ended, cause_inquiry, care)
             journal.append(
                 EventKind.ATTEMPT_FINALIZED,
                 attempt=attempt.name,
@@ -117,8 +120,8 @@ def _find_cause(
     if event is not None:
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
     else:
-        ended = _decide_without_cause(chain, attempt, job, events)
-        if not needs_diagnosis(ended.outcome, is_short=is_burning(ended, rules)):
+        ended = _decide_without_cause(chain, rules, attempt, job, events)
+        if not needs_diagnosis(ended, rules):
             return CauseInquiry()
         allocated = _allocated_nodes(attempt, job)
         complete = partial(care.add_history, allocated=allocated, at=ended.ended) if care else _add_nothing
@@ -144,6 +147,8 @@ def _allocated_nodes(attempt: Attempt, job: Job | None) -> str:
 
 
 def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
+    if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
+        return ()  # anybody could have written the evidence
     try:
         return find_suspects(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
     except Unreachable:
@@ -157,7 +162,11 @@ def _may_exclude(diagnosis: Diagnosis) -> bool:
 
 
 def _act(
-    chain: TrainArrays, ended: FinishedAttempt, cause_inquiry: CauseInquiry, care: NodeCare | None
+    chain: TrainArrays,
+    rules: GuardSettings,
+    ended: FinishedAttempt,
+    cause_inquiry: CauseInquiry,
+    care: NodeCare | None,
 ) -> FinishedAttempt:
     """Carry out the action; return `ended` with what was done."""
     ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
@@ -174,9 +183,9 @@ def _act(
         )
         ended = replace(ended, done=removed.done)
         if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
-            ended = replace(ended, action=Action.CONTINUE, why=f"{ended.why}; {removed.done[0]}")
+            ended = _without_exclusion(chain, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
-        ended = replace(ended, action=Action.CONTINUE)
+        ended = _without_exclusion(chain, rules, ended)
     why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
     if ended.action is Action.CANCEL_QUEUED:
         arrays = chain.cancel(why, queued_only=True)
@@ -185,6 +194,12 @@ def _act(
         arrays = chain.hold(ended.why)
         log.info("held the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
     return ended
+
+
+def _without_exclusion(chain: TrainArrays, rules: GuardSettings, ended: FinishedAttempt) -> FinishedAttempt:
+    """Return `ended` with the action if its suspects could not be excluded: then its end counts as any other."""
+    ended = replace(ended, action=Action.CONTINUE)
+    return hold_if_stuck(ended, _recent_attempts(chain.run, ended, chain.journal.events()), rules)
 
 
 def _note_hang(
@@ -213,7 +228,7 @@ def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        fields = json.loads(attempt.end.read_text())
+        fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
@@ -221,7 +236,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
             "action": Action(fields["action"]),
             "kind": CauseKind(fields.get("kind", CauseKind.UNKNOWN)),
         }
-        return FinishedAttempt(**{**fields, **parsed})
+        return checked(FinishedAttempt(**{**fields, **parsed}))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -229,7 +244,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
 def _decide(
     chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
-    ended = _decide_without_cause(chain, attempt, job, events)
+    ended = _decide_without_cause(chain, rules, attempt, job, events)
     if event := find_diagnosis(events, attempt.name):
         diagnosis = recall_diagnosis(event)
         suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
@@ -246,15 +261,18 @@ def _decide(
 
 
 def _decide_without_cause(
-    chain: TrainArrays, attempt: Attempt, job: Job | None, events: Sequence[Event]
+    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, events: Sequence[Event]
 ) -> FinishedAttempt:
     """Return how the attempt ended, from the evidence without a diagnosis."""
-    run, now = chain.run, chain.journal.clock.now()
-    evidence, at = gather_evidence(run, attempt, job)
+    run, now, history = chain.run, chain.journal.clock.now(), replay(list(events))
+    start = attempt_record.read_start(attempt)
+    progress = read_attempt_progress(run, attempt, list(history.started), start)
+    is_idle = progress.highest_step is None and not progress.new_checkpoint
+    is_idle_again = is_idle and _has_left_before(run, attempt, history)
+    evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
     outcome, why = decide_outcome(evidence)
     log.debug("%s: %s by %s", attempt.name, outcome.value, evidence)
-    start = attempt_record.read_start(attempt)
-    started = start.at if start else replay(list(events)).started.get(attempt.name, at or now)
+    started = start.at if start else history.started.get(attempt.name, at or now)
     return FinishedAttempt(
         attempt=attempt.name,
         outcome=outcome,
@@ -262,8 +280,19 @@ def _decide_without_cause(
         why=why,
         started=started,
         ended=at or now,
-        new_checkpoint=start is not None and attempt_record.find_newest_checkpoint(run) > start.checkpoint,
+        new_checkpoint=progress.new_checkpoint,
+        resume_step=progress.resume_step,
+        highest_step=progress.highest_step,
     )
+
+
+def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:
+    """Whether the attempt before made steps, whose log is therefore readable, and exited with 0 by itself."""
+    started = list(history.started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
+    previous = read_end(run.attempt(started[position - 1])) if position else None
+    has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
+    return has_left and previous is not None and previous.highest_step is not None
 
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import GuardSettings
+from opsctl.settings.loader import GuardSettings, OnExit0
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 
@@ -18,15 +18,15 @@ class Outcome(StrEnum):
     """How an attempt ended."""
 
     FINISHED = "finished"
-    """The trainer completed its last step."""
+    """The training is over: the last step is done, or the body exited with 0 and no further step is known."""
     KILLED = "killed"
     PAUSED = "paused"
     DEADLINE = "deadline"
-    """The trainer stopped by itself shortly before the time limit."""
+    """The trainer stopped by itself before the time limit."""
     STOPPED = "stopped"
     """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
     EXITED = "exited"
-    """The body exited with 0 and gave no reason, as trainers other than ours do."""
+    """The body exited with 0 and gave no reason, and the training is to go on."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -89,21 +89,17 @@ ACTION_BY_CAUSE: dict[CauseKind, Action] = {
 """The action that follows from the cause, if the outcome alone would continue the train.
 
 Nodes are excluded if the evidence names them. Queued tasks are held once the same fault has ended `fault_attempts`
-attempts in a row without a new checkpoint. Other causes change nothing.
+attempts in a row without progress. Other causes change nothing.
 """
 
-BURNING = frozenset(
-    {
-        Outcome.CRASHED,
-        Outcome.EXITED,
-        Outcome.DEADLINE,
-        Outcome.TIMED_OUT,
-        Outcome.NODE_FAILED,
-        Outcome.HUNG,
-        Outcome.LOST,
-    }
-)
-"""Outcomes that burn queued tasks if attempts are short and make no new checkpoint. Nobody asked for these ends."""
+BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
+"""Outcomes that burn queued tasks if attempts are short and do not advance the train.
+
+Attempts that were ended by the time limit, by a preemption or by a person say nothing about the train.
+"""
+
+NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +114,24 @@ class Evidence:
     """Slurm's final state of the job."""
     is_last_step: bool = False
     """Whether the last iteration line of the log shows the last iteration."""
+    has_steps_left: bool = False
+    """Whether the last iteration line of the log shows an earlier iteration than the last."""
+    has_finished_file: bool = False
+    """Whether the trainer has written the file in TRAIN_FINISHED."""
+    was_signalled: bool = False
+    """Whether a rank got a signal to stop, from anybody."""
+    finished_line: str = ""
+    """A last line that says that the training is over."""
+    unfinished_line: str = ""
+    """A last line that says that the trainer stopped early."""
+    on_exit_0: OnExit0 | None = None
+    """The rule for exit code 0 without a request; None: by the evidence."""
+    is_near_limit: bool = False
+    """Whether the attempt used most of its time, so that the trainer may have stopped itself for the time limit."""
+    limits_itself: bool = False
+    """Whether the command has an option with which the trainer stops itself after some time."""
+    is_idle_again: bool = False
+    """Whether the attempt made no step, after an attempt that exited with 0 as well."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
 
@@ -133,6 +147,10 @@ class FinishedAttempt:
     started: datetime
     ended: datetime
     new_checkpoint: bool
+    resume_step: int | None = None
+    """The step after which the attempt went on, as its first step shows; None if unknown."""
+    highest_step: int | None = None
+    """The highest step that the attempt reached; None if no step is known."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
@@ -148,7 +166,7 @@ class FinishedAttempt:
 
 def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it. The trainer's own stop reason counts first, then the stop request."""
-    for rule in (_by_trainer, _by_request, _by_log, _by_body, _by_slurm, _by_signal, _by_code):
+    for rule in (_by_trainer, _by_file, _by_request, _by_log, _by_exit_0, _by_slurm, _by_signal, _by_code):
         if outcome := rule(evidence):
             return outcome
     return Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"
@@ -204,19 +222,46 @@ def _stopped(evidence: Evidence) -> tuple[Outcome, str]:
     return Outcome.STOPPED, evidence.request.why if evidence.request else "the trainer was asked to stop"
 
 
+def _by_file(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if evidence.has_finished_file:
+        return Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"
+    return None
+
+
 def _by_log(evidence: Evidence) -> tuple[Outcome, str] | None:
-    has_exited = evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
-    if has_exited and evidence.is_last_step:
+    if _has_exited(evidence) and evidence.is_last_step:
         return Outcome.FINISHED, "the log ends with the last iteration"
     return None
 
 
-def _by_body(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if evidence.code != 0:
+def _has_exited(evidence: Evidence) -> bool:
+    return evidence.code == 0 or (evidence.code is None and evidence.state is JobState.COMPLETED)
+
+
+def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
+    """Exit code 0 that nobody asked for ends the train, unless it is known that the training is to go on."""
+    if not _has_exited(evidence):
         return None
     if evidence.request:
         return _stopped(evidence)
-    return Outcome.EXITED, "the body exited with 0"
+    exited = "the body exited with 0" if evidence.code == 0 else f"Slurm reports {evidence.state.value}"
+    outcome, why = next((outcome, why) for applies, outcome, why in _exit_0_rules(evidence) if applies)
+    return outcome, f"{exited}{why}"
+
+
+def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
+    """Yield whether a rule applies, its outcome and its reason, the strongest rule first."""
+    rule, unfinished, finished = evidence.on_exit_0, evidence.unfinished_line, evidence.finished_line
+    yield rule == "finish", Outcome.FINISHED, ', and on_exit_0 = "finish"'
+    yield rule == "continue", Outcome.EXITED, ', and on_exit_0 = "continue"'
+    yield bool(unfinished), Outcome.EXITED, f" after the line: {unfinished[:200]}"
+    yield evidence.was_signalled, Outcome.EXITED, " after a signal to its ranks"
+    yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
+    yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
+    yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
+    yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
+    yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
+    yield True, Outcome.FINISHED, "; nobody asked for it, and no further step is known"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
@@ -239,49 +284,8 @@ def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:
     return Outcome.CRASHED, f"the body exited with {evidence.code}"
 
 
-def is_burning(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
-    """Return whether the attempt was short, made no new checkpoint, and ended without a request."""
-    return attempt.outcome in BURNING and attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
-
-
-def needs_diagnosis(outcome: Outcome, *, is_short: bool) -> bool:
+def needs_diagnosis(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
     """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
     failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
-    return outcome in failed or (is_short and outcome in BURNING)
-
-
-NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
-"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
-
-
-def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
-    """Return `ended` with its action, from its cause and the attempts before it. `attempts` ends with `ended`."""
-    if ended.action is not Action.CONTINUE:
-        return ended
-    if loop := find_crash_loop(attempts, rules) or find_fault_loop(attempts, rules):
-        return replace(ended, action=Action.HOLD_QUEUED, why=f"{ended.why}; {loop}")
-    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
-        return replace(ended, action=Action.EXCLUDE_NODES)
-    return ended
-
-
-def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a repeated fault; empty if it may go on.
-
-    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
-    """
-    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.fault_attempts :]
-    is_same = len({attempt.cause for attempt in last}) == 1 and ACTION_BY_CAUSE.get(last[-1].kind) is Action.HOLD_QUEUED
-    if len(last) < rules.fault_attempts or not is_same or any(attempt.new_checkpoint for attempt in last):
-        return ""
-    count = f"{len(last)} attempts in a row" if len(last) > 1 else "an attempt"
-    return f"a {last[-1].kind.value} fault ended {count} without a new checkpoint: {last[-1].cause}"
-
-
-def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
-    last = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED][-rules.short_attempts :]
-    if len(last) < rules.short_attempts or not all(is_burning(attempt, rules) for attempt in last):
-        return ""
-    text = ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in last)
-    return f"{len(last)} attempts in a row under {rules.short_attempt_minutes:g} min without a new checkpoint: {text}"
+    is_short = attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
+    return attempt.outcome in failed or (is_short and attempt.outcome in {Outcome.EXITED, Outcome.DEADLINE})

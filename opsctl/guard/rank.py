@@ -29,6 +29,7 @@ from typing import NoReturn
 from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for so long hangs in the kernel
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -60,7 +61,7 @@ def run(logs: str, command: list[str]) -> int:
     os.close(output_end)
     os.close(status_end)
     if child := read_number(status_pipe):
-        pass_signals_on(child)
+        pass_signals_on(child, logs)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{node}:{rank}]: "), Stdout())
@@ -68,6 +69,8 @@ def run(logs: str, command: list[str]) -> int:
     if not end_all_below():
         warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
+    # A late signal must not end this process while Python exits, which restores the default handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     return end_as(status)
 
 
@@ -169,8 +172,10 @@ def process_control(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def pass_signals_on(child: int) -> None:
+def pass_signals_on(child: int, logs: str) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
+        if number in STOP_SIGNALS:
+            note_once(f"{logs}/signalled", number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
@@ -207,11 +212,15 @@ def find_children() -> list[int]:
 def note_first_exit(logs: str, status: int) -> None:
     """Write the exit code of the rank that fails first to `first-exit`: srun ends the others and returns 143."""
     code = os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return
-    with contextlib.suppress(OSError):  # FileExistsError: another rank failed first
-        handle = os.open(f"{logs}/first-exit", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.write(handle, f"{code if code > 0 else 128 - code}\n".encode())
+    if code:
+        note_once(f"{logs}/first-exit", code if code > 0 else 128 - code)
+
+
+def note_once(path: str, number: int) -> None:
+    """Write a number to a file, unless another rank was faster."""
+    with contextlib.suppress(OSError):  # FileExistsError
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.write(handle, f"{number}\n".encode())
         os.close(handle)
 
 
@@ -225,6 +234,7 @@ def end_as(status: int) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core file of COMMAND is the useful one
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     return 128 + number
 

@@ -69,7 +69,16 @@ def _find_python(run: RunDir) -> str:
     return next((word for word in command if Path(word).name.startswith("python")), "python3")
 
 
-GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false", "-c", "core.fsmonitor=false")
+GIT = (
+    "git",
+    "--no-optional-locks",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "diff.autoRefreshIndex=false",
+    "-c",
+    "core.fsmonitor=false",
+)
 """Reads without writing: a git killed while it refreshes the index would leave the checkout locked."""
 
 

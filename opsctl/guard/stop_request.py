@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -38,21 +40,38 @@ class StopRequest:
 
     reason: StopKind
     why: str
+    at: datetime | None = None
+    """When the request was made; None if unknown, as without a guard."""
+    signal: str = ""
+    """The signal that the ranks get, such as TERM; empty: none."""
+    signal_at: datetime | None = None
+    kill_at: datetime | None = None
+    """When the ranks are ended."""
 
 
 def read_stop_request(attempt: Attempt) -> StopRequest | None:
     """Return the stop request, or None if the file is missing or invalid."""
     try:
-        fields = json.loads(attempt.stop_request.read_text())
-        return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        fields = read_json(attempt.stop_request, MAX_RECORD_BYTES)
+        times = {key: _read_time(fields.get(key)) for key in ("at", "signal_at", "kill_at")}
+        signal = str(fields.get("signal", ""))
+        return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]), signal=signal, **times)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def request_stop(run: RunDir, attempt: Attempt, reason: StopKind, why: str) -> bool:
-    """Ask the trainer to save and stop. Return whether the request is new; a lower kind changes nothing."""
+def _read_time(text: object) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) else None
+
+
+def request_stop(run: RunDir, attempt: Attempt, reason: StopKind, why: str, **plan: str | datetime | None) -> bool:
+    """Ask the trainer to save and stop. Return whether the request is new; a lower kind changes nothing.
+
+    `plan` holds further fields of the request: when it was made, and which steps follow.
+    """
     current = read_stop_request(attempt)
     if current is not None and not reason.is_above(current.reason):
         return False
-    run.write(attempt.stop_request, json.dumps({"reason": reason.value, "why": why}) + "\n")
+    fields = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in plan.items() if value}
+    run.write(attempt.stop_request, json.dumps({"reason": reason.value, "why": why, **fields}) + "\n")
     return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.ports import Clock
+from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +32,6 @@ class Stragglers:
     def code(self) -> int | None:
         """The exit code of the rank that failed first; None if no rank has failed."""
         try:
-            return int(self.first_exit.read_text())
+            return int(read_text(self.first_exit, MAX_NUMBER_BYTES))
         except (OSError, ValueError):
             return None

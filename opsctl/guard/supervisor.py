@@ -14,16 +14,18 @@ from dataclasses import dataclass, field, replace
 
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record, reproduction
-from opsctl.guard.body import start_body
+from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
+from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
 from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
+from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.node_check import check_nodes
 from opsctl.guard.outcome import Action, FinishedAttempt
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
-from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
+from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
 from opsctl.nodesets import fold
@@ -64,8 +66,11 @@ class Supervisor:
     attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
-    has_begun: bool = False
-    """Whether the body has been started."""
+    escalation: Escalation = field(init=False)
+    hooks: TrainHooks = field(init=False)
+    checkpoint_hook: CheckpointHook = field(init=False)
+    body: Body | None = None
+    """The body, once it has been started."""
     is_over: bool = False
     _errors: dict[str, str] = field(default_factory=dict)
     """By step, the error of its last run. A step that succeeded has no entry."""
@@ -83,11 +88,19 @@ class Supervisor:
             scheduler=self.chain.scheduler,
             clock=self.clock,
         )
+        self.escalation = Escalation(self.clock)
+        self.hooks = TrainHooks(run=self.run, journal=self.chain.journal, runner=self.runner)
+        self.checkpoint_hook = CheckpointHook(self.hooks, self.attempt.name, self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
             clock=self.clock,
         )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the body has been started."""
+        return self.body is not None
 
     @property
     def run(self) -> RunDir:
@@ -138,6 +151,7 @@ class Supervisor:
 
     def _record_start(self) -> None:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
+        self.checkpoint_hook.newest = start.checkpoint
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
         log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
@@ -187,8 +201,7 @@ class Supervisor:
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
-        body = start_body(["bash", str(self.run.body)], env)
-        self.has_begun = True
+        self.body = body = start_body(["bash", str(self.run.body)], env)
         log.info("the body runs")
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._dump, daemon=True).start()
@@ -204,6 +217,9 @@ class Supervisor:
         if self._kill_at_s is not None:
             # The shell ends before the ranks, which may still be saving.
             self._watch(signals, lambda: count_descendants() > 0)
+        if self._kill_at_s is None:
+            with self.tolerated("running the hook of the last checkpoint"):
+                self.checkpoint_hook.finish()
         self.is_over = True
         self._end_all_below()
         if self._has_unfinalized and self._kill_at_s is None:
@@ -220,9 +236,15 @@ class Supervisor:
             if self.stragglers.are_late():
                 log.warning("the body still runs %g s after a rank failed: ending it", self.rules.exit_grace_seconds)
                 return
+            if self._is_kill_due():
+                return
             signals.wait(self.rules.poll_seconds)
             with self.tolerated("reading the switches"):
                 self._check_switches()
+            with self.tolerated("sending the stop signal"):
+                self._escalate()
+            with self.tolerated("looking for a checkpoint"):
+                self.checkpoint_hook.look()
             with self.tolerated("asking for the job's end"):
                 was_due = self.deadline.refresh()
                 if was_due and self._has_unfinalized:
@@ -253,8 +275,46 @@ class Supervisor:
     # --- reasons to stop
 
     def ask_to_stop(self, reason: StopKind, why: str) -> None:
-        if request_stop(self.run, self.attempt, reason, why):
-            log.info("stop requested (%s): %s", reason.value, why)
+        now = self.clock.now()
+        plan = plan_stop(
+            reason, now, self.rules, reads_request=reads_stop_request(self.run), deadline=self.deadline.end
+        )
+        signal_name = plan.signal if plan.signal_at else ""
+        times = {"at": now, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
+        if not request_stop(self.run, self.attempt, reason, why, signal=signal_name, **times):
+            return
+        self.escalation.begin(plan, now)
+        log.info("stop requested (%s): %s", reason.value, why)
+        self._note_stop_step("requested", f"{reason.value}: {why}")
+
+    def _escalate(self) -> None:
+        """Send the stop signal if it is due and the trainer does not react to the stop request."""
+        if not self.escalation.is_signal_due() or self._is_reacting():
+            return
+        self.escalation.has_signalled = True
+        name = self.escalation.plan.signal
+        log.warning("no reaction to the stop request: sending SIG%s to the ranks", name)
+        self._note_stop_step(f"SIG{name}", "no reaction to the stop request")
+        self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], name)
+        if self.body:  # ranks that the body starts without srun
+            signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
+
+    def _is_kill_due(self) -> bool:
+        """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
+        if not self.escalation.is_kill_due() or self._is_reacting():
+            return False
+        log.warning("no reaction to the stop request: ending the ranks")
+        with self.tolerated("ending the ranks"):
+            self._note_stop_step("killed", "no reaction to the stop request and the signal")
+            self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+        return True
+
+    def _is_reacting(self) -> bool:
+        return is_reacting(self.run, self.attempt, self.clock.now())
+
+    def _note_stop_step(self, step: str, why: str) -> None:
+        with self.tolerated("recording a stop step"):
+            self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
 
     def on_signal(self, number: signal.Signals) -> None:
         log.info("received %s", number.name)
@@ -290,7 +350,9 @@ class Supervisor:
         job: Job | None = None
         with self.tolerated("asking why Slurm ends the job"):
             job = self._lost_node()
+        finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
-            finalize(self.chain, self.rules, self.attempt, job=job, care=self.care)
+            finalized.append(finalize(self.chain, self.rules, self.attempt, job=job, care=self.care))
         with self.tolerated("sending alerts"):
             self.notify()
+        self.hooks.after_attempts(finalized)

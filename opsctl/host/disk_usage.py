@@ -16,10 +16,12 @@ from opsctl.errors import OpsctlError
 from opsctl.host.system import spawn
 from opsctl.ports import Runner, TimedOut
 from opsctl.settings.watch import Filesystem
+from opsctl.trainer.contract import read_bounded
 from opsctl.units import parse_size
 
 TIMEOUT_S = 20.0
 """For df and for quota commands."""
+MAX_USAGE_BYTES = 256 << 20
 MAX_DU_TIME = timedelta(hours=24)
 """A measurement that takes longer counts as dead."""
 _DU = """set -u
@@ -175,7 +177,7 @@ def _parse_du(path: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return bytes and inodes of a directory and of its subdirectories, by path."""
     counts: dict[str, dict[str, int]] = {"B": {}, "I": {}}
     with contextlib.suppress(OSError):
-        for line in path.read_text(errors="surrogateescape").splitlines():
+        for line in read_bounded(path, MAX_USAGE_BYTES).decode(errors="surrogateescape").splitlines():
             kind, _, rest = line.partition(" ")
             count, _, place = rest.partition("\t")
             if kind in counts and re.fullmatch(r"\d{1,20}", count, re.ASCII):

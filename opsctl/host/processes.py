@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,3 +157,24 @@ def end_descendants(*, grace: float) -> int:
             process.kill()
     psutil.wait_procs(stubborn, timeout=5)
     return len(descendants)
+
+
+def signal_below(pid: int, number: int, *, spared: Collection[str] = ()) -> int:
+    """Send a signal to the descendants of a process; return their number.
+
+    The children of the process themselves, and programs with a `spared` name with all below, get no signal.
+    """
+    count = 0
+    with contextlib.suppress(psutil.Error):
+        waiting: list[psutil.Process] = []
+        for child in psutil.Process(pid).children():
+            waiting += child.children()
+        while waiting:
+            process = waiting.pop()
+            with contextlib.suppress(psutil.Error):
+                if process.name() in spared:
+                    continue
+                waiting += process.children()
+                process.send_signal(number)
+                count += 1
+    return count

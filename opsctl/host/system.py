@@ -86,7 +86,7 @@ class SystemRunner:
 
 def _log_completed(completed: Completed, seconds: float) -> None:
     """Log a program with its exit code and duration; of a failed program also the last line of its errors."""
-    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS]
+    command = shlex.join(completed.argv)[:MAX_LOGGED_CHARS].encode(errors="backslashreplace").decode()
     error = completed.err.rstrip().rpartition("\n")[2] if completed.code else ""
     log.debug("%s: exit %d in %.3f s%s", command, completed.code, seconds, f": {error}" if error else "")
 
@@ -282,7 +282,8 @@ def _missing(program: str, error: OSError) -> MissingProgram:
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a program that outlives opsctl, in a separate session, with its output appended to `log`."""
     try:
-        with log.open("ab") as out:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(log, flags, 0o644), "ab") as out:
             return subprocess.Popen(
                 list(argv),
                 stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from pathlib import Path
 from opsctl.errors import RunDirError, cannot_read, cannot_write
 from opsctl.ports import Runner
 from opsctl.settings.loader import TrainSettings
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 
@@ -47,7 +48,7 @@ def read_files(run: RunDir) -> Files | None:
     texts = {}
     for name in ("train.toml", "trainer.json", "body.sh"):
         try:
-            texts[name] = (run.path / name).read_text(encoding="utf-8")
+            texts[name] = read_text(run.path / name, MAX_SETTINGS_BYTES)
         except FileNotFoundError:
             texts[name] = ""
         except OSError as error:

@@ -133,7 +133,9 @@ def new_nonce() -> str:
 
 
 def check_owner(run: RunDir) -> None:
-    """Raises RunDirError if another user owns the run directory."""
+    """Raises RunDirError if another user owns the run directory, or if the path is a link."""
+    if run.path.is_symlink():
+        raise RunDirError(f"{run.path}: a symbolic link", hint="choose another name, or remove the link")
     if run.path.exists() and not run.is_ours:
         raise RunDirError(
             f"{run.path}: belongs to {user_name(run.path.stat().st_uid)}; only the owner can launch this train",

@@ -10,11 +10,15 @@ from itertools import chain
 from ClusterShell.NodeSet import NodeSet
 
 from opsctl.errors import InputError
+from opsctl.host.system import user_name
 from opsctl.model import Job
 from opsctl.nodesets import nodeset, union
 from opsctl.ports import Scheduler
 from opsctl.state.journal import Event, EventKind, Journal, TrainHistory, replay
 from opsctl.state.run_dir import RunDir
+
+UNNAMED = "nobody"
+"""Slurm's word for a user whose name is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,8 @@ class TrainSnapshot:
     """Rows of the later array, where one submission arrived twice."""
     strangers: tuple[Job, ...]
     """Rows with the id of an array of the train but another comment: a killed controller reuses ids."""
+    copied: tuple[Job, ...] = ()
+    """Rows of other users that carry the train's comment."""
 
     @property
     def waiting(self) -> list[Job]:
@@ -45,20 +51,38 @@ class TrainSnapshot:
 
 
 def take_snapshot(run: RunDir, journal: Journal, jobs: Sequence[Job]) -> TrainSnapshot:
-    """Find the rows of the train by the nonce in their comment, never by id or name alone."""
+    """Find the rows of the train by the nonce in their comment and by their user, never by id or name alone.
+
+    Comments are public: another user's job may carry a copy. Such a row is a stranger's.
+    """
     history = replay(journal.events())
     known = {f"opsctl:{run.name}:{array.nonce}" for array in history.arrays.values()}
     pending = {f"opsctl:{run.name}:{nonce}" for nonce in history.pending}
-    own = [job for job in jobs if job.comment in known | pending]
-    strangers = [job for job in jobs if job.array in history.arrays and job.comment not in known | pending]
+    ours = _users(run) if jobs else set()
+    carriers = [job for job in jobs if job.comment in known | pending]
+    own = [job for job in carriers if job.user in ours or _is_unnamed(job, history)]
+    copied = [job for job in carriers if job not in own]
+    reused = [job for job in jobs if job.array in history.arrays and job.comment not in known | pending]
     arrays = _array_by_comment(history, own)
     return TrainSnapshot(
         history=history,
         jobs=tuple(sorted(own, key=lambda job: (int(job.array), job.tasks))),
         adopted=tuple(job for job in own if job.comment in pending and job.array == arrays[job.comment]),
         duplicates=tuple(job for job in own if job.array != arrays[job.comment] and not job.state.is_final),
-        strangers=tuple(strangers),
+        strangers=tuple(reused),
+        copied=tuple(copied),
     )
+
+
+def _users(run: RunDir) -> set[str]:
+    """Return the names that Slurm may show for the owner of the train. Raises OSError."""
+    uid = run.path.stat().st_uid
+    return {user_name(uid), str(uid)}
+
+
+def _is_unnamed(job: Job, history: TrainHistory) -> bool:
+    """Whether Slurm could not look up the user of a journalled array, as while a directory service is away."""
+    return job.array in history.arrays and (job.user in {"", UNNAMED} or job.user.isdecimal())
 
 
 def _array_by_comment(history: TrainHistory, own: Sequence[Job]) -> dict[str, str]:

@@ -18,9 +18,9 @@ from opsctl.model import Job, Level
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.ports import Clock, Scheduler
 from opsctl.report.train_report import report_train
+from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
-from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
 
 
@@ -52,7 +52,7 @@ def gather(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[Met
         labels = {"train": run.name}
         try:
             train_samples = list(_train(run, services.journal(run), jobs, now))
-        except (OpsctlError, OSError):
+        except Exception:  # noqa: BLE001 (one train of another user must not hide all others)
             samples.append(MetricSample("opsctl_train_up", 0.0, labels))
         else:
             samples += [MetricSample("opsctl_train_up", 1.0, labels), *train_samples]
@@ -63,7 +63,7 @@ def effective(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[
     """Return where the time of `trains`, or of all trains, went. The log of a run of months takes seconds to read."""
     samples = []
     for run in trains or all_trains(services.root):
-        with contextlib.suppress(OpsctlError, OSError):
+        with contextlib.suppress(Exception):  # as above
             report = report_train(run, services.journal(run).events(), services.clock.now())
             for queue, share in (("with", report.ettr), ("without", report.ettr_without_queue)):
                 if share is not None:
@@ -85,7 +85,7 @@ def _jobs(services: MetricsServices) -> list[Job] | None:
 
 
 def _site(services: MetricsServices) -> Iterator[MetricSample]:
-    if ticked := CronDir(SiteDir.of(services.root)).last_tick():
+    if ticked := CronDir(services.alerting.site).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
         levels = Counter(entry.level for entry in services.alerting.ledger.read().entries.values())
@@ -125,9 +125,9 @@ def _queue(status: TrainStatus) -> Iterator[MetricSample]:
 
 def _files(run: RunDir) -> Iterator[MetricSample]:
     labels = {"train": run.name}
-    if run.main_log.exists():
-        yield MetricSample("opsctl_train_log_timestamp_seconds", run.main_log.stat().st_mtime, labels)
-    if saves := find_saves(run.checkpoints, embedded=run.trainer_config.exists()):
+    if is_regular(run.main_log):
+        yield MetricSample("opsctl_train_log_timestamp_seconds", run.main_log.lstat().st_mtime, labels)
+    if saves := find_saves(run.checkpoints, embedded=is_regular(run.trainer_config)):
         yield MetricSample("opsctl_train_checkpoint_timestamp_seconds", saves[-1].at.timestamp(), labels)
 
 

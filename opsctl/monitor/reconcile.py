@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
+from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
-from opsctl.ports import Scheduler
+from opsctl.ports import Runner, Scheduler
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state import switches
+from opsctl.state.files import is_regular
 from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
+from opsctl.state.requests import BadRequest, Request, read_requests, set_aside
 from opsctl.state.run_dir import RunDir, all_trains, may_act
-from opsctl.state.switches import Request, Switch
+from opsctl.state.switches import Switch
+
+MAX_REASON_CHARS = 300
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +49,11 @@ def reconcile_root(
 
 
 def reconcile_all(
-    chains: Sequence[TrainArrays], scheduler: Scheduler, jobs: Sequence[Job], care: NodeCare | None = None
+    chains: Sequence[TrainArrays],
+    scheduler: Scheduler,
+    jobs: Sequence[Job],
+    care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[ReconciledTrain]:
     """Reconcile `chains` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
@@ -53,7 +63,7 @@ def reconcile_all(
     for arrays in chains:
         vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
     past = load_past_jobs(scheduler, list(vanished))
-    reconciled = [_reconcile_one(arrays, jobs, past, care) for arrays in chains]
+    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
@@ -65,10 +75,11 @@ def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
 
 
 def _reconcile_one(
-    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None
+    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None, runner: Runner | None
 ) -> ReconciledTrain:
     try:
-        return ReconciledTrain(train=chain.run.name, done=tuple(reconcile(chain, jobs, past, care=care)))
+        done = reconcile(chain, jobs, past, care=care, runner=runner)
+        return ReconciledTrain(train=chain.run.name, done=tuple(done))
     except (OpsctlError, OSError) as error:
         log.warning("%s is not reconciled: %s", chain.run.name, error)
         return ReconciledTrain(train=chain.run.name, error=str(error))
@@ -80,19 +91,33 @@ def reconcile(
     past: Sequence[Job] | None = None,
     *,
     care: NodeCare | None = None,
+    runner: Runner | None = None,
 ) -> list[str]:
-    """Finalize, journal switches, carry out requests and readmit nodes; return one sentence per action.
+    """Journal and apply switches, finalize, carry out requests, readmit nodes; return one sentence per action.
 
-    Only for the train's owner. Without `care`, no node is excluded or drained.
+    Only for the train's owner. Without `care`, no node is excluded or drained; without `runner`, no hook is run.
     """
     done = switches.journal_switches(chain.run, chain.journal)
     fields = read_toml(chain.run.config)
-    rules = parse(GuardSettings, fields.get("guard", {}), str(chain.run.config))
-    for ended in finalize_ended(chain, rules, chain.check(jobs), past=past, care=care):
+    rules = read_rules(chain.run)
+    done += apply_switches(chain, rules, jobs)
+    finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
+    for ended in finalized:
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
-    for request in switches.list_requests(chain.run):
+    requests, bad = read_requests(chain.run)
+    if bad:
+        done.append(refuse(chain, bad))
+    for request in requests:
         done += carry_out(chain, request, nodes=_nodes(fields))
-    return done + readmit_nodes(chain, fields)
+    done += readmit_nodes(chain, fields)
+    if runner:
+        TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
+    return done
+
+
+def read_rules(run: RunDir) -> GuardSettings:
+    """Return the [guard] table of train.toml. Raises ConfigError."""
+    return parse(GuardSettings, read_toml(run.config).get("guard", {}), str(run.config))
 
 
 def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
@@ -116,6 +141,14 @@ def _nodes(fields: dict[str, object]) -> int:
     return nodes
 
 
+def refuse(chain: TrainArrays, bad: Sequence[BadRequest]) -> str:
+    """Set entries aside that are no requests, and journal them in one event; return the event as a sentence."""
+    with lease(chain.run.path, chain.journal.clock):
+        line = set_aside(chain.run, bad)
+        chain.journal.append(EventKind.REQUEST_REFUSED, verb="", by=bad[0].by, why=line)
+    return line
+
+
 def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     """Carry out or refuse a team member's request, then remove the request file.
 
@@ -123,7 +156,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     Unreachable and leaves the request in place.
     """
     with lease(chain.run.path, chain.journal.clock):
-        if not request.path.exists():
+        if not is_regular(request.path):
             return []
         try:
             done = _release(chain, request, nodes)
@@ -131,8 +164,9 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
         except Unreachable:
             raise
         except (InputError, SchedulerError) as error:
-            done = f"{request.verb.value} requested by {request.by} refused: {error.message}"
-            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=error.message)
+            why = shorten(error.message)
+            done = f"{request.verb.value} requested by {request.by} refused: {why}"
+            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=why)
         request.path.unlink(missing_ok=True)
     log.info("%s: %s", chain.run.name, done)
     return [done]
@@ -148,5 +182,10 @@ def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
         chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
         switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
-    excluded = f" without {request.exclude}" if request.exclude else ""
+    excluded = f" without {shorten(request.exclude)}" if request.exclude else ""
     return f"released {', '.join(arrays) or 'nothing'}{excluded}, as requested by {request.by}"
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text that another user may have made long."""
+    return text if len(text) <= MAX_REASON_CHARS else text[: MAX_REASON_CHARS - 1] + "…"

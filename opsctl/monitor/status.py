@@ -11,6 +11,8 @@ from pathlib import Path
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.errors import OpsctlError
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.escalation import describe_stop
+from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
 from opsctl.model import Job, JobState
@@ -83,6 +85,8 @@ class TrainStatus:
     begun: StartedAttempt | None
     progress: Progress | None
     last_attempt: LastAttempt | None
+    stop: str
+    """What was done to stop the running attempt and what comes next; empty without a stop request."""
     switches: tuple[Armed, ...]
     requests: tuple[Request, ...]
     alerts: tuple[OpenAlert, ...]
@@ -121,10 +125,30 @@ def read_status(
         begun=begun,
         progress=progress,
         last_attempt=last,
+        stop=_stop(run, snapshot, begun, now) if jobs is not None else "",
         switches=tuple(find_armed(run)),
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
         notes=() if jobs is None else (*_notes(run, snapshot), *_shortage(run, snapshot, progress)),
+    )
+
+
+def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:
+    """Return the status of a train whose files cannot be read."""
+    return TrainStatus(
+        train=run.name,
+        state="unknown",
+        slurm=away,
+        running=None,
+        waiting=None,
+        begun=None,
+        progress=None,
+        last_attempt=None,
+        stop="",
+        switches=(),
+        requests=(),
+        alerts=(),
+        notes=(f"cannot be read: {why}",),
     )
 
 
@@ -167,6 +191,14 @@ def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:
     return StartedAttempt(attempt=attempt, nodes=start.nodes if start else "", at=snapshot.history.started[attempt])
 
 
+def _stop(run: RunDir, snapshot: TrainSnapshot, begun: StartedAttempt | None, now: datetime) -> str:
+    """Return what was done to stop the running attempt; empty without a stop request."""
+    if not snapshot.active or begun is None:
+        return ""
+    request = read_stop_request(run.attempt(begun.attempt))
+    return describe_stop(request, now) if request else ""
+
+
 def _progress_from_files(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
     start = read_start(run.attempt(begun.attempt)) if begun else None
     return read_progress(run, attempt=begun.attempt if begun else "", begin=start.main_log if start else 0)
@@ -202,6 +234,10 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     notes = [
         f"array {job.array} is not this train's any more: Slurm has used the id again for {job.name!r} of {job.user}"
         for job in snapshot.strangers
+    ]
+    notes += [
+        f"job {job.full_id} of {user} carries a copy of this train's comment and is ignored"
+        for user, job in {job.user: job for job in snapshot.copied}.items()
     ]
     if snapshot.history.pending and not snapshot.adopted:
         notes.append("a submission was cut off and is not in the queue: `opsctl launch` again finalizes it")

@@ -99,6 +99,8 @@ class Watch:
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        if problem := self.services.alerting.site_problem:
+            self._problems.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
         runs = [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
         jobs, slurm_findings = self._read_queue() if runs else ([], [])
         self._slurm_answers = jobs is not None
@@ -160,7 +162,10 @@ class Watch:
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
         chains = [self.services.chain(run) for run in runs if may_act(run)]
-        work = partial(reconciling.reconcile_all, chains, self.services.scheduler, jobs, self.services.node_care)
+        services = self.services
+        work = partial(
+            reconciling.reconcile_all, chains, services.scheduler, jobs, services.node_care, services.engine_runner
+        )
         result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
         if isinstance(result, Failed):
             self._problems.append(f"reconciling the trains: {result.why}")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from opsctl.ports import Clock
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
 
@@ -60,7 +61,7 @@ class Exclusions:
 
     def _read(self) -> list[Exclusion]:
         try:
-            return [Exclusion(**fields) for fields in json.loads(self._path.read_text())]
+            return [Exclusion(**fields) for fields in read_json(self._path, MAX_RECORD_BYTES)]
         except (OSError, ValueError, TypeError):
             return []
 

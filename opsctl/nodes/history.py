@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
 from opsctl.ports import Clock
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
 
@@ -114,7 +115,7 @@ class NodeHistory:
     def read(self, node: str) -> NodeRecord:
         """Return a node's record, an empty record if none can be read."""
         try:
-            return _parse_record(json.loads(self._file("node", node).read_text()))
+            return _parse_record(read_json(self._file("node", node), MAX_RECORD_BYTES))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return NodeRecord(node=node)
 
@@ -128,7 +129,7 @@ class NodeHistory:
         incidents_by_uuid: dict[str, tuple[Incident, ...]] = {}
         for path in (self.site.nodes / "card").glob("*.json"):
             try:
-                fields = json.loads(path.read_text())
+                fields = read_json(path, MAX_RECORD_BYTES)
                 incidents_by_uuid[fields["uuid"]] = tuple(Incident(**incident) for incident in fields["incidents"])
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
                 continue
@@ -346,14 +347,14 @@ def find_flaky_gpus(
 
 def _read(path: Path) -> NodeRecord | None:
     try:
-        return _parse_record(json.loads(path.read_text()))
+        return _parse_record(read_json(path, MAX_RECORD_BYTES))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _read_incidents(path: Path) -> list[Incident]:
     try:
-        return [Incident(**fields) for fields in json.loads(path.read_text())["incidents"]]
+        return [Incident(**fields) for fields in read_json(path, MAX_RECORD_BYTES)["incidents"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 

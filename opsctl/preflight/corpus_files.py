@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import os
 import struct
 from pathlib import Path
 
 from opsctl.preflight.facts import CorpusFacts
+from opsctl.state.files import MAX_RECORD_BYTES, MAX_STATE_BYTES, open_regular, parse_json, read_bounded
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<QBQQ")
@@ -32,7 +33,7 @@ def read(prefix: Path, name: str) -> CorpusFacts:
 def _tokens(data: Path, index: Path) -> tuple[int, int]:
     """Return the number of tokens, and bytes per token. Raises ValueError for invalid files."""
     size, index_size = data.stat().st_size, index.stat().st_size
-    with index.open("rb") as file:
+    with os.fdopen(open_regular(index, follow=True), "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ValueError(f"{index.name} is not an index in Megatron's format")
         version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
@@ -56,7 +57,7 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
 def _read_description(path: Path) -> tuple[int | None, str]:
     """Return vocabulary size and tokenizer from the file that trainer.prepare wrote."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = parse_json(read_bounded(path, MAX_RECORD_BYTES, follow=True))
         vocabulary, tokenizer = fields.get("vocabulary"), fields.get("tokenizer", "")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None, ""
@@ -67,7 +68,7 @@ def tokenizer_size(path: Path) -> int | None:
     """Return the size of a tokenizer (highest id plus one) from `tokenizer.json` or its directory; None if invalid."""
     try:
         file = path / "tokenizer.json" if path.is_dir() else path
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        fields = parse_json(read_bounded(file, MAX_STATE_BYTES, follow=True))
         vocabulary = fields["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
         return 1 + int(max([*ids, *(token["id"] for token in fields.get("added_tokens", ()))]))

@@ -75,6 +75,8 @@ class MisplacedPath:
     path: str
     here: str = ""
     """The directory of the launch, if the file exists there."""
+    is_needed: bool = False
+    """Whether the command cannot start without the file, and nothing in [setup] can make it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

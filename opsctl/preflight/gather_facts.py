@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -20,6 +18,7 @@ from opsctl.nodesets import nodeset
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
+from opsctl.preflight.command_files import exists, find_misplaced_paths
 from opsctl.preflight.command_flags import words
 from opsctl.preflight.facts import (
     ArmedSwitch,
@@ -27,7 +26,6 @@ from opsctl.preflight.facts import (
     CorpusFacts,
     Facts,
     FreeSpace,
-    MisplacedPath,
     ObservedNode,
     SavedCheckpoint,
 )
@@ -35,6 +33,7 @@ from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.settings.watch import Filesystem
+from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 from opsctl.telemetry.progress.eta import median_step_s
@@ -42,10 +41,6 @@ from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.trainer import manifest
 
 MAX_SCRIPT_BYTES = 1 << 20
-SCRIPTS = (".py", ".sh", ".bash")
-CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}
-"""Programs that run a command in a container, where paths differ."""
-_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +115,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
             path: corpus_files.tokenizer_size(_trainer_path(request, place, path)) for path in request.recipe.tokenizers
         },
         files=_find_files(request, place),
-        misplaced_paths=tuple(_find_misplaced_paths(request, place)),
+        misplaced_paths=tuple(find_misplaced_paths(request.train, place.run.path, place.base, request.spec.extra)),
         scripts=_read_scripts(request, place),
         deepspeed=_read_deepspeed_settings(request, place),
         observed_nodes=observed_nodes,
@@ -151,7 +146,7 @@ def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, .
 def _measure_free_space(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
     text = next(iter(request.recipe.flags.get("save", ())), "{{")
     target = place.run.checkpoints if "{{" in text or "$" in text else _trainer_path(request, place, text)
-    existing = next((path for path in (target, *target.parents) if _exists(path)), Path("/"))
+    existing = next((path for path in (target, *target.parents) if exists(path)), Path("/"))
     filesystem = _choose_filesystem(existing, place.filesystems)
     try:
         if filesystem.by == "du" and not any(place.measured.glob("du-*")):
@@ -193,46 +188,18 @@ def _is_same_device(path: Path, other: Path) -> bool:
         return False
 
 
-def _exists(path: Path) -> bool | None:
-    """Return whether `path` exists; None if permissions or an invalid name hide the answer."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return None
-    return True
-
-
 def _read_corpora(request: LaunchRequest, place: LaunchPlace) -> Iterable[CorpusFacts]:
     for prefix in request.recipe.corpora:
         path = place.base / prefix if request.recipe.is_embedded else _trainer_path(request, place, prefix)
-        if request.recipe.is_embedded or not _exists(path):  # some trainers read a directory
+        if request.recipe.is_embedded or not exists(path):  # some trainers read a directory
             yield corpus_files.read(path, prefix)
 
 
 def _find_files(request: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
     named = [*request.recipe.tokenizers, *request.recipe.flags.get("kill-switch-path", ())[:1]]
     named += filter(None, [request.train.setup.directory])
-    existence = {path: _exists(_trainer_path(request, place, path)) for path in named}
+    existence = {path: exists(_trainer_path(request, place, path)) for path in named}
     return {path: exists for path, exists in existence.items() if exists is not None}
-
-
-def _find_misplaced_paths(request: LaunchRequest, place: LaunchPlace) -> Iterator[MisplacedPath]:
-    """Yield files of the command that do not exist. Skips paths that a shell, placeholder or container changes."""
-    command = words(_PLACEHOLDER.sub("$", word) for word in request.train.command)
-    if any("cd " in line for line in request.train.setup.lines) or _runs_container(command, request.spec.extra):
-        return
-    for word in command:
-        path = word.partition("=")[2] if word.startswith("-") else word
-        if "$" in path or _exists(_trainer_path(request, place, path)) is not False:
-            continue
-        if path.endswith(SCRIPTS) or (Path(path).suffix and (place.base / path).is_file()):
-            yield MisplacedPath(path=path, here=str(place.base) if _exists(place.base / path) else "")
-
-
-def _runs_container(command: Sequence[str], extra: Sequence[str]) -> bool:
-    return any(Path(word).name in CONTAINERS for word in command) or any("--container" in option for option in extra)
 
 
 def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
@@ -241,15 +208,14 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
         if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 path = _trainer_path(request, place, word)
-                if path.stat().st_size < MAX_SCRIPT_BYTES:
-                    scripts[word] = path.read_text(encoding="utf-8")
+                scripts[word] = read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode()
     return scripts
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
     for path in request.recipe.flags.get("deepspeed-config", ())[:1]:
         with contextlib.suppress(OSError, ValueError):
-            settings = json.loads(_trainer_path(request, place, path).read_text(encoding="utf-8"))
+            settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}
     return {}
 

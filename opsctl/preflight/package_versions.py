@@ -10,6 +10,7 @@ from importlib import metadata
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
 from opsctl.settings.loader import TrainSettings
+from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 
 NAMES = {
@@ -53,8 +54,8 @@ def _list_of_last_attempt(run: RunDir) -> dict[str, str]:
     newest = max((attempt for attempt in run.attempts() if attempt.repro.is_dir()), key=_read_mtime, default=None)
     if newest is None:
         return {}
-    with contextlib.suppress(OSError):
-        lines = (newest.repro / "packages.txt").read_text(encoding="utf-8").splitlines()
+    with contextlib.suppress(OSError, ValueError):
+        lines = read_text(newest.repro / "packages.txt", MAX_RECORD_BYTES).splitlines()
         rows = (line.partition("==") for line in lines)
         return {name.lower(): version for name, _, version in rows if version}
     return {}

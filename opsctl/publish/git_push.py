@@ -17,6 +17,8 @@ from opsctl.secret_formats import Secrets
 
 MAX_PUSHES = 3
 """Another push at the same time wins the race; the commit is then made again on top of that push."""
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+"""The user's own hooks are for checkouts, and must not run in every publication."""
 _FETCHED_REF = "refs/opsctl/there"
 
 
@@ -104,7 +106,7 @@ class Git:
         raise self._failed("push", completed)
 
     def _git(self, *words: str, stdin: str = "", ok: Iterable[int] = (0,)) -> Completed:
-        argv = ("git", f"--git-dir={self.home}", *words)
+        argv = ("git", *NO_HOOKS, f"--git-dir={self.home}", *words)
         try:
             completed = self.runner.run(argv, timeout=self.deadline.left(), stdin=stdin, env=self._env())
         except TimedOut as error:

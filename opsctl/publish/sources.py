@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.secret_formats import Secrets
+from opsctl.state.files import open_regular
 from opsctl.state.run_dir import RunDir
 
 GROWING = (".txt", ".log", ".out", ".err", ".jsonl")
@@ -82,7 +83,7 @@ class HoldsSecret(Exception):
 def read(source: PublishedFile, most: int, secrets: Secrets) -> tuple[bytes, int]:
     """Return the published part of a file, and the number of secrets struck out. Raises OSError, HoldsSecret."""
     begin = max(0, source.left_out - OVERLAP_BYTES) if source.left_out else 0
-    with source.path.open("rb") as file:
+    with os.fdopen(open_regular(source.path, follow=True), "rb") as file:
         file.seek(begin)
         data = file.read(source.size - begin)
     struck, count = secrets.strike(data)

@@ -13,7 +13,7 @@ from typing import Literal
 from opsctl.errors import OpsctlError, cannot_write
 from opsctl.ports import Clock
 from opsctl.publish.sources import HoldsSecret
-from opsctl.state.files import write_atomic
+from opsctl.state.files import MAX_STATE_BYTES, read_json, write_atomic
 
 SAVE_STATE_S = 5.0
 """How often the state is saved during a run. A killed run repeats at most this much work."""
@@ -90,7 +90,7 @@ class Stage:
     def open(self) -> None:
         """Load the saved state, if there is a valid one. After a change of rules or secrets, no copy is current."""
         try:
-            state = json.loads(self.state.read_text())
+            state = read_json(self.state, MAX_STATE_BYTES)
             copies = {name: CopyRecord(**record) for name, record in state["copies"].items()}
             rules, secrets, shipped = (str(state[key]) for key in ("rules", "secrets", "shipped"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

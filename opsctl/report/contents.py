@@ -75,6 +75,8 @@ class Report:
     periods: tuple[Period, ...]
     notes: tuple[str, ...] = ()
     """Limits of these figures that the reader must know."""
+    is_progress_known: bool = True
+    """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
     @property
     def ettr(self) -> float | None:
@@ -86,14 +88,14 @@ class Report:
 
     @property
     def first_time(self) -> float | None:
-        """First-time training as a share of `wall_s`; None for an empty window."""
-        return self.buckets[Bucket.EFFECTIVE] / self.wall_s if self.wall_s > 0 else None
+        """First-time training as a share of `wall_s`; None for an empty window, and without any known step."""
+        return self.buckets[Bucket.EFFECTIVE] / self.wall_s if self.wall_s > 0 and self.is_progress_known else None
 
     @property
     def ettr_without_queue(self) -> float | None:
         """The ETTR without the time in the queue."""
         rest_s = self.wall_s - self.buckets[Bucket.QUEUE]
-        is_known = self.is_timed and rest_s > 1e-9 * self.wall_s > 0
+        is_known = self.is_timed and self.is_progress_known and rest_s > 1e-9 * self.wall_s > 0
         return self.buckets[Bucket.EFFECTIVE] / rest_s if is_known else None
 
     @property
@@ -162,6 +164,7 @@ def add_up(
         tflops=median(summary.tflops.values) if summary.tflops.values else None,
         loss=summary.loss.points(),
         notes=tuple(notes),
+        is_progress_known=bool(step_seconds) or not any(named.span.is_unreadable for named in attempts),
         periods=total.periods(),
         attempts=tuple(_report_attempt(named, share) for named, share in shares if share.end > share.begin),
     )

@@ -39,6 +39,8 @@ def render_period(report: Report, at: datetime) -> str:
 
 def render_headline(report: Report) -> str:
     """Return one sentence: the effective share and the largest loss."""
+    if not report.is_progress_known:
+        return f"how much of {format_duration(report.wall_s)} was training is unknown: the log shows no step times"
     if report.first_time is None:
         return "no time has passed"
     if not report.is_timed:
@@ -86,8 +88,9 @@ def _progress(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def shares(report: Report) -> Iterator[tuple[Bucket, float, float]]:
-    """Yield bucket, seconds and share: training first, then the losses, the largest first."""
-    for bucket, spent_s in [(Bucket.EFFECTIVE, report.buckets[Bucket.EFFECTIVE]), *report.losses]:
+    """Yield bucket, seconds and share: training first, if it is known, then the losses, the largest first."""
+    training = [(Bucket.EFFECTIVE, report.buckets[Bucket.EFFECTIVE])] if report.is_progress_known else []
+    for bucket, spent_s in [*training, *report.losses]:
         yield bucket, spent_s, spent_s / report.wall_s if report.wall_s else 0.0
 
 
@@ -132,7 +135,7 @@ def _attempt_row(attempt: AttemptReport, report: Report) -> tuple[str, ...]:
         attempt.outcome or "still open",
         attempt.nodes,
         format_steps(attempt),
-        format_duration(attempt.buckets[Bucket.EFFECTIVE]),
+        format_duration(attempt.buckets[Bucket.EFFECTIVE]) if report.is_progress_known else "unknown",
         list_losses(attempt),
     )
 

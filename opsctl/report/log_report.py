@@ -33,7 +33,7 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since
 
     Raises InputError if there is nothing to report, RunDirError for a log without read permission.
     """
-    summary = read_summary(log)
+    summary = read_summary(log, follow=True)
     if not summary.lines:
         raise InputError(
             f"{log}: no iteration lines",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
@@ -22,6 +22,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd
 from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.units import format_duration
 
 MAX_RANK_LOGS = 4096
@@ -41,6 +42,8 @@ _LEFT = (
 _CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
 _SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
 """By the finalized outcome, or by Slurm's state without one. All other outcomes are SpanEnd.BROKE."""
+_NEVER_STARTED = frozenset({Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED})
+"""Outcomes of attempts that certainly did no step."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
 _QUEUE_CHANGES = frozenset({EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED})
 
@@ -64,10 +67,20 @@ def report_train(
     begin, end = min(begins), _find_end(attempts, events, now)
     window = checked_window(begin, end, since, now)
     log = _read_log(run, attempts)
-    named = [_name_attempt(run, attempts, number, log.parts[number], end) for number in range(len(attempts))]
+    is_unreadable = not _has_step_times(log.summary) and not run.trainer_config.exists()
+    named = [
+        _name_attempt(run, attempts, number, log.parts[number], end, is_unreadable=is_unreadable)
+        for number in range(len(attempts))
+    ]
     waits = find_waits(events, end=end)
     report = add_up(run.name, named, waits, log.summary, window, made=now, notes=log.notes)
     return replace(report, notes=(*report.notes, *_note_silence(report)))
+
+
+def _has_step_times(summary: LogSummary) -> bool:
+    """Whether the log shows how long any step took."""
+    seconds = chain.from_iterable(part.step_seconds for part in summary.parts)
+    return any(0 < step_s < math.inf for step_s in seconds)
 
 
 def _note_silence(report: Report) -> Iterator[str]:
@@ -116,7 +129,13 @@ def _is_over(last: AttemptFacts, changes: Sequence[Event], events: Sequence[Even
 
 
 def _name_attempt(
-    run: RunDir, attempts: Sequence[AttemptFacts], number: int, part: _AttemptLog, end: float
+    run: RunDir,
+    attempts: Sequence[AttemptFacts],
+    number: int,
+    part: _AttemptLog,
+    end: float,
+    *,
+    is_unreadable: bool,
 ) -> NamedAttempt:
     attempt = attempts[number]
     following = attempts[number + 1] if number + 1 < len(attempts) else None
@@ -129,6 +148,7 @@ def _name_attempt(
         nodes=attempt.node_count,
         last_output=_find_last_output(run, attempt.attempt),
         is_truncated=part.is_truncated,
+        is_unreadable=is_unreadable and attempt.outcome not in _NEVER_STARTED,
     )
     return NamedAttempt(
         attempt=attempt.attempt, span=span, outcome=attempt.outcome, why=attempt.why, nodes=attempt.nodes
@@ -182,14 +202,14 @@ def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
     offsets = _fill_offsets(attempts, size_bytes)
     train_log = _TrainLog(LogSummary(), [_AttemptLog(LogPart(), is_truncated=True) for _ in attempts])
     following = LogPart()  # the beginning of a newer file belongs to the last attempt of the older file
-    lost = 0
+    lost, pattern = 0, read_step_pattern(run)
     for group in reversed(_group_by_file(offsets, size_bytes)):
         path = files.pop() if files else None
         if path is None:
             lost += len(group)
             read = LogSummary([LogPart() for _ in (0, *group)])
         else:
-            read = read_summary(path, [offsets[number] for number in group])
+            read = read_summary(path, [offsets[number] for number in group], pattern=pattern)
         head, *parts = read.parts
         last = parts[-1] if parts else head
         last.join(following)
@@ -205,10 +225,12 @@ def _note_log(summary: LogSummary, attempts: Sequence[AttemptFacts], lost: int) 
     if lost:
         whose = f"{lost} attempts" if lost > 1 else "an attempt"
         notes.append(f"the log of {whose} is missing, in whole or in part: the steps in that part are unknown")
+    if attempts and summary.lines and not _has_step_times(summary):
+        notes.append("the log shows steps and no times, so the training time is unknown")
     if attempts and not summary.lines:
         notes.append(
-            "there are no iteration lines in the log, so the training time is unknown:"
-            " docs/how-to/foreign-trainer.md shows the format"
+            "no step in the log can be read, so the training time is unknown:"
+            " [progress] pattern in TRAIN.toml describes the lines of another trainer"
         )
     return notes
 

@@ -31,6 +31,11 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Socket is in(?:secure|accessible): ([^\n]+)", "munged refuses the directory of its socket: {0}"),
         (r"Failed to (?:open|find|check) keyfile ([^\n]+)", "munged cannot read its key {0}"),
         (r"(?:^|[\n:])((?=[^\n:]*/)[^\n:]++): Permission denied", "no permission: {0}"),
+        (
+            r"mysql_query failed: 5027 Number of columns",
+            "this slurmdbd and this MariaDB client library do not work together (Debian's slurmdbd 26.05 with "
+            "libmariadb of 11.8.9); do without --accounting or install other versions",
+        ),
         (r"No space left on device", "no space is left on the device"),
         (r"[Tt]oo many open files", "too many open files; raise the limit: ulimit -n 65536"),
     )

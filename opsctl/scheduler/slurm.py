@@ -151,6 +151,14 @@ class Slurm:
         only = ("--state=PENDING",) if queued_only else ()
         raise_for_error(self._run("scancel", *only, checked(job)), fine=(GONE, UNKNOWN_ID))
 
+    def signal(self, job: str, name: str) -> None:
+        # By step: for a whole job, scancel 22.05 reads the answer as a transition and repeats the signal for a minute.
+        listed = self._run("squeue", "--steps", f"--jobs={checked(job)}", "--noheader", "--format=%i")
+        steps = [line.rpartition(".")[2] for line in raise_for_error(listed, fine=(GONE, UNKNOWN_ID)).out.split()]
+        for step in filter(str.isdigit, steps):
+            done = self._run("scancel", f"--signal={name}", f"{job}.{step}")
+            raise_for_error(done, fine=(GONE, UNKNOWN_ID))
+
     def exclude(self, job: str, nodes: str) -> None:
         done = self._run("scontrol", "update", f"JobId={checked(job)}", f"ExcNodeList={nodes}")
         raise_for_error(done, fine=(GONE, NOT_PENDING))

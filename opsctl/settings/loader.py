@@ -21,8 +21,10 @@ from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
+from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
+from opsctl.trainer.contract import read_bounded
 from opsctl.units import parse_slurm_minutes
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -77,6 +79,9 @@ class SiteSettings(SettingsTable):
     )
     sandbox: Name = Field("default", description="name of the sandbox, with engine = sandbox")
     group: Word = Field("", description="Unix group that may arm switches and make requests; empty: the owner only")
+    site_owner: Word = Field(
+        "", description="user whose `.site` directory below `root` is trusted; empty: you, and the owner of `root`"
+    )
     trust_parents: bool = Field(
         default=False,
         description="accept parents of `root` that other users can write: those users could run code as you",
@@ -128,17 +133,32 @@ class ShellSetup(SettingsTable):
     lines: tuple[Text, ...] = Field((), description="shell lines run verbatim before the trainer")
 
 
+OnExit0 = Literal["finish", "continue"]
+StopSignal = Literal["none", "TERM", "INT", "HUP", "USR1", "USR2"]
+
+
 class GuardSettings(SettingsTable):
     """`[guard]` of TRAIN.toml: limits of the guard and of crash loops."""
 
     short_attempt_minutes: float = Field(
-        20, gt=0, description="an attempt that is shorter and saved no new checkpoint counts as short"
+        20, gt=0, description="an attempt that is shorter and did not advance the train counts as short"
     )
     short_attempts: int = Field(3, ge=1, description="consecutive short attempts after which the queued tasks are held")
     fault_attempts: int = Field(
         2,
         ge=1,
         description="consecutive attempts with the same code or storage fault after which the queued tasks are held",
+    )
+    stalled_attempts: int = Field(
+        5,
+        ge=2,
+        description="consecutive attempts of any length that did not advance the train, as its steps show, after which"
+        " the queued tasks are held",
+    )
+    on_exit_0: OnExit0 | None = Field(
+        None,
+        description="when the trainer exits with 0 and nobody asked for it: finish: the training is over; continue: the"
+        " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit",
     )
     diagnosis_seconds: float = Field(
         20,
@@ -152,13 +172,34 @@ class GuardSettings(SettingsTable):
     node_check_seconds: float = Field(
         10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
     )
+    stop_signal: StopSignal | None = Field(
+        None,
+        description="signal to the ranks of a trainer that does not react to the stop request; none: no signal; unset:"
+        " TERM after a kill or pause switch, no signal at the time limit",
+    )
+    stop_after_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="time from the stop request to the signal; unset: 300 for a trainer that reads the stop request, 60"
+        " for any other",
+    )
     stop_grace_seconds: float = Field(
-        120, gt=0, description="time to save and exit after TERM or preemption, before the ranks are ended"
+        120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
+
+
+class HookSettings(SettingsTable):
+    """`[hooks]` of TRAIN.toml: commands that bash runs for the owner of the train."""
+
+    on_checkpoint: Text = Field("", description="command after a new complete checkpoint")
+    on_attempt_end: Text = Field("", description="command after the end of each attempt")
+    on_held: Text = Field("", description="command after the queued tasks were held")
+    on_finished: Text = Field("", description="command after the training was finished")
+    timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
 
 
 class TrainSettings(SettingsTable):
@@ -175,6 +216,8 @@ class TrainSettings(SettingsTable):
     environment: dict[Variable, Text] = Field({}, description="environment variables, exported before the setup lines")
     setup: ShellSetup = ShellSetup()
     guard: GuardSettings = GuardSettings()
+    hooks: HookSettings = HookSettings()
+    progress: ProgressSettings = ProgressSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 
@@ -193,15 +236,19 @@ class TrainSettings(SettingsTable):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_TOML_BYTES = 4 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the contents of a TOML file. Raises ConfigError for a file that is missing, not text or not TOML."""
+    """Return the contents of a TOML file.
+
+    Raises ConfigError for a file that is missing, not a file, too large, not text or not TOML.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path, MAX_TOML_BYTES, follow=True).decode())
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(str(path), [str(error)]) from error
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 
 from opsctl.host.log_config import ROOT, RecordHandler
 from opsctl.host.system import hostname
 from opsctl.ports import Clock
+from opsctl.state.files import make_directory, open_append
 from opsctl.state.site_dir import SiteDir
 
 MAX_BYTES = 4 << 20
 """A fuller file is renamed, so that host and user hold little more than twice this."""
-FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def attach(site: SiteDir, clock: Clock) -> None:
@@ -41,7 +40,7 @@ class DebugLog(RecordHandler):
         handle = self._open()
         try:
             status = os.fstat(handle)
-            is_own_file = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+            is_own_file = status.st_uid == os.geteuid() and status.st_nlink == 1
             if is_own_file and status.st_size < 2 * MAX_BYTES:  # a log that cannot be renamed stays bounded
                 os.write(handle, text.encode(errors="backslashreplace"))
         finally:
@@ -51,10 +50,10 @@ class DebugLog(RecordHandler):
 
     def _open(self) -> int:
         try:
-            return os.open(self._path, FLAGS, 0o640)
+            return open_append(self._path, mode=0o640)
         except FileNotFoundError:
-            self._site.logs.mkdir(exist_ok=True, mode=0o755)
-            return os.open(self._path, FLAGS, 0o640)
+            make_directory(self._site.logs, 0o755)
+            return open_append(self._path, mode=0o640)
 
     def _rename_full_log(self) -> None:
         from opsctl.state.lease import lease  # noqa: PLC0415 (slow import: psutil; needed once in 4 MiB)

@@ -1,7 +1,262 @@
-"""Atomic writes and fsync. The functions live in the trainer, which must not import opsctl."""
+"""Open, read, write and list the files below the shared root, where every entry may be another user's.
+
+Only regular files are opened, never through a link, and none is read beyond the bound of its kind. Modes are set on
+open files. The functions that need no opsctl live in the trainer, which must not import opsctl.
+"""
 
 from __future__ import annotations
 
-from opsctl.trainer.atomic_files import fsync_directory, write_atomic
+import contextlib
+import errno
+import fnmatch
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
-__all__ = ["fsync_directory", "write_atomic"]
+from opsctl.trainer.atomic_files import fsync_directory, write_atomic
+from opsctl.trainer.contract import open_regular, read_bounded
+
+__all__ = [
+    "append",
+    "append_line",
+    "create",
+    "find_matches",
+    "fsync_directory",
+    "is_directory",
+    "is_regular",
+    "list_entries",
+    "list_names",
+    "make_directory",
+    "open_append",
+    "open_for_writing",
+    "open_regular",
+    "read_bounded",
+    "read_json",
+    "read_text",
+    "touch",
+    "write_atomic",
+]
+
+MAX_SETTINGS_BYTES = 4 << 20
+"""train.toml, trainer.json, and the scripts of a train."""
+MAX_RECORD_BYTES = 4 << 20
+"""One record: the start or the end of an attempt, the history of a node, a message in the outbox."""
+MAX_STATE_BYTES = 64 << 20
+"""The state of many things in one file: the ledgers of alerts and of cron, the state of a publication."""
+MAX_NUMBER_BYTES = 100
+"""One number: an exit code, the time of the last tick."""
+MAX_ENTRIES = 100_000
+"""Names read of one directory."""
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Return the text of a regular file. Raises OSError, and ValueError for bytes that are not UTF-8."""
+    return read_bounded(path, max_bytes).decode()
+
+
+def read_json(path: Path, max_bytes: int) -> Any:
+    """Return the JSON of a regular file. Raises OSError, and ValueError for anything else than JSON."""
+    return parse_json(read_bounded(path, max_bytes))
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON. Raises ValueError, also for JSON that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append one line and fsync. Raises OSError; then a part of the line may have been written.
+
+    A new file is readable by others and writable by its owner only, whatever the umask. A link, and a file of another
+    user, is refused.
+    """
+    handle = open_append(path)
+    try:
+        status = os.fstat(handle)
+        if not status.st_size:
+            with contextlib.suppress(OSError):  # some file systems have no modes
+                os.fchmod(handle, 0o644)
+        elif os.pread(handle, 1, status.st_size - 1) != b"\n":
+            line = b"\n" + line  # after a truncated line, start a new line
+        written = os.write(handle, line)
+        os.fsync(handle)
+        if written != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(handle)
+
+
+def open_append(path: Path, *, mode: int = 0o644) -> int:
+    """Return a descriptor of the regular file `path`, made with `mode`, that appends.
+
+    Raises OSError, also for a link and for a file of another user.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, mode)
+    try:
+        _check_appendable(path, os.fstat(handle))
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_appendable(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    # On a file system that maps root to nobody, root's own files belong to another uid.
+    if os.geteuid() not in (0, status.st_uid):
+        raise OSError(errno.EPERM, f"belongs to uid {status.st_uid}", str(path))
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append `data` without fsync. Raises OSError, also for a link and for anything else than a file."""
+    handle = open_append(path)
+    try:
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
+def open_for_writing(path: Path) -> int:
+    """Return a descriptor of an empty regular file `path`. Raises OSError, also for a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        os.ftruncate(handle, 0)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def touch(path: Path) -> None:
+    """Create the file `path`, or set its time of modification to now. Raises OSError, also for a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    try:
+        os.utime(handle)
+    finally:
+        os.close(handle)
+
+
+def create(path: Path, data: bytes, *, mode: int) -> None:
+    """Create the file `path` and fsync. Raises OSError, also if the path exists, and then leaves no file of its own."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        written = os.write(handle, data)
+        os.fsync(handle)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(handle)
+
+
+def is_writable_by_others(path: Path) -> bool:
+    """Return whether other users than the owner can write the file; no for a missing file."""
+    try:
+        return bool(path.lstat().st_mode & 0o022)
+    except OSError:
+        return False
+
+
+def close_to_others(path: Path) -> None:
+    """Take the permission to write the file `path` from everybody but its owner. Does nothing for a missing file."""
+    with contextlib.suppress(OSError):
+        handle = open_regular(path)
+        try:
+            status = os.fstat(handle)
+            if status.st_mode & 0o022:
+                os.fchmod(handle, stat.S_IMODE(status.st_mode) & ~0o022)
+        finally:
+            os.close(handle)
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make the directory `path` with exactly `mode`, whatever the umask. Keep an existing one. Raises OSError."""
+    try:
+        os.mkdir(path, mode)  # noqa: PTH102 (one call, as the ones around it)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    set_directory_mode(path, mode)
+
+
+def set_directory_mode(path: Path, mode: int, *, group: int = -1) -> None:
+    """Set the mode of the directory `path`, and its group; never of what a link leads to. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if group >= 0:
+            os.fchown(handle, -1, group)
+        os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+
+
+def list_names(path: Path, *, max_entries: int = MAX_ENTRIES) -> list[str]:
+    """Return the names in a directory, unordered. Raises OSError, also for more than `max_entries` names."""
+    names: list[str] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > max_entries:
+                raise OSError(errno.EFBIG, f"more than {max_entries} entries", str(path))
+    return names
+
+
+def list_entries(path: Path, *, max_entries: int) -> list[os.DirEntry[str]]:
+    """Return at most `max_entries` entries of a directory, unordered. Raises OSError."""
+    with os.scandir(path) as entries:
+        return list(islice(entries, max_entries))
+
+
+def find_matches(directory: Path, pattern: str, *, max_entries: int = MAX_ENTRIES) -> Iterator[Path]:
+    """Yield the paths below `directory` that match a pattern such as `rank_*/*.pt`, unordered.
+
+    Of every directory, at most `max_entries` names are read. What cannot be listed has no matches.
+    """
+    name_pattern, _, rest = pattern.partition("/")
+    names: Iterable[str] = [name_pattern]
+    if "*" in name_pattern:
+        try:
+            entries = list_entries(directory, max_entries=max_entries)
+        except OSError:
+            return
+        names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, name_pattern)]
+    for name in names:
+        if rest:
+            yield from find_matches(directory / name, rest, max_entries=max_entries)
+        elif os.path.lexists(directory / name):
+            yield directory / name
+
+
+def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
+    """Yield at most `max_entries` names of a directory, unordered. Yield nothing for a missing directory."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+        for _, entry in zip(range(max_entries), entries, strict=False):
+            yield entry.name
+
+
+def is_regular(path: Path | str) -> bool:
+    """Return whether `path` is a regular file, and no link. Raises OSError for any error but a missing file."""
+    return _has_type(path, stat.S_ISREG)
+
+
+def is_directory(path: Path | str) -> bool:
+    """Return whether `path` is a directory, and no link. Raises OSError for any error but a missing directory."""
+    return _has_type(path, stat.S_ISDIR)
+
+
+def _has_type(path: Path | str, is_type: Any) -> bool:
+    try:
+        return bool(is_type(os.lstat(path).st_mode))
+    except (FileNotFoundError, NotADirectoryError):
+        return False

@@ -12,91 +12,26 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import cannot_write
+from opsctl.errors import RunDirError, cannot_read, cannot_write
 from opsctl.host.system import hostname, user_name
 from opsctl.ports import Clock
+from opsctl.state.events import FIELDS, Event, EventKind, parse_event
+from opsctl.state.files import append_line, list_names, open_regular, parse_json
 from opsctl.state.run_dir import Attempt, RunDir
+
+__all__ = ["FIELDS", "Array", "Event", "EventKind", "Journal", "TrainHistory", "actor", "replay"]
 
 log = logging.getLogger(__name__)
 
-
-class EventKind(StrEnum):
-    """The kinds of events."""
-
-    CREATED = "created"
-    SUBMITTING = "submitting"
-    SUBMITTED = "submitted"
-    SUBMIT_REFUSED = "submit-refused"
-    ARRAY_LOST = "array-lost"
-    ATTEMPT_STARTED = "attempt-started"
-    DIAGNOSED = "diagnosed"
-    QUARANTINED = "quarantined"
-    ATTEMPT_FINALIZED = "attempt-finalized"
-    HELD = "held"
-    RELEASED = "released"
-    CANCELLING = "cancelling"
-    CANCELLED = "cancelled"
-    EXCLUDED = "excluded"
-    READMITTED = "readmitted"
-    ARMED = "armed"
-    DISARMED = "disarmed"
-    EDITED = "edited"
-    REQUEST_DONE = "request-done"
-    REQUEST_REFUSED = "request-refused"
-
-
-FIELDS: dict[EventKind, frozenset[str]] = {
-    EventKind.CREATED: frozenset({"config"}),
-    EventKind.SUBMITTING: frozenset({"nonce", "tasks", "after"}),
-    EventKind.SUBMITTED: frozenset({"nonce", "array"}),
-    EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
-    EventKind.ARRAY_LOST: frozenset({"array"}),
-    EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
-    EventKind.DIAGNOSED: frozenset(
-        {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
-    ),
-    EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
-    EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
-    EventKind.HELD: frozenset({"jobs", "why"}),
-    EventKind.RELEASED: frozenset({"jobs"}),
-    EventKind.CANCELLING: frozenset({"job", "why"}),
-    EventKind.CANCELLED: frozenset({"job", "why"}),
-    EventKind.EXCLUDED: frozenset({"jobs", "nodes"}),
-    EventKind.READMITTED: frozenset({"jobs", "nodes"}),
-    EventKind.ARMED: frozenset({"switch", "by", "why"}),
-    EventKind.DISARMED: frozenset({"switch", "by"}),
-    EventKind.EDITED: frozenset({"revision"}),
-    EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
-    EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
-}
-"""The exact fields of every kind."""
-OPTIONAL: dict[EventKind, frozenset[str]] = {EventKind.EXCLUDED: frozenset({"until"})}
-"""Optional fields: the end of an exclusion, if any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One event. Raises ValueError for fields that its kind does not have."""
-
-    number: int
-    at: str
-    """UTC, ISO 8601, by the writer's clock."""
-    actor: str
-    kind: EventKind
-    data: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if set(self.data) - OPTIONAL.get(self.kind, frozenset()) != FIELDS[self.kind]:
-            raise ValueError(f"{self.kind}: carries {sorted(self.data)}, needs {sorted(FIELDS[self.kind])}")
-
-    @property
-    def when(self) -> datetime:
-        """The time of the event, by the writer's clock."""
-        return datetime.fromisoformat(self.at)
+MAX_JOURNAL_BYTES = 64 << 20
+MAX_LINE_BYTES = 1 << 20
+MAX_EVENTS = 200_000
+"""A train of a year has some ten thousand events."""
+MAX_FILES = 10_000
+"""One for each host and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +52,36 @@ class Journal:
         )
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
         try:
-            is_new = not path.exists()
             append_line(path, _to_line(event))
-            if is_new:
-                path.chmod(0o644)  # like all files of a run directory, independent of the umask
         except OSError as error:
             raise cannot_write(path, error) from error
-        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, ensure_ascii=False, default=str))
+        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, default=str))  # ASCII: data may hold surrogates
         return event
 
     def events(self) -> list[Event]:
-        """Return the readable events, in order. Truncated lines and lines of a newer version are skipped."""
+        """Return the readable events, in order. Truncated lines and lines of a newer version are skipped.
+
+        Raises RunDirError for a journal that cannot be read, or that is larger than any train's.
+        """
         events: list[Event] = []
-        for path in sorted(self.run.journal.glob("*.jsonl")):
-            events += _read(path)
+        for path in self._files():
+            try:
+                for event in _read(path):
+                    events.append(event)
+                    if len(events) > MAX_EVENTS:
+                        raise RunDirError(f"{self.run.journal}: more than {MAX_EVENTS} events")
+            except OSError as error:
+                raise cannot_read(path, error) from error
         return sorted(events, key=lambda event: (event.number, event.at))
+
+    def _files(self) -> list[Path]:
+        try:
+            names = list_names(self.run.journal, max_entries=MAX_FILES)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise cannot_read(self.run.journal, error) from error
+        return [self.run.journal / name for name in sorted(names) if name.endswith(".jsonl")]
 
 
 def _to_line(event: Event) -> bytes:
@@ -140,35 +90,16 @@ def _to_line(event: Event) -> bytes:
     return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace")
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Append one line and fsync. Raises OSError; then a part of the line may have been written."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # After a truncated line, start a new line.
-        if os.fstat(handle).st_size and _last_byte(path) != b"\n":
-            line = b"\n" + line
-        written = os.write(handle, line)
-        os.fsync(handle)
-        if written != len(line):
-            raise OSError(28, "No space left on device")
-    finally:
-        os.close(handle)
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
-
-
 def _read(path: Path) -> Iterator[Event]:
-    for line in path.read_bytes().splitlines():
-        try:
-            record = json.loads(line)
-            head = {key: record.pop(name) for key, name in (("number", "n"), ("at", "at"), ("actor", "actor"))}
-            yield Event(**head, kind=EventKind(record.pop("kind")), data=record)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+    """Yield the events of one file. Raises OSError, RunDirError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_JOURNAL_BYTES:
+            raise RunDirError(f"{path}: larger than {MAX_JOURNAL_BYTES >> 20} MiB, which no train's journal is")
+        while line := file.readline(MAX_LINE_BYTES):
+            try:
+                yield parse_event(parse_json(line))
+            except ValueError:  # truncated, of a newer version, or not an event
+                continue
 
 
 def actor() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname
 from opsctl.ports import Clock
+from opsctl.state.files import create, read_json
 
+MAX_LEASE_BYTES = 4096
 LEASE_STALE_S = 120.0
 """A holder needs a lease for a few Slurm commands only; clocks may differ by some seconds."""
 
@@ -39,11 +42,10 @@ class LeaseHolder:
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host.partition('/')[0]}"
 
-    def is_stale(self, now: float) -> bool:
-        """Whether the process has ended (known on this host only) or the lease is older than LEASE_STALE_S."""
-        if self.host == _local_host() and not ProcessId(pid=self.pid, started=self.started).is_alive:
-            return True
-        return now - self.at > LEASE_STALE_S
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is known to have ended, which is possible on this host only."""
+        return self.host == _local_host() and not ProcessId(pid=self.pid, started=self.started).is_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,11 @@ class HeldLease:
         with contextlib.suppress(OSError):
             if self.lock.samefile(self.mine):
                 # Overwrite in place: a new file would not be the linked one.
-                with self.mine.open("r+") as file:
-                    file.write(_holder(self.clock))
+                handle = os.open(self.mine, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.pwrite(handle, _holder(self.clock), 0)
+                finally:
+                    os.close(handle)
                 return
         raise LeaseBusy(f"{self.lock.parent}: another process has taken the lease")
 
@@ -72,7 +77,9 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
     mine = directory / f".lease.{uuid.uuid4().hex}"
     deadline = clock.monotonic() + wait
     try:
-        while not _take(lock, mine, clock):
+        _write(lock, mine, clock)
+        held, has_waited = HeldLease(lock, mine, clock), False
+        while not _take(lock, mine):
             if _break_stale(lock, mine, clock.now().timestamp()):
                 continue  # also with wait=0: the holder was killed
             if clock.monotonic() >= deadline:
@@ -81,23 +88,37 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
                     hint="try again; opsctl removes the lease of a process that has ended",
                 )
             clock.sleep(0.05)
-        yield HeldLease(lock, mine, clock)
+            has_waited = True
+        if has_waited:
+            held.refresh()
+        yield held
     finally:
         _give_back(lock, mine)
 
 
-def _take(lock: Path, mine: Path, clock: Clock) -> bool:
+def _write(lock: Path, mine: Path, clock: Clock) -> None:
+    """Write the file of this process, on disk before it becomes the lease: a crash must leave no empty lease."""
     try:
-        mine.write_text(_holder(clock))
+        create(mine, _holder(clock), mode=0o644)
+    except OSError as error:
+        raise _cannot_lock(lock, error) from error
+
+
+def _take(lock: Path, mine: Path) -> bool:
+    try:
         os.link(mine, lock)
     except FileExistsError:
         return False
     except OSError as error:
-        raise RunDirError(
-            f"{lock.parent}: cannot be locked: {error.strerror}",
-            hint="the directory must be yours, with free space, on a file system with hard links",
-        ) from error
+        raise _cannot_lock(lock, error) from error
     return True
+
+
+def _cannot_lock(lock: Path, error: OSError) -> RunDirError:
+    return RunDirError(
+        f"{lock.parent}: cannot be locked: {error.strerror}",
+        hint="the directory must be yours, with free space, on a file system with hard links",
+    )
 
 
 def _local_host() -> str:
@@ -105,29 +126,47 @@ def _local_host() -> str:
     return f"{hostname()}/{os.stat('/proc/self/ns/pid').st_ino}"  # noqa: PTH116 (no file)
 
 
-def _holder(clock: Clock) -> str:
+def _holder(clock: Clock) -> bytes:
     """Return this process and the time as JSON of constant length, so that it can be overwritten."""
     process = ProcessId.of(os.getpid())
     started = process.started if process else 0
     holder = LeaseHolder(host=_local_host(), pid=os.getpid(), started=started, at=clock.now().timestamp())
-    return json.dumps(asdict(holder)).ljust(400)
+    return json.dumps(asdict(holder)).ljust(400).encode()
 
 
 def _break_stale(lock: Path, mine: Path, now: float) -> bool:
     """Remove the lease if stale; return whether this process removed a stale lease."""
-    lease_holder = _read(lock)
-    if lease_holder is None or not lease_holder.is_stale(now):
+    try:
+        before = lock.lstat()
+        if not _is_stale(_read(lock), before.st_mtime, mine.lstat().st_mtime, now):
+            return False
+    except OSError:
         return False
     # Of several processes that read the same stale lease, only one can rename it. That one checks the renamed file.
     taken = mine.with_suffix(".broken")
     with contextlib.suppress(OSError):
         lock.rename(taken)
-        is_broken = _read(taken) == lease_holder
+        after = taken.lstat()
+        is_broken = (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
         if not is_broken:
             os.link(taken, lock)
         taken.unlink()
         return is_broken
     return False
+
+
+def _is_stale(holder: LeaseHolder | None, written: float, mine_written: float, now: float) -> bool:
+    """Whether the holder has ended, or the lease is older than LEASE_STALE_S.
+
+    A lease that is unreadable, or dated further in the future than clocks differ, is judged by the times that the file
+    system gave to it and to the file of this process.
+    """
+    if holder and holder.has_ended:
+        return True
+    age = now - holder.at if holder else -math.inf
+    if age < -LEASE_STALE_S:
+        return abs(max(mine_written, now) - written) > LEASE_STALE_S
+    return age > LEASE_STALE_S
 
 
 def _give_back(lock: Path, mine: Path) -> None:
@@ -139,7 +178,15 @@ def _give_back(lock: Path, mine: Path) -> None:
 
 
 def _read(path: Path) -> LeaseHolder | None:
+    """Return the holder of a lease; None if the lease is missing, empty, truncated or of another form."""
     try:
-        return LeaseHolder(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        fields = read_json(path, MAX_LEASE_BYTES)
+    except (OSError, ValueError):
         return None
+    if not isinstance(fields, dict) or set(fields) != {"host", "pid", "started", "at"}:
+        return None
+    host, pid, started, at = (fields[name] for name in ("host", "pid", "started", "at"))
+    is_sound = isinstance(host, str) and type(pid) is int and type(started) is int and type(at) in (int, float)
+    if not is_sound or not 0 < pid < 1 << 31 or not abs(at) < 1e12:
+        return None
+    return LeaseHolder(host=host, pid=pid, started=started, at=at)

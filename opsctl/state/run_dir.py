@@ -1,18 +1,20 @@
-"""Paths of a run directory, their permissions, and the check that only the owner can write them."""
+"""Paths of a run directory and their permissions; the trains below a root."""
 
 from __future__ import annotations
 
+import grp
 import os
-import shutil
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.errors import InputError, RunDirError, cannot_write
-from opsctl.settings.field_types import check_name
-from opsctl.state.files import write_atomic
+from opsctl.errors import InputError, cannot_write
+from opsctl.settings.field_types import NAME, check_name
+from opsctl.state.files import is_directory, is_regular, list_names, make_directory, set_directory_mode, write_atomic
+from opsctl.state.trust import check_trusted
+
+__all__ = ["Attempt", "RunDir", "all_trains", "check_trusted", "find", "find_entries_skipped", "may_act", "scan"]
 
 SHARED = ("switches", "requests")
 """The only directories that other users, those of the site's group, can write."""
@@ -68,6 +70,11 @@ class Attempt:
     @property
     def stop_reason(self) -> Path:
         return self.path / "stop-reason.json"
+
+    @property
+    def finished(self) -> Path:
+        """The file with which a trainer says that the training is over."""
+        return self.path / "finished"
 
     @property
     def deadline(self) -> Path:
@@ -150,8 +157,9 @@ class RunDir:
 
     def attempts(self) -> list[Attempt]:
         """Return every attempt that has a directory, unordered."""
+        directory = self.path / "attempts"
         try:
-            return [Attempt(path) for path in (self.path / "attempts").iterdir() if path.is_dir()]
+            return [Attempt(directory / name) for name in list_names(directory) if is_directory(directory / name)]
         except FileNotFoundError:
             return []
 
@@ -160,12 +168,22 @@ class RunDir:
 
     @property
     def exists(self) -> bool:
-        return self.config.is_file()
+        """Whether this is a train: a real directory with a valid name and a regular train.toml. Raises OSError."""
+        return not self.why_no_train
+
+    @property
+    def why_no_train(self) -> str:
+        """Why this is no train; empty for a train. Raises OSError."""
+        if not is_directory(self.path):
+            return f"a symbolic link to {self.path.readlink()}" if self.path.is_symlink() else "not a directory"
+        if not is_regular(self.config):
+            return "train.toml is not a regular file" if os.path.lexists(self.config) else "no train.toml"
+        return "" if NAME.fullmatch(self.name) else "not a valid name of a train"
 
     @property
     def is_ours(self) -> bool:
         """Whether this user owns the run directory and may therefore act for the train. Raises OSError."""
-        return self.path.stat().st_uid == os.geteuid()
+        return self.path.lstat().st_uid == os.geteuid()
 
     def create(self, group: str = "") -> None:
         """Make every directory. Idempotent. Raises RunDirError, and InputError for a group that does not exist."""
@@ -175,11 +193,11 @@ class RunDir:
                 if not path.exists():
                     path.mkdir(exist_ok=True, mode=0o755)
                     if group:  # members of the group must reach the switches, whatever the umask
-                        path.chmod(0o755)
+                        set_directory_mode(path, 0o755)
             for literal in OWNED:
                 self.make(self.path / literal)
             for literal in SHARED:
-                (self.path / literal).mkdir(exist_ok=True)
+                make_directory(self.path / literal, 0o755)
                 _share(self.path / literal, group)
         except OSError as error:
             raise cannot_write(self.path, error) from error
@@ -188,8 +206,8 @@ class RunDir:
         """Make a directory and its parents, independent of the umask: writable by the owner only, readable like the run
         directory. Idempotent. Raises OSError."""
         if not path.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o755 & stat.S_IMODE(self.path.stat().st_mode))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path, 0o755 & stat.S_IMODE(self.path.stat().st_mode))
 
     def write(self, path: Path, data: str, *, mode: int = 0o644) -> None:
         """Write a file of the run directory atomically. Raises RunDirError."""
@@ -201,47 +219,14 @@ class RunDir:
 
 def _share(directory: Path, group: str) -> None:
     if not group:
-        directory.chmod(0o755)
+        set_directory_mode(directory, 0o755)
         return
     try:
-        shutil.chown(directory, group=group)
-    except LookupError:
+        group_id = grp.getgrnam(group).gr_gid
+    except KeyError:
         raise InputError(f"group {group!r}: no such group", hint="`group` in site.toml") from None
     # set-gid: new files belong to the group. Not sticky: team members can disarm each other's switches.
-    directory.chmod(0o2775)
-
-
-def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:
-    """Check that other users can write neither the paths nor their parents, up to `root` or /.
-
-    Raises RunDirError with every offence. A directory with the sticky bit, such as /tmp, is no offence: users cannot
-    replace files of other users there.
-    """
-    trusted = {0, os.geteuid()}
-    offences: dict[Path, str] = {}
-    for path in paths:
-        for directory in (path, *path.absolute().parents):
-            offences |= _find_offence(directory, trusted)
-            if directory == root:
-                break
-    if offences:
-        lines = "\n".join(f"  {path}: {why}" for path, why in offences.items())
-        raise RunDirError(
-            f"others could have written what would be run here as you:\n{lines}",
-            hint="chmod go-w them, or set trust_parents = true in site.toml if you trust everyone who can write there",
-        )
-
-
-def _find_offence(path: Path, trusted: set[int]) -> dict[Path, str]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return {path: error.strerror or str(error)}
-    if status.st_uid not in trusted:
-        return {path: f"belongs to uid {status.st_uid}"}
-    if status.st_mode & 0o022 and not (path.is_dir() and status.st_mode & stat.S_ISVTX):
-        return {path: f"mode {stat.S_IMODE(status.st_mode):04o} lets others write"}
-    return {}
+    set_directory_mode(directory, 0o2775, group=group_id)
 
 
 def find(root: Path, text: str) -> RunDir:
@@ -252,14 +237,16 @@ def find(root: Path, text: str) -> RunDir:
     try:
         if path.name == "train.toml" and path.is_file():
             path = path.parent
-        is_path = "/" in text or RunDir(path).exists
-        run = RunDir(path.absolute() if is_path else root / _check_train_name(text))
-        exists = run.exists
+        is_path = "/" in text or RunDir(path.absolute()).exists
+        # Not resolved: a link to a train is no train.
+        run = RunDir(Path(os.path.normpath(path.absolute())) if is_path else root / _check_train_name(text))
+        why = run.why_no_train
     except OSError as error:  # a name too long for a file, a directory without permission
         raise InputError(f"{text!r:.80}: {error.strerror}") from error
-    if not exists:
+    if why:
+        more = f" ({why})" if os.path.lexists(run.path) and not why.startswith("no ") else ""
         raise InputError(
-            f"no train {text!r} below {root}; {_suggest(root, text)}", hint="opsctl status lists all trains"
+            f"no train {text!r} below {root}{more}; {_suggest(root, text)}", hint="opsctl status lists all trains"
         )
     return run
 
@@ -281,18 +268,47 @@ def _check_train_name(text: str) -> str:
 
 
 def all_trains(root: Path) -> list[RunDir]:
-    """Return every train below `root`, sorted by name."""
+    """Return every train below `root`, sorted by name. Links and entries without a valid name are no trains."""
+    return scan(root)[0]
+
+
+def find_entries_skipped(root: Path) -> list[str]:
+    """Return one line for each entry of `root` that looks like a train and is none, safe to print."""
+    return scan(root)[1]
+
+
+def scan(root: Path) -> tuple[list[RunDir], list[str]]:
+    """Return the trains of `all_trains` and the lines of `find_entries_skipped`."""
+    trains, skipped = [], []
+    around = f"{root}/"
+    for name in _names(root):
+        is_valid = bool(NAME.fullmatch(name))
+        if is_valid and _is_train(around + name):
+            trains.append(RunDir(root / name))
+        elif not name.startswith(".") and _looks_like_train(path := root / name):
+            shown = name if is_valid else ascii(name)
+            skipped.append(f"{shown:.80}: {'a symbolic link' if path.is_symlink() else RunDir(path).why_no_train}")
+    return trains, skipped
+
+
+def _names(root: Path) -> list[str]:
     try:
-        runs = [RunDir(path) for path in root.iterdir() if not path.name.startswith(".")]
+        return sorted(list_names(root))
     except OSError:
         return []
-    return sorted(filter(_is_train, runs), key=lambda run: run.name)
 
 
-def _is_train(run: RunDir) -> bool:
+def _looks_like_train(path: Path) -> bool:
+    try:
+        return os.path.lexists(path / "train.toml")
+    except OSError:
+        return False
+
+
+def _is_train(path: str) -> bool:
     """Whether the directory is a train. Another read error than a missing permission counts as yes, to be reported."""
     try:
-        return run.exists
+        return is_directory(path) and is_regular(f"{path}/train.toml")
     except PermissionError:
         return False
     except OSError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.errors import cannot_write
+from opsctl.host.system import user_name
 from opsctl.state.files import write_atomic
 
 OWNED = ("alerts", "nodes", "cron")
@@ -47,6 +51,26 @@ class SiteDir:
         """Time of the last cron tick, in seconds since the epoch, as text."""
         return self.cron / "last-tick"
 
+    def find_problem(self, owner: str = "") -> str:
+        """Return why this directory is not trusted; empty for a trusted one, and for a missing one.
+
+        In a shared root, anybody can make the directory first. It must belong to this user, to `owner`, to root, or to
+        the owner of the directory around it, and nobody else may write in it.
+        """
+        try:
+            status, around = self.path.lstat(), self.path.parent.stat()
+        except OSError:
+            return ""
+        trusted = {os.geteuid(), 0, around.st_uid, _find_uid(owner)}
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{self.path}: not a directory"
+        if status.st_uid not in trusted:
+            name = user_name(status.st_uid)
+            return f"{self.path}: belongs to {name}, who is neither you nor `site_owner` of site.toml"
+        if status.st_mode & 0o022:
+            return f"{self.path}: mode {stat.S_IMODE(status.st_mode):04o} lets others write"
+        return ""
+
     def create(self) -> None:
         """Make every directory, writable by the owner only. Idempotent. Raises RunDirError."""
         try:
@@ -65,3 +89,10 @@ class SiteDir:
             write_atomic(path, data, mode=mode)
         except OSError as error:
             raise cannot_write(path, error) from error
+
+
+def _find_uid(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid if name else None
+    except KeyError:
+        return None

@@ -1,11 +1,12 @@
-"""Switches and requests: files with which team members ask a train for an action, without permission over its job.
+"""Switches: files with which team members ask a train for an action, without permission over its job.
 
-A switch is armed if its file exists. The contents are optional and untrusted; the user is the owner of the file.
+A switch is armed if its file exists. The contents are optional and untrusted; the user is the owner of the file. In a
+directory where others can rename files, the owner armed the switch only if the file says that it was made for it.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import stat
 import uuid
@@ -16,10 +17,29 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import RunDirError
 from opsctl.host.system import user_name
+from opsctl.state.files import parse_json, read_bounded
 from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.requests import Request, RequestKind, leave, list_requests, request
 from opsctl.state.run_dir import RunDir
+
+__all__ = [
+    "Armed",
+    "Request",
+    "RequestKind",
+    "Switch",
+    "arm",
+    "disarm",
+    "find_armed",
+    "journal_switches",
+    "list_requests",
+    "path_of",
+    "read",
+    "request",
+]
+
+MAX_SWITCH_BYTES = 10_000
+MAX_REASON_CHARS = 500
 
 
 class Switch(StrEnum):
@@ -31,33 +51,15 @@ class Switch(StrEnum):
     """Save and continue."""
 
 
-class RequestKind(StrEnum):
-    """Actions that only the owner can carry out while no task runs."""
-
-    RELEASE = "release"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Armed:
     """An armed switch."""
 
     switch: Switch
     by: str
-    """The file's owner."""
+    """The file's owner, if the owner armed the switch, as far as known."""
     since: datetime
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A team member's request to the owner."""
-
-    verb: RequestKind
-    by: str
-    """The file's owner."""
-    since: datetime
-    exclude: str
-    path: Path
 
 
 def path_of(run: RunDir, switch: Switch) -> Path:
@@ -72,8 +74,27 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
         status = path.lstat()
     except FileNotFoundError:
         return None
-    why = str(_contents(path).get("why", ""))[:500]
-    return Armed(switch=switch, by=user_name(status.st_uid), since=_modified(status), why=why)
+    fields = _contents(path)
+    is_signed = (fields.get("switch"), fields.get("train")) == (switch.value, run.name)
+    owner = user_name(status.st_uid)
+    return Armed(
+        switch=switch,
+        by=owner if is_signed or not _is_shared(run.switches) else f"somebody (with a file of {owner})",
+        since=_modified(status),
+        why=_why(fields, status),
+    )
+
+
+def _is_shared(directory: Path) -> bool:
+    """Whether other users than the owner of the directory can rename its files."""
+    return bool(directory.stat().st_mode & 0o022)
+
+
+def _why(fields: dict[str, Any], status: os.stat_result) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "a directory in place of the switch; disarming removes it"
+    why = fields.get("why", "")
+    return why[:MAX_REASON_CHARS] if isinstance(why, str) else ""
 
 
 def find_armed(run: RunDir) -> list[Armed]:
@@ -86,17 +107,31 @@ def arm(run: RunDir, switch: Switch, *, why: str) -> bool:
     """Arm the switch; return False if the switch was armed already, which changes nothing. Raises RunDirError."""
     if read(run, switch):
         return False
-    _leave(run, path_of(run, switch), {"why": why})
+    leave(run, path_of(run, switch), {"why": why, "switch": switch.value, "train": run.name})
     return True
 
 
 def disarm(run: RunDir, switch: Switch) -> bool:
     """Disarm the switch; return whether the switch was armed. Raises OSError."""
+    path = path_of(run, switch)
     try:
-        path_of(run, switch).unlink()
+        if stat.S_ISDIR(path.lstat().st_mode):
+            _remove_directory(path)
+        else:
+            path.unlink()
     except FileNotFoundError:
         return False
     return True
+
+
+def _remove_directory(path: Path) -> None:
+    """Remove a directory; rename it if it has entries, which may be another user's."""
+    try:
+        path.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        path.rename(path.with_name(f".cleared-{uuid.uuid4().hex[:8]}"))
 
 
 def journal_switches(run: RunDir, journal: Journal, switches: Iterable[Switch] = Switch) -> list[str]:
@@ -127,58 +162,18 @@ def _was_armed(events: Sequence[Event], switch: Switch) -> bool:
     return was_armed
 
 
-def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
-    """Write a request to the owner. Raises RunDirError."""
-    path = run.requests / f"{verb.value}-{uuid.uuid4().hex[:12]}.json"
-    _leave(run, path, {"verb": verb.value, "exclude": exclude})
-    return path
-
-
-def _leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
-    try:
-        run.write(path, json.dumps(data) + "\n", mode=0o664)
-    except RunDirError as error:
-        if run.is_ours or not isinstance(error.__cause__, PermissionError):
-            raise
-        owner = user_name(run.path.stat().st_uid)
-        raise RunDirError(
-            error.message, hint=f"only {owner}, and the `group` that their site.toml names, may"
-        ) from error
-
-
-def list_requests(run: RunDir) -> list[Request]:
-    """Return every valid request, the oldest first."""
-    parsed = [_read_request(path) for path in run.requests.glob("*.json")]
-    requests = [request for request in parsed if request]
-    return sorted(requests, key=lambda request: (request.since, request.path.name))
-
-
-def _read_request(path: Path) -> Request | None:
-    fields = _contents(path)
-    try:
-        verb = RequestKind(fields.get("verb", ""))
-        status = path.lstat()
-    except (ValueError, OSError):
-        return None
-    exclude = fields.get("exclude", "")
-    return Request(verb=verb, by=user_name(status.st_uid), since=_modified(status), exclude=str(exclude), path=path)
-
-
 def _contents(path: Path) -> dict[str, Any]:
     """Return the JSON object in a short regular file; empty for everything else. Pipes and links are not opened."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        contents = parse_json(read_bounded(path, MAX_SWITCH_BYTES))
+    except (ValueError, OSError):
         return {}
-    try:
-        is_file = stat.S_ISREG(os.fstat(handle).st_mode)
-        contents = json.loads(os.read(handle, 10_000)) if is_file else {}
-    except (ValueError, OSError, RecursionError):
-        return {}
-    finally:
-        os.close(handle)
     return contents if isinstance(contents, dict) else {}
 
 
 def _modified(status: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(status.st_mtime, UTC)
+    """Return the time of the last change; the epoch for a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(status.st_mtime, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)

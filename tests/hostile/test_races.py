@@ -11,7 +11,6 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ NOBODY = 65534
 as_root = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-    pytest.mark.skipif(not find_spec("opsctl.state.requests"), reason="modes are set by path, not on the open file"),
 ]
 
 

@@ -81,7 +81,8 @@ cd "$root"
 pivot_root . mnt  # not chroot: in a chroot ordinary users may make no namespaces
 umount -l /mnt
 cd "$DIRECTORY"
-exec "$@"
+"$@"
+exit $?  # not exec: the first process must be a shell, which reaps orphans
 """
 
 

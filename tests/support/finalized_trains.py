@@ -20,7 +20,7 @@ from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
@@ -84,6 +84,9 @@ class Queue:
         self.call("cancel")
         self.rows = [row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)]
 
+    def signal(self, job: str, name: str) -> None:
+        self.call(f"signal {name}")
+
     def exclude(self, job: str, nodes: str) -> None:
         self.call("exclude")
         self.excludes[job] = nodes
@@ -144,7 +147,7 @@ class QueuedTrain:
         attempt.stop_reason.write_text(to_json(StopReason(reason=reason, step=step, at=self.clock.now().timestamp())))
 
     def add_row(self, tasks: tuple[int, ...], state: JobState, **more: object) -> None:
-        row = Job(id="13", array="12", tasks=tasks, name="gpt", user="me", state=state, comment="opsctl:gpt:n1")
+        row = Job(id="13", array="12", tasks=tasks, name="gpt", user=actor(), state=state, comment="opsctl:gpt:n1")
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
     def event_kinds(self) -> list[EventKind]:

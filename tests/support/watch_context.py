@@ -11,7 +11,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.launch.train_arrays import take_snapshot
 from opsctl.model import Finding, Job, JobState
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
@@ -98,7 +98,7 @@ def job(**changed: Any) -> Job:
         "array": "7",
         "tasks": (1,),
         "name": "gpt",
-        "user": "me",
+        "user": actor(),
         "state": JobState.RUNNING,
         "nodes": "n1",
         "node_count": 1,

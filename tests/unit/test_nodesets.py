@@ -18,10 +18,22 @@ def test_group_name_never_reaches_a_shell(tmp_path, text):
     )
     env = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path), "M": str(tmp_path / "ran")}
     program = (
-        "import sys; from opsctl.nodesets import *; nodeset(sys.argv[1]); union([sys.argv[1]]); fold([sys.argv[1]])"
+        "import sys; from contextlib import suppress; from opsctl.errors import InputError\n"
+        "from opsctl.nodesets import *\n"
+        "with suppress(InputError): nodeset(sys.argv[1])\n"
+        "with suppress(InputError): union([sys.argv[1]])\n"
+        "fold([sys.argv[1]])"
     )
     subprocess.run([sys.executable, "-c", program, text], env=env, check=True, timeout=250)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["node1;touch x", "-oProxyCommand=x", "node1\n", "é1", "node[1-2", "node[1--2]", "[1]"]
+)
+def test_text_that_is_no_node_list_is_refused(text):
+    with pytest.raises(InputError, match="is not a node list"):
+        nodeset(text)
 
 
 def test_huge_node_list_is_refused_unexpanded():

@@ -43,6 +43,10 @@ def _parser() -> argparse.ArgumentParser:
         argument_parser.add_argument("--json", action="store_true", help="print JSON")
         return argument_parser
 
+    trust_pickle: dict[str, Any] = {
+        "action": "store_true",
+        "help": "load files of other users that could run code as you",
+    }
     several: dict[str, Any] = {
         "nargs": "+",
         "type": Path,
@@ -63,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     shrink = add("shrink", _shrink, "Rewrite files that store more than their tensors use.")
     shrink.add_argument("paths", **several)
     shrink.add_argument("--dry-run", action="store_true", help="print the bytes that would be freed")
+    shrink.add_argument("--trust-pickle", **trust_pickle)
 
     for name, run, purpose in (
         ("bf16", _bf16, "Write the weights of a checkpoint or an export in bf16."),
@@ -72,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
         argument_parser.add_argument("target", type=Path, metavar="TARGET")
+        argument_parser.add_argument("--trust-pickle", **trust_pickle)
         if name == "export":
             argument_parser.add_argument(
                 "--compare", action="store_true", help="load the export in transformers and compare logits"
@@ -165,7 +171,7 @@ def _shrink(arguments: argparse.Namespace) -> int:
         rewrite.finish_interrupted_shrink(path)
     rows = []
     for path in _find_checkpoints(arguments.paths):
-        excess_bytes = rewrite.shrink(path, dry_run=arguments.dry_run)
+        excess_bytes = rewrite.shrink(path, dry_run=arguments.dry_run, trust=arguments.trust_pickle)
         rows.append({"path": path, "bytes": sum(excess_bytes.values()), "files": len(excess_bytes)})
     _print_rows(
         arguments,
@@ -178,7 +184,7 @@ def _shrink(arguments: argparse.Namespace) -> int:
 def _bf16(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
-    rewrite.to_bf16(arguments.source, arguments.target)
+    rewrite.to_bf16(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(arguments, [{"path": arguments.target}], "{path}: weights in bf16")
     return 0
 
@@ -186,7 +192,7 @@ def _bf16(arguments: argparse.Namespace) -> int:
 def _reshape(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
 
-    written = universal.reshape(arguments.source, arguments.target)
+    written = universal.reshape(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(arguments, [{"path": written}], "{path}: any topology can resume it")
     return 0
 
@@ -194,11 +200,11 @@ def _reshape(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
-    export.export(arguments.source, arguments.target)
+    export.export(arguments.source, arguments.target, trust=arguments.trust_pickle)
     if not arguments.compare:
         _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
         return 0
-    difference = export.compare(arguments.source, arguments.target)
+    difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(
         arguments,
         [{"path": arguments.target, "difference": difference}],

@@ -33,7 +33,7 @@ _BLOOM = {
 }
 
 
-def export(checkpoint: Path, target: Path) -> Path:
+def export(checkpoint: Path, target: Path, *, trust: bool = False) -> Path:
     """Write the weights of `checkpoint` into the directory `target`, completely or not at all; return `target`.
 
     Raises Refused, OSError.
@@ -41,7 +41,7 @@ def export(checkpoint: Path, target: Path) -> Path:
     from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
 
     saved = read_verified(checkpoint)
-    weights = Weights(checkpoint, saved)
+    weights = Weights(checkpoint, saved, trust=trust)
     with new_directory(target) as part:
         count = len(weights.layers)
         where: dict[str, str] = {}
@@ -116,13 +116,13 @@ def _config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def compare(checkpoint: Path, exported: Path, *, samples: int = 2) -> float:
+def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool = False) -> float:
     """Return the largest difference of fp32 logits between this trainer and transformers, over random tokens."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - of the `export` extra
 
     from opsctl.trainer.checkpoint.single_process import logits  # noqa: PLC0415 - imports DeepSpeed, which export does not need
 
-    weights = Weights(checkpoint, read_verified(checkpoint))
+    weights = Weights(checkpoint, read_verified(checkpoint), trust=trust)
     generator = torch.Generator().manual_seed(0)
     shape = (samples, weights.config.sequence)
     tokens = torch.randint(weights.config.vocabulary, shape, generator=generator)

@@ -17,6 +17,7 @@ import torch
 from opsctl.trainer import manifest
 from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.host_copy import HostCopies, tensors_in
+from opsctl.trainer.checkpoint.pickles import load
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
 
@@ -76,23 +77,18 @@ def _hash_files(directory: Path) -> dict[str, FileRecord]:
     return files
 
 
-def load(path: Path) -> Any:
-    """Load a file of torch, memory-mapped. Only for files of this trainer: loading runs any pickled code."""
-    return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-
-
-def excess(path: Path) -> int:
-    """Return the bytes of storage in the file `path` that no tensor uses."""
+def excess(path: Path, *, trust: bool = False) -> int:
+    """Return the bytes of storage in the file `path` that no tensor uses. Raises Refused as `load`."""
     used: dict[int, int] = {}
     stored: dict[int, int] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors_in(load(path))}.values():
+    for tensor in {id(tensor): tensor for tensor in tensors_in(load(path, trust=trust))}.values():
         storage = tensor.untyped_storage()
         stored[storage.data_ptr()] = storage.nbytes()
         used[storage.data_ptr()] = used.get(storage.data_ptr(), 0) + tensor.nbytes
     return sum(max(0, size - used[pointer]) for pointer, size in stored.items())
 
 
-def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
+def shrink(checkpoint: Path, *, dry_run: bool = False, trust: bool = False) -> dict[str, int]:
     """Rewrite in place the files that store more than their tensors use; return the freed bytes by file.
 
     An interruption at any moment leaves the old or the new checkpoint, possibly under another name, which
@@ -100,7 +96,7 @@ def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
     """
     _finish_swap(checkpoint)
     saved = read_verified(checkpoint)
-    by_file = {name: excess(checkpoint / name) for name in saved.files if name.endswith(".pt")}
+    by_file = {name: excess(checkpoint / name, trust=trust) for name in saved.files if name.endswith(".pt")}
     excess_bytes = {name: size for name, size in by_file.items() if size}
     if dry_run or not excess_bytes:
         return excess_bytes
@@ -108,7 +104,7 @@ def shrink(checkpoint: Path, *, dry_run: bool = False) -> dict[str, int]:
         for name in saved.files:
             (part / name).parent.mkdir(parents=True, exist_ok=True)
             if name in excess_bytes:
-                torch.save(HostCopies().copy(name, load(checkpoint / name)), part / name)
+                torch.save(HostCopies().copy(name, load(checkpoint / name, trust=trust)), part / name)
             else:
                 os.link(checkpoint / name, part / name)
         for extra in (manifest.KEEP, manifest.OFFLOADED):
@@ -135,7 +131,7 @@ def _finish_swap(checkpoint: Path) -> None:
             manifest.remove(leftover)
 
 
-def to_bf16(source: Path, target: Path) -> None:
+def to_bf16(source: Path, target: Path, *, trust: bool = False) -> None:
     """Write the weights of `source` in bf16 to `target`, without the optimizer's state.
 
     A checkpoint becomes a checkpoint of kind WEIGHTS. A directory of `.safetensors`, such as an export, becomes one in
@@ -148,7 +144,7 @@ def to_bf16(source: Path, target: Path) -> None:
             raise Refused(f"{source} holds no layer files; use a checkpoint that the trainer saved")
         with new_checkpoint(target, replace(saved, kind=manifest.WEIGHTS, precision="bf16")) as part:
             for name in names:
-                torch.save(_convert_weights(load(source / name)), part / name)
+                torch.save(_convert_weights(load(source / name, trust=trust)), part / name)
     elif any(source.glob("*.safetensors")):
         _halve_safetensors(source, target)
     else:

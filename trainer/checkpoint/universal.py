@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint.pickles import refuse_others
 from opsctl.trainer.checkpoint.rewrite import new_checkpoint, read_verified
 from opsctl.trainer.errors import Refused
 
@@ -18,7 +19,7 @@ _MAX_SHOWN_LINES = 15
 """Lines of DeepSpeed's output in the error message."""
 
 
-def reshape(source: Path, directory: Path, *, workers: int = 2) -> Path:
+def reshape(source: Path, directory: Path, *, workers: int = 2, trust: bool = False) -> Path:
     """Write the checkpoint `source` for any topology and precision into `directory`; return the new path.
 
     Needs the space of three checkpoints while running, because DeepSpeed writes the parts first. Raises Refused,
@@ -27,6 +28,7 @@ def reshape(source: Path, directory: Path, *, workers: int = 2) -> Path:
     saved = read_verified(source)
     if saved.kind != manifest.NATIVE:
         raise Refused(f"{source} is of kind {saved.kind}; only a checkpoint that the trainer saved can be reshaped")
+    refuse_others((source / name for name in saved.files), trust=trust)  # DeepSpeed unpickles every file
     target = directory / manifest.directory_name(saved.step)
     with new_checkpoint(target, replace(saved, kind=manifest.UNIVERSAL)) as part:
         _convert(source, part, workers=workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from opsctl.trainer import gpt, manifest
-from opsctl.trainer.checkpoint.rewrite import load
+from opsctl.trainer.checkpoint.pickles import load
 from opsctl.trainer.config import ModelConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
@@ -19,9 +19,10 @@ _FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 class Weights:
     """Reads one layer at a time, so that the largest layer determines the memory."""
 
-    def __init__(self, checkpoint: Path, saved: Manifest) -> None:
+    def __init__(self, checkpoint: Path, saved: Manifest, *, trust: bool = False) -> None:
         if saved.kind == manifest.UNIVERSAL:
             raise Refused(f"{checkpoint} is of kind universal; use the checkpoint that the trainer saved")
+        self._trust = trust
         self.config = ModelConfig(**saved.model)
         self._files: dict[int, list[Path]] = {}
         for name in sorted(saved.files):
@@ -37,7 +38,7 @@ class Weights:
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:
         """Return the parameters of one layer by name."""
-        parts = [load(path) for path in self._files[number]]
+        parts = [load(path, trust=self._trust) for path in self._files[number]]
         return {name: self._merge(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
     def _merge(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:

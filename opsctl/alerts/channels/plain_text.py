@@ -10,7 +10,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.ports import Runner
 from opsctl.settings.alerts import FileTable, StdoutTable
-from opsctl.state.journal import append_line
+from opsctl.state.files import append_line
 
 
 class ToFile:

@@ -12,6 +12,7 @@ from datetime import datetime
 from opsctl.cron.cron_dir import CronDir
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class SelectedDriver:
 def read_selected(cron_dir: CronDir) -> SelectedDriver | None:
     """Return the selected driver; None if no driver is selected. Raises OSError, ValueError for a broken file."""
     try:
-        fields = json.loads(cron_dir.selected.read_text())
+        fields = read_json(cron_dir.selected, MAX_RECORD_BYTES)
     except FileNotFoundError:
         return None
     try:

@@ -20,6 +20,7 @@ from paramiko.config import SSHConfig
 from paramiko.ssh_exception import AuthenticationException, ConfigParseError, NoValidConnectionsError
 
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts
+from opsctl.nodesets import NODE_NAME
 from opsctl.ports import Answer, Clock
 from opsctl.settings.health import RemoteSettings
 
@@ -77,6 +78,8 @@ class Ssh:
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         deadline = self.clock.monotonic() + timeout
+        if not NODE_NAME.fullmatch(node):  # `Match exec` of ssh_config runs a shell command with the name
+            return Answer(node=node, by=self.name, problem=f"ssh: {node!r:.80} is no node name", may_have_run=False)
         try:
             with self._connect(self.find_target(node)) as client, _open_session(client, timeout) as channel:
                 return self._run_command(node, channel, argv, stdin, deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opsctl.preflight.command_files import describe_missing
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
@@ -23,8 +24,6 @@ def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 f"command: {file.path} is in {file.here}, but the trainer starts in {start}",
                 f'set [setup] directory = "{file.here}", or use the absolute path',
             )
-        else:
-            where = "" if file.path.startswith("/") else f" in {start}"
-            yield warning(
-                f"command: {file.path} does not exist{where}", "correct the path; compute nodes must see it too"
-            )
+            continue
+        problem = error if file.is_needed else warning
+        yield problem(describe_missing(file, directory), "correct the path; compute nodes must see it too")

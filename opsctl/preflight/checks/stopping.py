@@ -60,8 +60,9 @@ def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if not request.recipe.is_embedded and not _names_any(request, facts, *PLACEHOLDERS):
         yield note(
             f"command: none of its {len(request.train.command)} words names the stop request; unless the trainer polls"
-            " TRAIN_STOP_REQUEST itself, switches and time limits end the trainer without a save",
-            "use {{ stop_request }} in the command, if the trainer reads such a file",
+            " TRAIN_STOP_REQUEST itself or saves on SIGTERM, switches end the trainer without a save",
+            "use {{ stop_request }} in the command, if the trainer reads such a file; [guard] stop_signal, if it"
+            " listens to another signal",
         )
 
 

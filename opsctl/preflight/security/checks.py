@@ -165,7 +165,7 @@ def _check_site_directory(installation: Installation) -> Iterator[SecurityFindin
 
 def _find_site_owner(site: SiteSettings) -> frozenset[int]:
     """Return the user whom site.toml trusts with the site directory."""
-    name = getattr(site, "site_owner", "")
+    name = site.site_owner
     try:
         return frozenset({pwd.getpwnam(name).pw_uid}) if name else frozenset()
     except KeyError:

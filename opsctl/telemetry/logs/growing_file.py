@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.errors import cannot_read
+from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer
 
 BLOCK_BYTES = 1 << 16
@@ -88,7 +89,7 @@ class GrowingFile:
     def _is_replaced(self) -> bool:
         opened = os.fstat(self._handle)
         try:
-            current = self.path.stat()
+            current = self.path.lstat()
         except FileNotFoundError:
             return False  # no successor yet: this file may still grow
         return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
@@ -101,7 +102,7 @@ class GrowingFile:
 
 def _open(path: Path) -> int | None:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -138,10 +139,16 @@ def backwards(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _backwards(handle: int, size: int) -> Iterator[tuple[int, bytes]]:
     end, pending, is_first = size, b"", True
+    blocks: list[bytes] = []
+    """Of a long line, the last block first: joined once, not block by block."""
     while end:
         begin = max(0, end - BLOCK_BYTES)
-        pending = os.pread(handle, end - begin, begin) + pending
+        blocks.append(os.pread(handle, end - begin, begin))
         end = begin
+        is_inside = end and not is_first and b"\n" not in blocks[-1]
+        if is_inside and len(pending) + BLOCK_BYTES * len(blocks) < MAX_LINE_BYTES:
+            continue
+        pending, blocks = b"".join(reversed(blocks)) + pending, []
         if is_first:
             pending, is_first = pending.removesuffix(b"\n"), False
         head, *lines = pending.split(b"\n")

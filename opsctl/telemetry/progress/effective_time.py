@@ -69,6 +69,8 @@ class AttemptSpan:
     """Last write to any log of a rank; nan if unknown."""
     is_truncated: bool = False
     """The beginning of its log is missing."""
+    is_unreadable: bool = False
+    """Whether the trainer logs its steps in a form that is not known: the attempt may have done any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +296,7 @@ def _slow_bucket(line: LogStep, *, has_new: bool) -> Bucket:
 def _gap_bucket(line: LogStep | None, attempt: AttemptSpan) -> Bucket:
     """Return the bucket of the time between the steps of two lines; None stands for the time before the first line."""
     if line is None:
-        return Bucket.UNKNOWN if attempt.is_truncated else Bucket.START_UP
+        return Bucket.UNKNOWN if attempt.is_truncated or attempt.is_unreadable else Bucket.START_UP
     if line.stall_s == math.inf:
         return Bucket.CHECKPOINT
     return Bucket.EVALUATION if line.evaluated else Bucket.UNKNOWN

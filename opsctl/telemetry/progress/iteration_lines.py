@@ -1,139 +1,112 @@
-"""Iteration lines in Megatron-LM's format: `iteration 20/ 100 | lm loss: 2.0E+00 | ... |`."""
+"""The newest steps in a log of any size, and a sample of all steps: of any trainer whose lines are known."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from opsctl.errors import OpsctlError
-from opsctl.telemetry.logs.growing_file import backwards
+from opsctl.state.files import open_regular
+from opsctl.telemetry.progress.iteration import Iteration, parse
+from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_reader import StepReader, iterate_steps
+
+__all__ = ["Iteration", "last_iteration", "parse", "read_window", "recent_iterations", "sampled", "tail"]
 
 MAX_SEARCHED_BYTES = 64 << 20
-"""Searched for the newest iteration line. A trainer that logs more between two lines writes no iteration lines."""
+"""Searched for the newest step. A trainer that logs more between two lines logs no steps."""
 MAX_READ_BYTES = 4 << 20
-"""Searched for further iteration lines, to bound the time."""
+"""Searched for further steps, to bound the time."""
 SAMPLE_BYTES = 1 << 15
+FIRST_WINDOW_BYTES = 1 << 16
+WINDOW_GROWTH = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
-    """The values of one line, None for missing values. A loss may be nan or inf, as logged."""
-
-    step: int
-    last: int | None = None
-    """The step at which the run ends."""
-    consumed_samples: int | None = None
-    tokens: int | None = None
-    step_s: float | None = None
-    """Seconds per step since the line before."""
-    lr: float | None = None
-    global_batch: int | None = None
-    loss: float | None = None
-    grad_norm: float | None = None
-    loss_scale: float | None = None
-    skipped: int | None = None
-    nans: int | None = None
-    samples_per_s: float | None = None
-    tflops: float | None = None
-
-
-def _whole(text: str) -> int:
-    return int(float(text))
-
-
-def _from_ms(text: str) -> float:
-    return float(text) / 1000
-
-
-_FIELDS: dict[str, tuple[str, Callable[[str], float]]] = {
-    "consumed samples": ("consumed_samples", _whole),
-    "consumed tokens": ("tokens", _whole),
-    "elapsed time per iteration (s)": ("step_s", float),
-    "elapsed time per iteration (ms)": ("step_s", _from_ms),
-    "learning rate": ("lr", float),
-    "global batch size": ("global_batch", _whole),
-    "lm loss": ("loss", float),
-    "loss": ("loss", float),
-    "grad norm": ("grad_norm", float),
-    "loss scale": ("loss_scale", float),
-    "number of skipped iterations": ("skipped", _whole),
-    "number of nan iterations": ("nans", _whole),
-    "samples per second": ("samples_per_s", float),
-    "tflops": ("tflops", float),
-    "throughput per gpu (tflop/s/gpu)": ("tflops", float),
-}
-_HEAD = re.compile(r"iteration\s+(\d{1,15})(?:\s*/\s*(\d{1,15}))?\s*\|", re.ASCII)
-
-
-def parse(line: str) -> Iteration | None:
-    """Parse an iteration line with any prefix; return None for any other line. Never raises."""
-    head = _HEAD.search(line)
-    if head is None:
-        return None
-    values: dict[str, float] = {}
-    for part in line[head.end() :].split("|"):
-        name, _, text = part.partition(":")
-        known = _FIELDS.get(name.strip().lower())
-        value = _convert(text, known[1]) if known else None
-        if known and value is not None:
-            values.setdefault(known[0], value)
-    # `validation loss at iteration 100 | ...` has no last step and no time.
-    if head[2] is None and "step_s" not in values:
-        return None
-    return Iteration(step=int(head[1]), last=int(head[2]) if head[2] else None, **values)  # type: ignore[arg-type]  # each field's type is in _FIELDS
-
-
-def _convert(text: str, convert: Callable[[str], float]) -> float | None:
-    try:
-        return convert(text)
-    except (ValueError, OverflowError):
-        return None
-
-
-def last_iteration(log: Path) -> Iteration | None:
+def last_iteration(log: Path, pattern: str = "") -> Iteration | None:
     """Return the newest iteration of a log of any size; None if its end has none, or the log cannot be read."""
-    return next(iter(recent_iterations(log, 1)), None)
+    return next(iter(recent_iterations(log, 1, pattern)), None)
 
 
-def recent_iterations(log: Path, count: int) -> list[Iteration]:
+def recent_iterations(log: Path, count: int, pattern: str = "") -> list[Iteration]:
     """Return the newest iterations of a log of any size, oldest first."""
-    return [iteration for _, iteration in tail(log, count)]
+    return [iteration for _, iteration in tail(log, count, pattern)]
 
 
-def tail(log: Path, count: int) -> list[tuple[int, Iteration]]:
-    """Return the newest iterations with the offset of their lines, oldest first; fewer if lines are far apart."""
-    iterations: list[tuple[int, Iteration]] = []
+def tail(log: Path, count: int, pattern: str = "") -> list[tuple[int, Iteration]]:
+    """Return the newest steps with the offset of their lines, oldest first; fewer if lines are far apart.
+
+    `pattern` is that of TRAIN.toml.
+    """
     try:
-        size = log.stat().st_size
-        for offset, line in backwards(log):
-            if len(iterations) == count or size - offset > (MAX_READ_BYTES if iterations else MAX_SEARCHED_BYTES):
-                break
-            if b"iteration" in line and (iteration := parse(line.decode(errors="replace"))):
-                iterations.append((offset, iteration))
+        handle = open_regular(log)
+    except OSError:
+        return []
+    try:
+        return _tail(handle, count, pattern)
     except (OSError, OpsctlError):
-        pass
-    return iterations[::-1]
+        return []
+    finally:
+        os.close(handle)
 
 
-def sampled(log: Path, places: int = 32) -> list[Iteration]:
-    """Return iterations at even distances over a log of any size, in order: up to two at every place."""
+def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
+    """Read windows of growing size from the end, until there are enough steps or a bound is reached."""
+    size, window = os.fstat(handle).st_size, FIRST_WINDOW_BYTES
+    while True:
+        begin = max(0, size - window)
+        steps = list(_iterate(read_window(handle, begin, size), begin, pattern))[-count:]
+        if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
+            return steps
+        window *= WINDOW_GROWTH
+
+
+def _iterate(data: bytes, begin: int, pattern: str) -> Iterator[tuple[int, Iteration]]:
+    return iterate_steps(data, begin, StepReader(formats_for(pattern)))
+
+
+def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
+    """Return the complete lines in a part of a file, with their offsets unchanged: an incomplete first line is blank.
+
+    Carriage returns end lines too. A last line without a line end counts. With `is_whole`, a line begins at `begin`.
+    """
+    data = _pread(handle, begin, end).replace(b"\r", b"\n")
+    first = data.find(b"\n") if begin and not is_whole else 0
+    if first < 0:
+        return b""  # a part of one long line: a dump, or a hole in the file
+    return b" " * first + data[first:] if first > 0 else data
+
+
+def _pread(handle: int, begin: int, end: int) -> bytes:
+    parts = []
+    while begin < end and (data := os.pread(handle, end - begin, begin)):
+        parts.append(data)
+        begin += len(data)
+    return b"".join(parts)
+
+
+def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
+    """Return steps at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
     try:
-        with log.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            for place in range(places):
-                iterations += _parse_sample(os.pread(file.fileno(), SAMPLE_BYTES, size * place // places))
+        handle = open_regular(log)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(handle).st_size
+        for place in range(places):
+            begin = size * place // places
+            sample = read_window(handle, begin, min(size, begin + SAMPLE_BYTES))
+            iterations += _parse_sample(sample, pattern)
     except OSError:
         pass
+    finally:
+        os.close(handle)
     return iterations
 
 
-def _parse_sample(data: bytes) -> list[Iteration]:
-    """Return the first two iterations in complete lines; the first and the last line may be incomplete."""
-    lines = (line for line in data.split(b"\n")[1:-1] if b"iteration" in line)
-    parsed = (parse(line.decode(errors="replace")) for line in lines)
-    return list(islice(filter(None, parsed), 2))
+def _parse_sample(data: bytes, pattern: str) -> list[Iteration]:
+    """Return the first two steps in complete lines; the last line may be incomplete."""
+    complete = data[: data.rfind(b"\n") + 1]
+    return [iteration for _, iteration in islice(_iterate(complete, 0, pattern), 2)]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from opsctl.checkpoints.scan import list_found
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
 from opsctl.state.run_dir import RunDir
-from opsctl.trainer.manifest import COMPLETE
+from opsctl.telemetry.progress.signs import find_directories
+from opsctl.telemetry.progress.train_settings import read_settings
+from opsctl.trainer.manifest import COMPLETE, Checkpoint, list_checkpoints
 
-_STEP = re.compile(r"(?:step-|global_step_?|iter_|checkpoint-)0*(\d{1,15})", re.ASCII)
-"""Names of checkpoints: this trainer's, DeepSpeed's, Megatron's, Hugging Face's."""
+MAX_CHECKPOINTS = 64
+"""Checkpoints of a directory that are looked at, the newest."""
 MAX_INTERVALS = 5
 """The save interval is the largest of the newest few. A save at an exit splits an interval into two smaller ones."""
 
@@ -32,8 +34,9 @@ class NextSave:
 
 def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
     """Return the checkpoints around `step`. `newest` overrides the newest checkpoint in the directory."""
-    paths, is_embedded = _find_checkpoints(run), run.trainer_config.exists()
-    steps = sorted(paths)
+    is_embedded = is_regular(run.trainer_config)
+    times = _find_checkpoints(run, is_embedded=is_embedded)
+    steps = sorted(times)
     every = _configured_interval(run) if is_embedded else _observed_interval(steps)
     due = last_step if is_embedded else None
     if every:
@@ -44,24 +47,36 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,
-        at=_written(paths[newest]) if newest in paths else None,
+        at=times.get(newest) if newest is not None else None,
     )
 
 
-def _find_checkpoints(run: RunDir) -> dict[int, Path]:
-    """Return the checkpoints of any trainer by the steps in their names."""
+def _find_checkpoints(run: RunDir, *, is_embedded: bool) -> dict[int, datetime | None]:
+    """Return when the checkpoints of any trainer were written, by their steps. Partial ones are left out."""
+    if is_embedded:
+        return {checkpoint.step: _written(checkpoint.path) for checkpoint in _list_embedded(run)}
+    times: dict[int, datetime | None] = {}
+    settings = read_settings(run)
+    directories = find_directories(run, settings) if settings else []
+    for path in [directory.path for directory in directories] or [run.checkpoints]:
+        for checkpoint in list_found(path, MAX_CHECKPOINTS):
+            if checkpoint.step is not None and not checkpoint.is_partial:
+                times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
+    return times
+
+
+def _list_embedded(run: RunDir) -> list[Checkpoint]:
     try:
-        paths = list(run.checkpoints.iterdir())
+        return list_checkpoints(run.checkpoints)
     except OSError:
-        return {}
-    return {int(match[1]): path for path in paths if (match := _STEP.fullmatch(path.name))}
+        return []
 
 
 def _written(checkpoint: Path) -> datetime | None:
-    """Return when a checkpoint was written. An embedded checkpoint has a file with the time of its completion."""
+    """Return when a checkpoint of the embedded trainer was completed."""
     for path in (checkpoint / COMPLETE, checkpoint):
-        with contextlib.suppress(OSError):
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
     return None
 
 
@@ -72,7 +87,7 @@ def _observed_interval(steps: list[int]) -> int | None:
 def _configured_interval(run: RunDir) -> int | None:
     """Return `checkpoint.every` of the frozen settings; None if the trainer saves only at its end."""
     try:
-        every: Any = json.loads(run.trainer_config.read_text())["checkpoint"]["every"]
+        every: Any = read_json(run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]["every"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return every if isinstance(every, int) and every > 0 else None
+    return every if type(every) is int and every > 0 else None

@@ -15,6 +15,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.next_save import predict_next_save
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 CURVE_LINES = 240
@@ -76,15 +77,16 @@ class Progress:
 
 
 def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
-    """Return the progress, None without a heartbeat and without iteration lines.
+    """Return the progress, None without a heartbeat, without steps in the log and without checkpoints.
 
     `attempt` is the running attempt, if any, and `begin` the offset in the log at which the attempt began. Without
     `pace`, the time left is not estimated.
     """
     heartbeat = _read_heartbeat(run.heartbeat / "train.json")
-    placed = tail(run.main_log, CURVE_LINES)
+    pattern = read_step_pattern(run)
+    placed = tail(run.main_log, CURVE_LINES, pattern)
     if heartbeat is None and not placed:
-        return None
+        return _read_from_checkpoints(run)
     lines = [iteration for _, iteration in placed]
     line = lines[-1] if lines else Iteration(step=0)
     is_behind = bool(
@@ -97,7 +99,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     step = _step(heartbeat, line, is_behind=is_behind)
     last_step = (heartbeat and heartbeat.last_steps) or line.last
     step_s = median_step_s(lines[-STEP_TIME_LINES:]) or (heartbeat.step_s if heartbeat else None)
-    whole = sampled(run.main_log) if lines else []
+    whole = sampled(run.main_log, pattern=pattern) if lines else []
     curve = [
         iteration for iteration in drop_repeated_steps(lines) if iteration.loss is not None and iteration.step <= step
     ]
@@ -124,6 +126,33 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         next_save=saves.next,
         next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
+    )
+
+
+def _read_from_checkpoints(run: RunDir) -> Progress | None:
+    """Return what the checkpoints alone show: the step of the newest, and when it was written."""
+    saves = predict_next_save(run, 0, None)
+    if saves.newest is None:
+        return None
+    return Progress(
+        step=saves.newest,
+        last_step=None,
+        loss=None,
+        losses=(),
+        losses_from=None,
+        tokens=None,
+        step_s=None,
+        usual_step_s=None,
+        tflops=None,
+        usual_tflops=None,
+        phase="",
+        at=saves.at,
+        note="",
+        checkpoint_step=saves.newest,
+        checkpoint_at=saves.at,
+        next_save=None,
+        next_save_s=None,
+        left=None,
     )
 
 
@@ -171,7 +200,7 @@ def _time(at: float | None) -> datetime | None:
 
 def _written(log: Path) -> float | None:
     try:
-        return log.stat().st_mtime
+        return log.lstat().st_mtime
     except OSError:
         return None
 

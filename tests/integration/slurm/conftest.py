@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import MissingProgram
+from opsctl.errors import MissingProgram, SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.programs import find_programs
@@ -45,6 +45,22 @@ def _programs() -> None:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"{missing.message}; {missing.hint}")
+
+
+@pytest.fixture(scope="session")
+def _accounting(places: Places, _programs: None) -> None:
+    """Skip the test, with the reason, where slurmdbd is not installed or does not work with the installed MariaDB."""
+    try:
+        find_programs(os.environ.get("PATH", ""), accounting=True)
+    except MissingProgram as missing:
+        pytest.skip(f"accounting is {missing.message}")
+    spec = SandboxSpec(name=f"accounting-{WORKER}", nodes=1, accounting=True, fast=True)
+    try:
+        Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner()).down(grace=0.2)
+    except SandboxError as error:
+        if "MariaDB client library" not in error.message:
+            raise
+        pytest.skip("this slurmdbd does not work with this MariaDB client library")
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def test_slurm_sees_the_exit_code_of_the_body(make: Make) -> None:
         guarded_train.wait()
         assert (guarded_train.task(1).exit_code, guarded_train.end()["outcome"]) == (
             f"{code}:0",
-            "crashed" if code else "exited",
+            "crashed" if code else "finished",
         )
 
 
@@ -120,6 +120,38 @@ def test_last_iteration_in_the_log_means_finished(train: GuardedTrain) -> None:
     train.submit('echo " iteration 40/ 40 | lm loss: 2.0E+00 |"', tasks=2)
     train.wait()
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sleep 0.1",
+        'echo "[rank0]: Training completed"; echo " iteration 30/ 40 | lm loss: 2.0E+00 |"',
+        'touch "$TRAIN_FINISHED"; exit 1',
+    ],
+)
+def test_finished_foreign_train_is_not_started_again(train: GuardedTrain, body: str) -> None:
+    train.submit(body, tasks=5)
+    train.wait()
+    assert (train.end()["outcome"], train.waiting) == ("finished", [])
+    assert [event.data["attempt"] for event in train.events(EventKind.ATTEMPT_STARTED)] == [train.attempt().name]
+    assert train.events(EventKind.HELD) == []
+
+
+def test_foreign_train_with_steps_left_goes_on(train: GuardedTrain) -> None:
+    """The second task finds nothing to do, although its log never showed the last step."""
+    body = '[ -e done ] || echo " iteration 36/ 40 | lm loss: 2.0E+00 |"; touch done'
+    train.submit(f'cd "$TRAIN_RUN_DIR"; {body}', tasks=4)
+    train.wait()
+    assert [train.end(task)["outcome"] for task in (1, 2)] == ["exited", "finished"]
+    assert train.waiting == []
+
+
+def test_exit_0_continues_where_the_settings_say_so(make: Make) -> None:
+    train = make('poll_seconds = 0.2\non_exit_0 = "continue"\nshort_attempts = 9')
+    train.submit("exit 0", tasks=2)
+    train.wait()
+    assert [train.end(task)["outcome"] for task in (1, 2)] == ["exited", "exited"]
 
 
 def test_cancelled_attempt_leaves_no_process(train: GuardedTrain) -> None:
@@ -193,7 +225,7 @@ def test_attempt_of_killed_guard_is_finalized_by_the_next(train: GuardedTrain) -
     train.wait()
     assert find_processes(train) == []
     assert train.end(1)["outcome"] == "crashed"
-    assert train.end(2)["outcome"] == "exited"
+    assert train.end(2)["outcome"] == "finished"
 
 
 def test_finished_train_runs_no_body_after_killed_guard(train: GuardedTrain) -> None:

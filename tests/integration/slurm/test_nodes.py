@@ -188,7 +188,7 @@ def test_down_node_is_unknown_and_left_alone(world: tuple[Trains, GpuNodes], slu
         argv = ("scontrol", "update", "NodeName=node004", "State=DOWN", "Reason=dead")
         subprocess.run(argv, check=True, timeout=60)
         fields = check_health(trains, "node004")["node004"]
-        assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no way leads there")
+        assert (fields["health"], fields["results"][0]["evidence"]) == ("unknown", "no route leads to the node")
         assert trains.opsctl("drain-bad-nodes", "node004").endswith("nothing to drain\n")
     finally:
         slurm.fault("node004", FaultKind.RESTART)

@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 def shell(daemon: Sshd, **changes: Any) -> Ssh:
-    return Ssh.of(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
+    return Ssh.from_settings(RemoteSettings(**{**daemon.settings, **changes}), SystemClock())
 
 
 def run(daemon: Sshd, *argv: str, stdin: str = "", timeout: float = 100, **changes: Any) -> Answer:
@@ -81,7 +81,7 @@ class LeapingClock(SystemClock):
 def test_command_that_times_out_may_have_run(daemon: Sshd, tmp_path: Path) -> None:
     far, clock = tmp_path / "so-far", LeapingClock(tmp_path / "so-far")
     command = ("sh", "-c", 'echo begun; sleep 1; touch "$0"; sleep 60', str(far))
-    answer = Ssh.of(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
+    answer = Ssh.from_settings(RemoteSettings(**daemon.settings), clock).run("node001", command, timeout=500)
     assert (answer.code, answer.problem, answer.may_have_run) == (None, "ssh: did not end in time", True)
     assert answer.out == "begun\n"
 

@@ -135,10 +135,12 @@ def test_command_without_queued_tasks_is_refused(trains: Trains, verb: str, mess
 def test_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     go = trains.place / "go"
     script = f'echo "$0" >>{trains.place}/words; until [ -e {go} ]; do sleep 0.1; done'
-    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), extra=(), tasks=2))
+    more = "on_exit_0 = 'continue'"
+    trains.opsctl("launch", trains.toml(command=("bash", "-c", script, "one"), more=more, extra=(), tasks=2))
     words = trains.place / "words"
     until(words.exists)
-    text = trains.opsctl("edit", "t", trains.toml(command=("bash", "-c", script, "two $(id)"), extra=(), tasks=2))
+    changed = trains.toml(command=("bash", "-c", script, "two $(id)"), more=more, extra=(), tasks=2)
+    text = trains.opsctl("edit", "t", changed)
     assert text.endswith("t: the next task runs the changed files; the earlier ones are in revisions/0001\n")
     assert words.read_text() == "one\n"
     go.touch()
@@ -184,3 +186,16 @@ def test_edit_without_a_change_keeps_no_revision(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     assert trains.opsctl("edit", "t", trains.toml()) == "t: nothing has changed\n"
     assert list(trains.run().revisions.iterdir()) == []
+
+
+def test_missing_script_is_refused_by_launch_preflight_and_edit(trains: Trains) -> None:
+    missing = trains.place / "gone.py"
+    broken = trains.toml(command=("python3", str(missing)))
+    error = trains.refusal("launch", broken)
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert not trains.run().exists
+    assert f"{missing} does not exist" in " ".join(trains.opsctl("preflight", broken).split())
+    trains.opsctl("launch", trains.toml())
+    error = trains.refusal("edit", "t", trains.toml(command=("python3", str(missing))))
+    assert (f"command: {missing} does not exist" in error.message, error.exit_code) == (True, 2)
+    assert trains.run().body.read_text().count("gone.py") == 0

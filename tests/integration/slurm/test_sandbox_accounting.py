@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import MissingProgram
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.model import JobSpec
 from opsctl.preflight.checks import accounting
@@ -23,20 +22,13 @@ from opsctl.preflight.recipe import Recipe
 from opsctl.render import directives
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.sandbox.programs import find_programs
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.journal import actor
 from tests.support.slurms import Up, run_slurm, wait_until
 from tests.support.trains import HELD, Trains, trains_on, until
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _accounting(_programs: None) -> None:
-    try:
-        find_programs(os.environ.get("PATH", ""), accounting=True)
-    except MissingProgram as missing:
-        pytest.skip(f"accounting is {missing.message}")
+pytestmark = pytest.mark.usefixtures("_accounting")
 
 
 def test_sacct_reports_a_job_and_the_next_sandbox_is_empty(fresh_slurm: Up, places: Places) -> None:

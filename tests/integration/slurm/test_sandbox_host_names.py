@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import MissingProgram
-from opsctl.sandbox.programs import find_programs
-
 CASE = Path(__file__).with_name("host_name_case.py")
 LOCALHOST = "127.0.0.1 localhost\n"
 ETH = "ip address add 10.9.8.7/24 dev lo"
@@ -86,7 +83,7 @@ def start(unshare: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, o
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("user", ["root", "games"])
 @pytest.mark.parametrize("case", CASES)
 def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., dict[str, object]]) -> None:
     fields = start(*CASES[case], user)
@@ -99,12 +96,9 @@ def test_sandbox_starts_on_loopback(case: str, user: str, start: Callable[..., d
 
 
 @pytest.mark.root
+@pytest.mark.usefixtures("_accounting")
 @pytest.mark.parametrize("case", ["127.0.0.1", "127.0.1.1, as Debian writes", "a machine of IPv6 only"])
 def test_accounting_listens_on_loopback_too(case: str, start: Callable[..., dict[str, object]]) -> None:
-    try:
-        find_programs(os.environ.get("PATH", ""), accounting=True)
-    except MissingProgram as missing:
-        pytest.skip(missing.message)
     fields = start(*CASES[case], "root", "accounting")
     assert fields["srun"] == ["node001 root none", "node002 root none"], fields
     assert len(fields["listening"]) == 4  # type: ignore[arg-type]  # slurmdbd as well

@@ -23,9 +23,10 @@ from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.support.other_users import skip_unless_others_may_run
 from tests.support.slurms import OPSCTL, wait_until
 
-NOBODY = 65534
+OWNER = pwd.getpwnam("games")
+"""The ordinary user of a sandbox. Not nobody: Slurm 26.05 takes nobody for no valid SlurmUser."""
 STRANGER = pwd.getpwnam("daemon")
-"""Another ordinary user, present on every Debian, Ubuntu and RHEL."""
+"""Another ordinary user. Every Debian, Ubuntu and RHEL has both."""
 
 pytestmark = [
     pytest.mark.root,
@@ -36,17 +37,17 @@ pytestmark = [
 
 
 @pytest.fixture
-def nobody(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def owner(_programs: None) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """A function that runs a command as an ordinary user with its own home and a PATH without sbin."""
-    with tempfile.TemporaryDirectory(prefix="opsctl-nobody-") as home:
-        os.chown(home, NOBODY, NOBODY)
+    with tempfile.TemporaryDirectory(prefix="opsctl-owner-") as home:
+        os.chown(home, OWNER.pw_uid, OWNER.pw_gid)
         base = {"HOME": home, "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
         def run(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 argv,
-                user=NOBODY,
-                group=NOBODY,
+                user=OWNER.pw_uid,
+                group=OWNER.pw_gid,
                 extra_groups=[],
                 cwd=home,
                 env=base | (env or {}),
@@ -67,43 +68,43 @@ def opsctl() -> tuple[str, ...]:
 
 
 def test_ordinary_user_has_a_sandbox(
-    nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
+    owner: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
 ) -> None:
-    up = nobody(*opsctl, "up", "--nodes", "2")
+    up = owner(*opsctl, "up", "--nodes", "2")
     try:
         assert up.returncode == 0, up.stderr
         script = (
             f"eval \"$({shlex.join(opsctl)} env)\"; srun -N2 --gres=gpu:2 sh -c 'echo $(id -un) $CUDA_VISIBLE_DEVICES'"
         )
-        assert nobody("sh", "-c", script).stdout == "nobody 0,1\nnobody 0,1\n"
+        assert owner("sh", "-c", script).stdout == f"{OWNER.pw_name} 0,1\n" * 2
     finally:
-        down = nobody(*opsctl, "down")
+        down = owner(*opsctl, "down")
     assert down.stdout == "sandbox 'default' is down: 5 processes ended, none left\n"
 
 
 def test_ordinary_user_runs_a_command_in_a_sandbox(
-    nobody: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
+    owner: Callable[..., subprocess.CompletedProcess[str]], opsctl: tuple[str, ...]
 ) -> None:
-    done = nobody(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
-    assert (done.returncode, done.stdout) == (9, "nobody\nnobody\n"), done.stderr
+    done = owner(*opsctl, "run", "--nodes", "2", "--", "sh", "-c", "srun -N2 id -un; exit 9")
+    assert (done.returncode, done.stdout) == (9, f"{OWNER.pw_name}\n" * 2), done.stderr
 
 
 def test_user_submits_to_root_sandbox_without_its_keys(
-    slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]]
+    slurm: Sandbox, owner: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    assert nobody("srun", "-N2", "id", "-un", env=slurm.env()).stdout == "nobody\nnobody\n"
-    job = nobody("sbatch", "--parsable", "--wait", "--output=out", "--wrap=id -un", env=slurm.env())
+    assert owner("srun", "-N2", "id", "-un", env=slurm.env()).stdout == f"{OWNER.pw_name}\n" * 2
+    job = owner("sbatch", "--parsable", "--wait", "--output=out", "--wrap=id -un", env=slurm.env())
     assert job.returncode == 0, job.stderr
-    assert nobody("cat", "out").stdout == "nobody\n"
-    assert nobody("cat", str(slurm.record.site.home / "munge.key")).returncode != 0
-    assert nobody("scontrol", "update", "nodename=node001", "state=drain", "reason=x", env=slurm.env()).returncode != 0
+    assert owner("cat", "out").stdout == f"{OWNER.pw_name}\n"
+    assert owner("cat", str(slurm.record.site.home / "munge.key")).returncode != 0
+    assert owner("scontrol", "update", "nodename=node001", "state=drain", "reason=x", env=slurm.env()).returncode != 0
 
 
 def test_run_directory_of_another_user_is_refused(
-    slurm: Sandbox, nobody: Callable[..., subprocess.CompletedProcess[str]], home: Path
+    slurm: Sandbox, owner: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
     run = Places.default().run_directory("squatted")
-    assert nobody("mkdir", str(run)).returncode == 0
+    assert owner("mkdir", str(run)).returncode == 0
     try:
         with pytest.raises(SandboxError, match=f"{run} exists and does not belong to this sandbox"):
             Sandbox.up(SandboxSpec(name="squatted"), clock=slurm.clock, runner=slurm.runner)
@@ -140,17 +141,17 @@ def stranger(_programs: None) -> Iterator[Run]:
 
 
 @pytest.fixture
-def users_conf(nobody: Run, opsctl: tuple[str, ...]) -> Iterator[Path]:
+def users_conf(owner: Run, opsctl: tuple[str, ...]) -> Iterator[Path]:
     """The slurm.conf of an ordinary user's running sandbox."""
-    up = nobody(*opsctl, "up", "--nodes", "1", "--fast", "--json")
+    up = owner(*opsctl, "up", "--nodes", "1", "--fast", "--json")
     assert up.returncode == 0, up.stderr
     yield Path(json.loads(up.stdout)["env"]["SLURM_CONF"])
-    nobody(*opsctl, "down")
+    owner(*opsctl, "down")
 
 
-def test_sandbox_of_a_user_is_closed_to_other_users(users_conf: Path, nobody: Run, stranger: Run) -> None:
+def test_sandbox_of_a_user_is_closed_to_other_users(users_conf: Path, owner: Run, stranger: Run) -> None:
     env = {"SLURM_CONF": str(users_conf)}
-    assert nobody("srun", "id", "-un", env=env).stdout == "nobody\n"
+    assert owner("srun", "id", "-un", env=env).stdout == f"{OWNER.pw_name}\n"
     done = stranger("timeout", "5", "srun", "-n1", "id", env=env)  # srun asks for a configuration for up to a minute
     assert (done.returncode != 0, done.stdout) == (True, "")
     for path in (users_conf, users_conf.parent / "munge.socket", users_conf.parent / "spool"):
@@ -177,18 +178,18 @@ COMMANDS = (("srun", "-n1", "id"), ("sinfo",), ("scontrol", "ping"), ("scontrol"
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
 def test_guessed_configuration_without_credentials_is_refused(
-    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+    argv: tuple[str, ...], users_conf: Path, owner: Run, stranger: Run
 ) -> None:
     done = run_as_stranger(stranger, users_conf, *argv, auth="AuthType=auth/none\nCredType=cred/none")
     assert "uid=" not in done.stdout
     assert "idle" not in done.stdout
     assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
-    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+    assert owner("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == f"{OWNER.pw_name}\n"
 
 
 @pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
 def test_guessed_configuration_with_another_munge_is_refused(
-    argv: tuple[str, ...], users_conf: Path, nobody: Run, stranger: Run
+    argv: tuple[str, ...], users_conf: Path, owner: Run, stranger: Run
 ) -> None:
     home = Path(stranger("pwd").stdout.strip())
     (home / "key").write_bytes(secrets.token_bytes(128))
@@ -221,28 +222,28 @@ def test_guessed_configuration_with_another_munge_is_refused(
     assert "uid=" not in done.stdout
     assert "idle" not in done.stdout
     assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr
-    assert nobody("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == "nobody\n"
+    assert owner("srun", "id", "-un", env={"SLURM_CONF": str(users_conf)}).stdout == f"{OWNER.pw_name}\n"
 
 
-def test_sandbox_of_run_has_a_private_network(nobody: Run, opsctl: tuple[str, ...]) -> None:
-    if nobody("unshare", "--user", "--map-root-user", "--net", "true").returncode:
+def test_sandbox_of_run_has_a_private_network(owner: Run, opsctl: tuple[str, ...]) -> None:
+    if owner("unshare", "--user", "--map-root-user", "--net", "true").returncode:
         pytest.skip("ordinary users may make no namespaces here")
     script = "grep -o '^AuthType=.*' $SLURM_CONF; readlink /proc/self/ns/net"
-    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
+    done = owner(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script)
     auth, network = done.stdout.split()
     assert auth == "AuthType=auth/none"
     assert Path(network) != Path("/proc/self/ns/net").readlink()
 
 
 def test_sandbox_of_run_without_namespaces_is_private(
-    nobody: Run, opsctl: tuple[str, ...], tmp_path: Path, slurm: Sandbox
+    owner: Run, opsctl: tuple[str, ...], tmp_path: Path, slurm: Sandbox
 ) -> None:
-    unshare = Path(nobody("pwd").stdout.strip()) / "unshare"
+    unshare = Path(owner("pwd").stdout.strip()) / "unshare"
     unshare.write_text("#!/bin/sh\nexit 1\n")
     unshare.chmod(0o755)
     script = "stat -c %a $(dirname $SLURM_CONF); grep -o '^AuthType=.*' $SLURM_CONF"
     env = {"PATH": f"{unshare.parent}:/usr/bin:/bin"}
-    done = nobody(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script, env=env)
+    done = owner(*opsctl, "run", "--nodes", "1", "--", "sh", "-c", script, env=env)
     assert done.stdout.split() == ["700", "AuthType=auth/munge"], done.stderr
     as_root = subprocess.run(
         [*OPSCTL, "run", "--nodes", "1", "--", "sh", "-c", script],

@@ -36,20 +36,24 @@ def shared(slurm: Sandbox) -> Iterator[Trains]:
 def test_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     text = trains.opsctl("kill-switch", "arm", "t", "--reason", 'bad "loss" $(id)')
-    assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
+    assert text.startswith("t: the kill switch is armed: cancelled the queued tasks of array ")
     (shown,) = json.loads(trains.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["switch"], shown["why"]) == ("kill", 'bad "loss" $(id)')
     assert trains.opsctl("kill-switch", "arm", "t", "--reason", "again").startswith("t: already armed: kill by ")
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch was not armed\n"
     assert trains.opsctl("kill-switch", "show", "t") == "t: no switch is armed\n"
-    assert trains.kinds()[-2:] == [EventKind.ARMED, EventKind.DISARMED]
+    changes = {EventKind.ARMED, EventKind.DISARMED}
+    assert [kind for kind in trains.kinds() if kind in changes] == [EventKind.ARMED, EventKind.DISARMED]
 
 
 def test_save_switch_is_armed(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     text = trains.opsctl("save-switch", "t")
-    assert text == "t: the save switch is armed: the running task saves a checkpoint and goes on\n"
+    assert text == (
+        "t: the save switch is armed: the next task saves a checkpoint at its next step and goes on,"
+        " if its trainer reads the save switch\n"
+    )
     assert (trains.run().switches / "save").exists()
 
 
@@ -63,7 +67,9 @@ def test_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
 @root_only
 def test_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
-    assert text == "t: the kill switch is armed: the running task saves and stops; queued tasks are cancelled\n"
+    assert text == (
+        "t: the kill switch is armed: the next opsctl command or watch cycle of the owner cancels the queued tasks\n"
+    )
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["by"], shown["why"]) == ("nobody", "bad loss")
     # The owner can disarm the switch of a team mate, and a team mate that of the owner.
@@ -115,8 +121,9 @@ def test_user_outside_the_group_cannot_disarm_pause(shared: Trains) -> None:
 def test_hold_by_a_team_mate_arms_the_pause_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
     assert text == (
-        "t: the job is not yours to hold, so the pause switch is armed instead: the running task, or else the next"
-        " one, saves, stops and holds the rest; opsctl release t takes it back\n"
+        "t: the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
+        " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks; opsctl release t takes"
+        " it back\n"
     )
     (shown,) = json.loads(shared.opsctl("kill-switch", "show", "t", "--json"))
     assert (shown["switch"], shown["by"], shown["why"]) == ("pause", "nobody", "wait")

@@ -15,6 +15,7 @@ def preflight(tmp_path):
     (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash"))
+    (tmp_path / "bin" / "train").symlink_to(shutil.which("true"))
 
     def run(*words, environment="", trainer="", slurm=""):
         text = f"""name = "t"

@@ -15,6 +15,7 @@ from opsctl.app import build
 from opsctl.cli import cli
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.outcome import Outcome
+from opsctl.report.formats import attempt_rows, markdown, render_headline
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
@@ -174,7 +175,7 @@ def test_unusable_log_leaves_the_journal(tmp_path: Path, content: bytes | None) 
     report = train.report(99999)
     assert report.buckets[Bucket.QUEUE] == 660
     assert sum(report.buckets.values()) == pytest.approx(3320)
-    assert any(note.startswith("there are no iteration lines in the log") for note in report.notes)
+    assert any(note.startswith("no step in the log can be read") for note in report.notes)
 
 
 def test_clock_jumps_do_not_break_the_sum(tmp_path: Path) -> None:
@@ -254,3 +255,15 @@ def test_missing_log_is_named(tmp_path: Path) -> None:
 
 def test_new_train_begins_at_its_first_submission(tmp_path: Path) -> None:
     assert make_rough_train(tmp_path).report(99999).begin == BEGIN
+
+
+def test_training_time_of_unreadable_log_is_unknown(tmp_path: Path) -> None:
+    train = make_rough_train(tmp_path)
+    train.run.main_log.write_text("a trainer that logs nothing known\n" * 99)
+    report = train.report(99999)
+    assert (report.ettr, report.ettr_without_queue, report.step) == (None, None, None)
+    assert report.buckets[Bucket.START_UP] == 0
+    assert "was training is unknown" in render_headline(report)
+    assert "0.0" not in render_headline(report)
+    assert "0.0%" not in markdown(report)
+    assert {row[6] for row in attempt_rows(report)} == {"unknown"}

@@ -73,8 +73,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     saved = run.checkpoints / "step-0000050"
     saved.mkdir()
+    (saved / "weights").write_text("of a foreign trainer")
     ago = (now - timedelta(hours=2)).timestamp()
-    os.utime(saved, (ago, ago))
+    for path in (saved / "weights", saved):
+        os.utime(path, (ago, ago))
     switches.arm(run, Switch.SAVE, why="before the maintenance")
     return run
 

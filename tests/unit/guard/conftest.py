@@ -21,6 +21,7 @@ def checkpoint(train: QueuedTrain) -> Callable[[str], None]:
     def write(name: str) -> None:
         path = train.run.checkpoints / name
         path.mkdir()
+        (path / "weights").write_text("1")
         os.utime(path, (train.clock.now().timestamp(),) * 2)
 
     return write

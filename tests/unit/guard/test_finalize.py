@@ -14,7 +14,7 @@ from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import QueuedTrain
@@ -142,8 +142,8 @@ def test_third_short_crash_holds_queued_tasks(train: QueuedTrain) -> None:
     assert all(job.is_held for job in train.queue.waiting)
     held = [event for event in train.chain.journal.events() if event.kind is EventKind.HELD]
     assert [event.data["why"] for event in held] == [
-        "the body exited with 1; 3 attempts in a row under 20 min without a new checkpoint: "
-        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
+        "the body exited with 1; 3 attempts in a row under 20 min without progress: "
+        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; before a release, find and remove the cause (opsctl why)"
     ]
 
 
@@ -237,7 +237,7 @@ def test_accounting_supplies_ends_of_requeued_attempts(train: QueuedTrain) -> No
     train.start_attempt("12_1.1")
     train.add_row((1,), JobState.PENDING, restarts=2)
     train.queue.history = [
-        Job(id="13", array="12", tasks=(1,), name="gpt", user="me", state=state, restarts=restart)
+        Job(id="13", array="12", tasks=(1,), name="gpt", user=actor(), state=state, restarts=restart)
         for restart, state in enumerate((JobState.PREEMPTED, JobState.TIMEOUT, JobState.PENDING))
     ]
     finalized = finalize_ended(train.chain, train.rules, train.chain.check())

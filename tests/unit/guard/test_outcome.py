@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
-    BURNING,
     Action,
     Evidence,
-    FinishedAttempt,
     Outcome,
     decide_outcome,
-    find_crash_loop,
 )
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
-from opsctl.settings.loader import GuardSettings
 from opsctl.trainer.contract import StopReason, TrainerStop
-
-RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)
 
 
 def make_stop(reason: TrainerStop) -> StopReason:
@@ -88,7 +79,54 @@ def test_kill_switch_overrides_the_stop_request() -> None:
 @pytest.mark.parametrize(
     ("evidence", "outcome", "why"),
     [
-        (Evidence(code=0), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known",
+        ),
+        (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
+        (
+            Evidence(code=0, is_near_limit=True),
+            Outcome.DEADLINE,
+            "the body exited with 0 after most of the task's time",
+        ),
+        (
+            Evidence(code=0, limits_itself=True),
+            Outcome.EXITED,
+            "the body exited with 0, and the command limits its own time",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, is_idle_again=True),
+            Outcome.FINISHED,
+            "the body exited with 0 again, this time without a step",
+        ),
+        (
+            Evidence(code=0, has_steps_left=True, finished_line="Training completed"),
+            Outcome.FINISHED,
+            "the body exited with 0 after the line: Training completed",
+        ),
+        (
+            Evidence(code=0, finished_line="Training complete", unfinished_line="Run canceled"),
+            Outcome.EXITED,
+            "the body exited with 0 after the line: Run canceled",
+        ),
+        (
+            Evidence(code=0, was_signalled=True, finished_line="Training complete"),
+            Outcome.EXITED,
+            "the body exited with 0 after a signal to its ranks",
+        ),
+        (
+            Evidence(code=0, on_exit_0="continue", finished_line="Training completed"),
+            Outcome.EXITED,
+            'the body exited with 0, and on_exit_0 = "continue"',
+        ),
+        (
+            Evidence(code=0, on_exit_0="finish", has_steps_left=True),
+            Outcome.FINISHED,
+            'the body exited with 0, and on_exit_0 = "finish"',
+        ),
+        (Evidence(code=7, has_finished_file=True), Outcome.FINISHED, "the trainer wrote TRAIN_FINISHED"),
+        (Evidence(code=0, on_exit_0="finish", request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
@@ -113,7 +151,11 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         ),
         (Evidence(), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
         (Evidence(is_last_step=True), Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"),
-        (Evidence(state=JobState.COMPLETED), Outcome.EXITED, "Slurm reports COMPLETED"),
+        (
+            Evidence(state=JobState.COMPLETED),
+            Outcome.FINISHED,
+            "Slurm reports COMPLETED; nobody asked for it, and no further step is known",
+        ),
         (
             Evidence(state=JobState.COMPLETED, is_last_step=True),
             Outcome.FINISHED,
@@ -121,7 +163,11 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         ),
         (Evidence(code=137, state=JobState.NODE_FAIL), Outcome.NODE_FAILED, "Slurm reports NODE_FAIL"),
         (Evidence(code=2, state=JobState.FAILED), Outcome.CRASHED, "the body exited with 2"),
-        (Evidence(code=0, state=JobState.CANCELLED), Outcome.EXITED, "the body exited with 0"),
+        (
+            Evidence(code=0, state=JobState.CANCELLED, has_steps_left=True),
+            Outcome.EXITED,
+            "the body exited with 0 before the last iteration",
+        ),
     ],
 )
 def test_best_evidence_decides_the_outcome(evidence: Evidence, outcome: Outcome, why: str) -> None:
@@ -131,50 +177,3 @@ def test_best_evidence_decides_the_outcome(evidence: Evidence, outcome: Outcome,
 def test_exactly_the_final_states_have_an_outcome() -> None:
     known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
-
-
-def make_attempt(outcome: Outcome, *, minutes: float = 1, new_checkpoint: bool = False) -> FinishedAttempt:
-    begin = datetime(2026, 3, 1, tzinfo=UTC)
-    return FinishedAttempt(
-        attempt="12_1.0",
-        outcome=outcome,
-        action=ACTIONS[outcome],
-        why="",
-        started=begin,
-        ended=begin + timedelta(minutes=minutes),
-        new_checkpoint=new_checkpoint,
-    )
-
-
-CRASH = make_attempt(Outcome.CRASHED)
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_only_failures_make_a_crash_loop(outcome: Outcome) -> None:
-    assert bool(find_crash_loop([make_attempt(outcome)] * 3, RULES)) == (outcome in BURNING)
-
-
-@pytest.mark.parametrize(
-    "attempts",
-    [
-        [],
-        [CRASH, CRASH],
-        [CRASH, make_attempt(Outcome.STOPPED), CRASH],
-        [CRASH, CRASH, CRASH, make_attempt(Outcome.CRASHED, minutes=20)],
-        [CRASH, make_attempt(Outcome.CRASHED, new_checkpoint=True), CRASH],
-    ],
-)
-def test_progress_or_few_attempts_are_no_crash_loop(attempts: list[FinishedAttempt]) -> None:
-    assert find_crash_loop(attempts, RULES) == ""
-
-
-def test_skipped_attempt_does_not_count_in_a_crash_loop() -> None:
-    assert find_crash_loop([CRASH, CRASH, make_attempt(Outcome.SKIPPED)], RULES) == ""
-    assert find_crash_loop([CRASH, CRASH, make_attempt(Outcome.SKIPPED), CRASH], RULES) != ""
-
-
-def test_crash_loop_is_explained() -> None:
-    attempts = [replace(CRASH, attempt=f"12_{n}.0") for n in (1, 2, 3)]
-    assert find_crash_loop(attempts, RULES) == (
-        "3 attempts in a row under 20 min without a new checkpoint: 12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed"
-    )

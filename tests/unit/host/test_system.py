@@ -1,5 +1,6 @@
 """Programs end by themselves, at the timeout or at the output limit."""
 
+import logging
 import os
 import signal
 import time
@@ -54,3 +55,10 @@ def test_invalid_bytes_are_replaced(runner):
 def test_missing_program_is_named(runner):
     with pytest.raises(MissingProgram, match="no-such-program: is not on PATH"):
         runner.run(("no-such-program",), timeout=250)
+
+
+def test_odd_argument_is_logged_in_utf8(runner, caplog):
+    caplog.set_level(logging.DEBUG)
+    runner.run(("true", "a\udcff"), timeout=10)
+    assert "a\\udcff" in caplog.text
+    caplog.text.encode()

@@ -5,12 +5,12 @@ import pytest
 from opsctl.host.system import SystemClock
 from opsctl.launch.train_arrays import take_snapshot
 from opsctl.model import Job, JobState
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 
 
 def row(array, comment, *, state=JobState.PENDING, tasks=(1, 2), name="gpt", **more):
-    return Job(id=array, array=array, tasks=tasks, name=name, user="me", state=state, comment=comment, **more)
+    return Job(id=array, array=array, tasks=tasks, name=name, user=actor(), state=state, comment=comment, **more)
 
 
 @pytest.fixture

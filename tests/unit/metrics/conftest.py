@@ -13,7 +13,7 @@ from opsctl.app import App, build
 from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Job, JobState, Level
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
@@ -50,7 +50,7 @@ def row(state: JobState, *tasks: int, **more: Any) -> Job:
         array="12",
         tasks=tasks,
         name="gpt",
-        user="me",
+        user=actor(),
         state=state,
         comment="opsctl:gpt:n1",
         **{"reason": "JobArrayTaskLimit", **more},
@@ -78,6 +78,8 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
     (run.heartbeat / "train.json").write_text(to_json(heartbeat))
     for step in (100, 150):
         (run.checkpoints / f"global_step{step}").mkdir()
+        (run.checkpoints / f"global_step{step}" / "mp_rank_00_model_states.pt").write_text("weights")
+        (run.checkpoints / "latest").write_text(f"global_step{step}")
     app = build(site)
     finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,7 @@ def test_unreadable_train_does_not_hide_the_others(metrics_site: MetricsSite) ->
 def test_train_that_never_ran_has_a_state_and_no_step(metrics_site: MetricsSite) -> None:
     metrics_site.run.main_log.unlink()
     (metrics_site.run.heartbeat / "train.json").unlink()
+    shutil.rmtree(metrics_site.run.checkpoints)
     samples = gather_all(metrics_site)
     assert ("opsctl_train_step", "gpt") not in samples
     assert samples["opsctl_train_state", "gpt", "running"] == 1

@@ -93,7 +93,7 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     [
         ("node[001-003]", "with node[001-003] excluded 1 nodes are left, and array 12 needs 2"),
         ("node099", "no such nodes: node099"),
-        ("node[", "'node[' is not a node list: "),
+        ("node[", "exclude is not a node list"),
     ],
 )
 def test_impossible_request_is_refused_and_removed(train: QueuedTrain, exclude: str, why: str) -> None:
@@ -135,6 +135,8 @@ def test_running_train_is_left_alone(train: QueuedTrain) -> None:
     assert reconcile(train.chain) == []
 
 
-def test_invalid_request_file_is_ignored(train: QueuedTrain) -> None:
+def test_invalid_request_file_is_set_aside(train: QueuedTrain) -> None:
     (train.run.requests / "x.json").write_text(json.dumps({"verb": "rm -rf"}))
+    [line] = reconcile(train.chain)
+    assert line.startswith(f"set aside in {train.run.requests}: 'x.json' by ")
     assert reconcile(train.chain) == []

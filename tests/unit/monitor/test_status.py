@@ -19,7 +19,7 @@ from opsctl.model import Finding, Job, JobState, Level
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
@@ -47,7 +47,7 @@ def read(run: RunDir, *jobs: Job) -> TrainStatus:
 
 def row(state: JobState, *tasks: int, comment: str = "opsctl:gpt:n1", reason: str = "", **more: object) -> Job:
     return Job(
-        id="12", array="12", tasks=tasks, name="gpt", user="me", state=state, comment=comment, reason=reason, **more
+        id="12", array="12", tasks=tasks, name="gpt", user=actor(), state=state, comment=comment, reason=reason, **more
     )
 
 
@@ -122,7 +122,8 @@ def test_account_limit_is_explained_with_a_remedy(run: RunDir, reason: str, text
 def test_reused_array_id_is_noted(run: RunDir) -> None:
     status = read(run, row(JobState.RUNNING, 1, comment="somebody else's"))
     assert status.state == "ended"
-    assert status.notes == ("array 12 is not this train's any more: Slurm has used the id again for 'gpt' of me",)
+    text = f"array 12 is not this train's any more: Slurm has used the id again for 'gpt' of {actor()}"
+    assert status.notes == (text,)
 
 
 def test_unfinalized_attempt_outside_the_queue_is_unknown(run: RunDir) -> None:

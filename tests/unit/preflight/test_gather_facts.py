@@ -271,17 +271,17 @@ gpus_per_node = 8
 @pytest.mark.parametrize(
     ("command", "setup", "expected"),
     [
-        (["python", "train.py"], "", [("train.py", True)]),
-        (["python", "gone.py"], "", [("gone.py", False)]),
-        (["python", "/gone/train.py", "--data", "/gone/corpus"], "", [("/gone/train.py", False)]),
-        (["python", "train.py"], 'directory = "CODE"', []),
-        (["python", "train.py"], 'directory = "/gone"', [("train.py", True)]),
-        (["python", "train.py"], 'lines = ["cd CODE"]', []),
-        (["python", "-m", "train", "--config=conf/a.yaml"], "", [("conf/a.yaml", True)]),
+        (["python3", "train.py"], "", [("train.py", True)]),
+        (["python3", "gone.py"], "", [("gone.py", False)]),
+        (["python3", "/gone/train.py", "--data", "/gone/corpus"], "", [("/gone/train.py", False)]),
+        (["python3", "train.py"], 'directory = "CODE"', []),
+        (["python3", "train.py"], 'directory = "/gone"', [("train.py", True)]),
+        (["python3", "train.py"], 'lines = ["cd CODE"]', []),
+        (["python3", "-m", "train", "--config=conf/a.yaml"], "", [("conf/a.yaml", True)]),
         (["bash", "-c", "exec python -u train.py $@"], "", [("train.py", True)]),
-        (["python", "own.py"], "", []),
-        (["python", "{{ run_dir }}/train.py", "$CODE/train.py", "train", "conf"], "", []),
-        (["apptainer", "exec", "a.sif", "python", "train.py"], "", []),
+        (["python3", "own.py"], "", []),
+        (["python3", "{{ run_dir }}/train.py", "$CODE/train.py", "train", "conf"], "", []),
+        (["apptainer", "exec", "a.sif", "python3", "train.py"], "", []),
     ],
 )
 def test_misplaced_files_of_the_command_are_found(gather_train, run, command, setup, expected):
@@ -300,7 +300,7 @@ def test_misplaced_files_of_the_command_are_found(gather_train, run, command, se
 
 def test_container_has_its_own_files(gather_train, tmp_path):
     (tmp_path / "train.py").touch()
-    text = SHORT.format(command='["python", "train.py"]', setup="")
+    text = SHORT.format(command='["python3", "train.py"]', setup="")
     assert gather_train(text).misplaced_paths
     assert not gather_train(
         text.replace("nodes = 1", 'nodes = 1\nextra = ["--container-image=a.sqsh"]')
@@ -308,11 +308,11 @@ def test_container_has_its_own_files(gather_train, tmp_path):
 
 
 def test_missing_start_directory_is_found(gather_train):
-    assert gather_train(SHORT.format(command='["python"]', setup='directory = "/gone"')).files == {"/gone": False}
+    assert gather_train(SHORT.format(command='["python3"]', setup='directory = "/gone"')).files == {"/gone": False}
 
 
 def test_unknown_trainer_has_no_workers(gather_train, tmp_path):
-    gather_train(SHORT.format(command='["python"]', setup=""))
+    gather_train(SHORT.format(command='["python3"]', setup=""))
     config = load_train(tmp_path / "t.toml")
     request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
     assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []

@@ -22,6 +22,7 @@ ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0    
         ("error: This host (b/b.c) not a valid controller", "the host name changed to b/b.c"),
         ("fatal: mkdir(/home/me/state): Permission denied", "no permission: "),
         ('munged: Error: Keyfile is insecure: "/k" should not be readable', "munged refuses its key: "),
+        ("error: mysql_query failed: 5027 Number of columns in result (=1)", "do not work together"),
         ("error: write: No space left on device", "no space is left on the device"),
         (
             'error: If munged is up, restart\nerror: Munge encode failed: Failed to connect to "/s": x',

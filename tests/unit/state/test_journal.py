@@ -1,6 +1,7 @@
 """The journal: append-only, tolerant of torn lines, replayed in order."""
 
 import json
+import logging
 import os
 import pwd
 from datetime import UTC, datetime
@@ -134,10 +135,13 @@ def test_attempts_are_listed_by_array():
     assert history(*attempts).attempts_of("5") == ["5_1.0", "5_1.1", "5.0"]
 
 
-def test_lone_surrogate_is_preserved(journal):
+def test_lone_surrogate_is_preserved(journal, caplog):
     """JSON from a team member can hold a lone surrogate, which UTF-8 cannot encode."""
+    caplog.set_level(logging.DEBUG)
     journal.append(EventKind.HELD, jobs=[], why="a\ud800b")
     assert [event.data["why"] for event in journal.events()] == ["a\ud800b"]
+    assert "a\\ud800b" in caplog.text
+    caplog.text.encode()
 
 
 def test_journal_is_readable_despite_the_umask(journal):

@@ -53,7 +53,8 @@ def test_link_pipe_and_directory_are_armed_but_not_read(run, tmp_path):
     switches.path_of(run, Switch.KILL).symlink_to(tmp_path / "secret")
     os.mkfifo(switches.path_of(run, Switch.PAUSE))
     switches.path_of(run, Switch.SAVE).mkdir()
-    assert [armed.why for armed in switches.find_armed(run)] == ["", "", ""]
+    says = "a directory in place of the switch; disarming removes it"
+    assert [armed.why for armed in switches.find_armed(run)] == ["", "", says]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -126,7 +126,23 @@ def test_log_that_reappears_is_not_read_again(bench: Bench) -> None:
 
 
 def test_missing_log_is_ok(bench: Bench) -> None:
-    assert bench.judge("loss").summary == "gpt: no loss yet"
+    finding = bench.judge("loss")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
+
+
+def test_log_without_a_loss_is_unknown(bench: Bench) -> None:
+    bench.write_log("a trainer that logs nothing known")
+    finding = bench.judge("loss")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, "gpt: no loss in the log")
+
+
+def test_loss_of_another_trainer_is_watched(bench: Bench) -> None:
+    bench.write_log(
+        *(f"{{'loss': '{2 + n % 3 / 100:.4f}', 'learning_rate': '1e-05', 'global_step': '{n}'}}" for n in range(1, 60))
+    )
+    assert bench.judge("loss").level is Level.OK
+    bench.write_log("{'loss': 'nan', 'global_step': '61'}")
+    assert bench.judge("loss").level is Level.CRITICAL
 
 
 def test_line_is_read_once(bench: Bench) -> None:

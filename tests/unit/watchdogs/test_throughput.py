@@ -107,7 +107,25 @@ def test_other_node_count_starts_anew(bench: Bench) -> None:
     assert bench.judge("throughput").summary == "gpt: too few steps to judge"
 
 
-@pytest.mark.parametrize("count", [0, 5, 29])
+def test_log_without_steps_is_unknown(bench: Bench) -> None:
+    bench.write_log("a trainer that logs nothing known")
+    finding = bench.judge("throughput")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, "gpt: no step times in the log")
+
+
+def test_nothing_logged_is_no_alarm(bench: Bench) -> None:
+    finding = bench.judge("throughput")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: no step times: nothing logged yet")
+
+
+def test_speed_of_another_trainer_is_watched(bench: Bench) -> None:
+    bench.write_log(*(f"step: {n:2}  loss:  2.5  memory: 1GiB(1%)  tps: 7,250" for n in range(1, 100)))
+    assert bench.judge("throughput").level is Level.OK
+    bench.write_log(*(f"step: {n:2}  loss:  2.5  memory: 1GiB(1%)  tps: 3,250" for n in range(100, 115)))
+    assert bench.judge("throughput").level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("count", [1, 5, 29])
 def test_few_steps_are_not_judged(bench: Bench, count: int) -> None:
     write_steps(bench, 1, count, 149)
     assert bench.judge("throughput").summary == "gpt: too few steps to judge"

@@ -125,6 +125,7 @@ def next_steps(checkpoints: NextSave) -> tuple[int | None, int | None]:
 
 
 def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
+    run.trainer_config.write_text("{}")
     saved = run.checkpoints / "step-0000050"
     saved.mkdir()
     (saved / "COMPLETE").write_text("")
@@ -136,6 +137,7 @@ def test_checkpoint_age_is_from_its_completion(run: RunDir) -> None:
 def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
     run.trainer_config.write_text(json.dumps({"checkpoint": {"every": 100}}))
     make_checkpoints(run, "step-0000300", ".saving-step-0000400")
+    (run.checkpoints / "step-0000300" / "COMPLETE").write_text("")
     assert next_steps(predict_next_save(run, 350, 1000)) == (300, 400)
     assert next_steps(predict_next_save(run, 400, 450)) == (300, 450)
     assert next_steps(predict_next_save(run, 450, 450)) == (300, None)
@@ -145,17 +147,31 @@ def test_embedded_trainer_saves_at_interval_and_end(run: RunDir) -> None:
 
 def test_foreign_trainer_is_assumed_to_keep_its_interval(run: RunDir) -> None:
     assert predict_next_save(run, 350, 1000) == NextSave()
-    make_checkpoints(
-        run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400", "latest"
-    )
+    make_checkpoints(run, "global_step100", "global_step200", "global_step250", "global_step300", "global_step400")
+    for checkpoint in run.checkpoints.iterdir():
+        (checkpoint / "mp_rank_00_model_states.pt").write_text("weights")
+    (run.checkpoints / "latest").write_text("global_step400")
     assert next_steps(predict_next_save(run, 450, 1000)) == (400, 500)
 
 
 def test_one_checkpoint_predicts_no_next(run: RunDir) -> None:
     make_checkpoints(run, "iter_0000100")
+    assert next_steps(predict_next_save(run, 150, 1000)) == (None, None)
+    (run.checkpoints / "iter_0000100" / ".metadata").write_text("written last")
+    (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("100")
     assert next_steps(predict_next_save(run, 150, 1000)) == (100, None)
 
 
 def test_unreadable_settings_predict_no_save(run: RunDir) -> None:
     run.trainer_config.write_text("{")
     assert predict_next_save(run, 150, None) == NextSave()
+
+
+def test_checkpoints_alone_show_progress(run: RunDir) -> None:
+    assert read_progress(run) is None
+    saved = run.checkpoints / "checkpoint-40"
+    saved.mkdir()
+    (saved / "trainer_state.json").write_text("{}")
+    progress = read_progress(run)
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step, progress.loss, progress.step_s) == (40, 40, None, None)

@@ -1,0 +1,159 @@
+"""Find the directories that a train saves its checkpoints to, each with the reason. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from opsctl.checkpoints.command_words import config_files, read_config, resolve, split_words
+from opsctl.checkpoints.layouts import fit_name
+
+MAX_DIRECTORIES = 16
+TOO_WIDE = frozenset(map(Path, ("/", "/home", "/tmp", "/root", "/data", "/scratch", "/work", "/mnt", "/usr", "/var")))  # noqa: S108 (a directory that is never scanned)
+"""Directories that are not scanned as a whole: a trainer that saves there names a directory below."""
+
+
+_LISTS = ("options", "keys", "below")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveDirectory:
+    """A directory with checkpoints of the train."""
+
+    path: Path
+    reason: str
+    """What names the directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRow:
+    """One row of save_options.toml, which explains the fields."""
+
+    options: tuple[str, ...]
+    keys: tuple[str, ...]
+    tier: int
+    trainers: str
+    below: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCommand:
+    """The command of a train, and what is needed to understand its words."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: Path
+    """The working directory of the trainer."""
+    checkpoints: Path
+    """What `{{ checkpoint_dir }}` stands for."""
+
+
+@cache
+def load_rows() -> tuple[SaveRow, ...]:
+    """Return the rows of save_options.toml."""
+    text = files("opsctl.checkpoints").joinpath("save_options.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["save"]
+    return tuple(SaveRow(**{**row, **{key: tuple(row.get(key, ())) for key in _LISTS}}) for row in rows)
+
+
+def find_save_directories(
+    command: TrainCommand, *, configured: Sequence[str] = (), logged: Sequence[str] = ()
+) -> list[SaveDirectory]:
+    """Return the directories with their reasons, without repetition, at most MAX_DIRECTORIES.
+
+    `configured` are the directories that TRAIN.toml names, `logged` the paths of checkpoints that the log names.
+    """
+    named = [(text, "TRAIN.toml, [progress] checkpoint_directories") for text in configured]
+    named += [(str(command.checkpoints), "the run directory")]
+    named += find_in_command(command)
+    named += [(_directory_of(text), "a save in the log") for text in logged]
+    directories: dict[Path, SaveDirectory] = {}
+    for text, reason in named:
+        path = _absolute(text, command.directory)
+        if path is not None and path not in directories and path not in TOO_WIDE:
+            directories[path] = SaveDirectory(path=path, reason=reason)
+    return _drop_nested(list(directories.values()))[:MAX_DIRECTORIES]
+
+
+def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
+    """Return the directories that the command or a configuration file in it names, with the reasons."""
+    words = split_words(command.words, command.environment, command.checkpoints)
+    given = _given_in_words(words)
+    for path in config_files(words, command.directory):
+        for key, value in read_config(path).items():
+            given.setdefault(key, (value, f"{path.name}: {key}"))
+    return list(_select(given))
+
+
+def _given_in_words(words: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the values of options and of `key=value` words, each with its reason."""
+    given: dict[str, tuple[str, str]] = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if not equals:
+            is_value = name.startswith("-") and following and not following.startswith("-")
+            value = following if is_value else ""
+        if not value or not re.fullmatch(r"(?:--?|\+{1,2})?[A-Za-z_][\w.-]*", name):
+            continue
+        reason = f"{word} {following} in the command" if not equals else f"{word} in the command"
+        given[name] = (value, reason)
+        given.setdefault(name.lstrip("-+"), (value, reason))
+    return given
+
+
+def _select(given: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield what the rows of the lowest tier name."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for row in load_rows():
+        for name in (*row.options, *row.keys):
+            if name in given:
+                value, reason = given[name]
+                found.setdefault(row.tier, []).append((_below(row, value, given), reason))
+                break
+    yield from found[min(found)] if found else ()
+
+
+def _below(row: SaveRow, value: str, given: Mapping[str, tuple[str, str]]) -> str:
+    outer = next((given[name][0] for name in row.below if name in given), "")
+    return value if not outer or value.startswith(("/", "~")) else f"{outer.rstrip('/')}/{value}"
+
+
+def _absolute(text: str, directory: Path) -> Path | None:
+    """Return an absolute path; None for an address, and for a path with an unknown variable."""
+    text = resolve(text)
+    if not text or "://" in text or "\0" in text or re.search(r"[${}<>*]", text):
+        return None
+    path = Path(text)
+    return Path(_normal(path if path.is_absolute() else directory / path))
+
+
+def _normal(path: Path) -> str:
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and len(parts) > 1:
+            parts.pop()
+        elif part != "..":
+            parts.append(part)
+    return str(Path(*parts))
+
+
+def _directory_of(logged: str) -> str:
+    """Return the directory of a logged path: its parent if the path is that of one checkpoint, else the path itself."""
+    path = Path(logged)
+    fits = (*fit_name(path.name, is_directory=True), *fit_name(path.name, is_directory=False))
+    is_checkpoint = any(fit.end or not fit.layout.needs_evidence for fit in fits)
+    return str(path.parent) if is_checkpoint else logged
+
+
+def _drop_nested(directories: Iterable[SaveDirectory]) -> list[SaveDirectory]:
+    """Drop directories below an earlier one: a scan of the earlier one finds the same checkpoints."""
+    chosen: list[SaveDirectory] = []
+    for directory in directories:
+        if not any(directory.path.is_relative_to(other.path) for other in chosen):
+            chosen.append(directory)
+    return chosen

@@ -1,0 +1,63 @@
+"""Apply the kill and pause switches to a train from outside its job: by a command, a watch cycle, or nobody's guard.
+
+The guard stops the running task. The queued tasks need no guard: they may be held, or no task may run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from opsctl.guard.escalation import plan_stop, reads_stop_request
+from opsctl.guard.stop_request import StopKind
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import Job
+from opsctl.settings.loader import GuardSettings
+from opsctl.state import switches
+from opsctl.state.journal import EventKind
+from opsctl.state.switches import Armed, Switch
+
+GUARD_SPARE = timedelta(minutes=2)
+"""How much longer than its own plan a guard may take, before its task is cancelled from outside."""
+
+
+def apply_switches(chain: TrainArrays, rules: GuardSettings, jobs: Sequence[Job] | None = None) -> list[str]:
+    """Cancel or hold the queued tasks of a train with an armed switch; return one sentence per action.
+
+    A running task whose guard has not ended it in time is cancelled. Idempotent. Raises OSError and OpsctlError.
+    """
+    kill, pause = switches.read(chain.run, Switch.KILL), switches.read(chain.run, Switch.PAUSE)
+    armed = kill or pause
+    if armed is None:
+        return []
+    snapshot = chain.check(jobs)
+    done = []
+    if kill and snapshot.waiting:
+        done.append(f"cancelled the queued tasks of {_list(chain.cancel(describe(armed), queued_only=True))}")
+    elif not kill and any(not job.is_held for job in snapshot.waiting):
+        done.append(f"held the queued tasks of {_list(chain.hold(describe(armed)))}")
+    if snapshot.active and _is_overdue(chain, rules, armed):
+        for job in snapshot.active:
+            cancelled = [chain.cancel_task(task, describe(armed)) for task in job.tasks]
+            done += [f"cancelled {name}, which did not stop" for name in cancelled]
+    return done
+
+
+def describe(armed: Armed) -> str:
+    """Return the reason for an action: `kill switch by alice: bad loss`."""
+    return f"{armed.switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else "")
+
+
+def _is_overdue(chain: TrainArrays, rules: GuardSettings, armed: Armed) -> bool:
+    """Whether the guard should have ended the task long ago. Counted from the journal: files carry foreign clocks."""
+    events = [event for event in chain.journal.events() if event.kind is EventKind.ARMED]
+    since = next((event.when for event in reversed(events) if event.data["switch"] == armed.switch.value), None)
+    if since is None:
+        return False
+    kind = StopKind.KILL if armed.switch is Switch.KILL else StopKind.PAUSE
+    plan = plan_stop(kind, since, rules, reads_request=reads_stop_request(chain.run))
+    return plan.kill_at is not None and chain.journal.clock.now() > plan.kill_at + GUARD_SPARE
+
+
+def _list(arrays: Sequence[str]) -> str:
+    return f"array{'s' * (len(arrays) > 1)} {', '.join(arrays)}"

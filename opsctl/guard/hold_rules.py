@@ -1,0 +1,163 @@
+"""The rules by which a train is held or goes on, from the records of its attempts. Pure functions.
+
+A train that advances is never held. An attempt has advanced the train if it left a new checkpoint, or if a later
+attempt went on from a step that no attempt before had as its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.outcome import ACTION_BY_CAUSE, BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
+from opsctl.settings.loader import GuardSettings
+
+
+class Advance(StrEnum):
+    """Whether an attempt has advanced the train."""
+
+    YES = "yes"
+    POSSIBLE = "possible"
+    """The attempt made steps, and only the start of the next attempt shows whether these steps were saved."""
+    NO = "no"
+    UNKNOWN = "unknown"
+    """Neither a checkpoint nor a step of any attempt is known."""
+
+
+EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
+"""Outcomes that are not the fault of the train. The time limit still counts if the train stands still."""
+LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
+CHANGES: dict[CauseKind, str] = {
+    CauseKind.CODE: "change the code or the settings (opsctl edit)",
+    CauseKind.STORAGE: "repair the storage or free space",
+    CauseKind.NODE: "put more nodes in service, or exclude fewer",
+    CauseKind.GPU: "put more nodes in service, or exclude fewer",
+    CauseKind.NETWORK: "put more nodes in service, or exclude fewer",
+}
+"""What has to change before a release helps, by the kind of the last cause."""
+
+
+def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
+    """Return for each attempt whether it has advanced the train. `attempts` are in the order of their starts."""
+    logs_steps = any(attempt.highest_step is not None for attempt in attempts)
+    shows_saves = any(attempt.new_checkpoint for attempt in attempts)
+    advances: list[Advance] = []
+    best_start = -1
+    for position, attempt in enumerate(attempts):
+        best_start = max(best_start, -1 if attempt.resume_step is None else attempt.resume_step)
+        starts = (later.resume_step for later in attempts[position + 1 :] if later.resume_step is not None)
+        next_start = next(starts, None)
+        if attempt.new_checkpoint:
+            advances.append(Advance.YES)
+        elif attempt.highest_step is None:
+            advances.append(Advance.NO if logs_steps else Advance.UNKNOWN)
+        elif next_start is not None:
+            advances.append(Advance.YES if next_start > best_start else Advance.NO)
+        else:
+            is_possible = not shows_saves and attempt.highest_step > best_start
+            advances.append(Advance.POSSIBLE if is_possible else Advance.NO)
+    return advances
+
+
+def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
+    """Return `ended` with its action, from its cause and the attempts before it. `attempts` ends with `ended`."""
+    if ended.action is not Action.CONTINUE:
+        return ended
+    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
+        excluded = replace(ended, action=Action.EXCLUDE_NODES)
+        return hold_if_stuck(excluded, [*attempts[:-1], excluded], rules)
+    return hold_if_stuck(ended, attempts, rules)
+
+
+def hold_if_stuck(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
+    """Return `ended` with the action to hold the train if the train does not get on. `attempts` ends with `ended`."""
+    started = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED]
+    for find_loop in (find_crash_loop, find_fault_loop, find_standstill):
+        if loop := find_loop(started, rules):
+            why = f"{ended.why}; {loop}; {_needed_change(started)}"
+            return replace(ended, action=Action.HOLD_QUEUED, why=why)
+    return ended
+
+
+def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
+    """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
+    loop: list[FinishedAttempt] = []
+    for attempt, advance in _from_newest(attempts):
+        if advance in {Advance.YES, Advance.POSSIBLE}:
+            break
+        if _is_excused(attempt) or attempt.outcome in NOT_STARTED:
+            continue
+        if attempt.outcome not in BURNING or attempt.minutes >= rules.short_attempt_minutes:
+            break
+        loop.append(attempt)
+    if len(loop) < rules.short_attempts:
+        return ""
+    return f"{len(loop)} attempts in a row under {rules.short_attempt_minutes:g} min without progress: {_list(loop)}"
+
+
+def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
+    """Return why the train must be held for a repeated fault; empty if it may go on.
+
+    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
+    """
+    last = attempts[-1] if attempts else None
+    if last is None or ACTION_BY_CAUSE.get(last.kind) is not Action.HOLD_QUEUED:
+        return ""
+    count = 0
+    for attempt, advance in _from_newest(attempts):
+        if attempt.cause != last.cause or advance in {Advance.YES, Advance.POSSIBLE}:
+            break
+        count += 1
+    if count < rules.fault_attempts:
+        return ""
+    text = f"{count} attempts in a row" if count > 1 else "an attempt"
+    return f"a {last.kind.value} fault ended {text} without progress: {last.cause}"
+
+
+def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
+    """Return why the train must be held because it stands still; empty if it may go on.
+
+    Counts attempts of any length that certainly did not advance the train, and whose end nobody asked for. Short
+    attempts on hardware that was excluded count even if nothing is known of their progress: otherwise a mistaken cause
+    would take every node, one after the other.
+    """
+    standing: list[FinishedAttempt] = []
+    for attempt, advance in _from_newest(attempts):
+        is_on_bad_hardware = attempt.action is Action.EXCLUDE_NODES
+        is_short = attempt.minutes < rules.short_attempt_minutes
+        if advance is Advance.UNKNOWN and not (is_on_bad_hardware and is_short):
+            break
+        if advance in {Advance.YES, Advance.POSSIBLE}:
+            break
+        if not _is_excused(attempt) or attempt.outcome in LIMITED or is_on_bad_hardware:
+            standing.append(attempt)
+    if len(standing) < rules.stalled_attempts:
+        return ""
+    steps = [attempt.highest_step for attempt in standing if attempt.highest_step is not None]
+    reached = f" beyond step {max(steps)}" if steps else ""
+    return f"{len(standing)} attempts in a row made no progress{reached}: {_list(standing)}"
+
+
+def _from_newest(attempts: Sequence[FinishedAttempt]) -> list[tuple[FinishedAttempt, Advance]]:
+    """Return attempts with their advance, the newest first, without a newest attempt that may have advanced."""
+    judged = list(zip(attempts, judge_advances(attempts), strict=True))
+    if judged and judged[-1][1] is Advance.POSSIBLE:
+        judged.pop()
+    return judged[::-1]
+
+
+def _is_excused(attempt: FinishedAttempt) -> bool:
+    """Whether the end was not the fault of the train: asked for, or by hardware that is excluded now."""
+    return attempt.outcome in EXCUSED or attempt.action is Action.EXCLUDE_NODES
+
+
+def _list(newest_first: Sequence[FinishedAttempt]) -> str:
+    return ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in reversed(newest_first))
+
+
+def _needed_change(attempts: Sequence[FinishedAttempt]) -> str:
+    """Return what has to change before a release helps."""
+    change = CHANGES.get(attempts[-1].kind, "find and remove the cause (opsctl why)")
+    return f"before a release, {change}"

@@ -1,0 +1,116 @@
+"""The files that a command names, and which of them are missing where the trainer starts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from opsctl.preflight.command_flags import words
+from opsctl.preflight.facts import MisplacedPath
+from opsctl.settings.loader import ShellSetup, TrainSettings
+
+SCRIPTS = (".py", ".sh", ".bash")
+CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}
+"""Programs that run a command in a container, where paths differ."""
+SHELLS = {"bash", "sh", "dash", "zsh", "ksh"}
+VALUE_OPTIONS = {"-X", "-W", "-o", "+o", "-O"}
+"""Options of interpreters that take the next word as their value."""
+NODE_LOCAL = ("/opt", "/usr", "/local", "/scratch", "/tmp", "/var", "/run", "/dev", "/mnt")  # noqa: S108 (only compared)
+"""Directories that compute nodes may have on disks of their own."""
+MAKES_FILES = re.compile(
+    r"\b(cp|mv|ln|tar|unzip|rsync|scp|curl|wget|git|mkdir|mount|squashfuse|touch|tee|dd|install|make|pip|cat)\b|>"
+)
+"""Setup lines that may make a file, or make one visible."""
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
+
+
+def find_misplaced_paths(
+    train: TrainSettings, run: Path, base: Path, extra: Sequence[str] = ()
+) -> Iterator[MisplacedPath]:
+    """Yield files of the command that do not exist. Skips paths that a shell, placeholder or container changes.
+
+    `run` is the run directory, `base` the directory of the launch, `extra` the further options of sbatch.
+    """
+    command = words(_PLACEHOLDER.sub("$", word) for word in train.command)
+    if any("cd " in line for line in train.setup.lines) or runs_container(command, extra):
+        return
+    start, started = run / train.setup.directory, find_started_words(command)
+    for position, word in enumerate(command):
+        path = word.partition("=")[2] if word.startswith("-") else word
+        if "$" in path or not path or exists(start / path) is not False:
+            continue
+        is_started = position in started
+        if position == 0 and "/" not in path:
+            if shutil.which(path) is None and not _has_setup(train):
+                yield MisplacedPath(path=path, is_needed=True)
+        elif is_started or path.endswith(SCRIPTS) or (Path(path).suffix and (base / path).is_file()):
+            yield MisplacedPath(
+                path=path,
+                here=str(base) if exists(base / path) else "",
+                is_needed=is_started and not may_appear(path, start, train.setup),
+            )
+
+
+def find_started_words(command: Sequence[str]) -> set[int]:
+    """Return the positions of the program and of the script that it runs, as far as the words show them."""
+    if not command:
+        return set()
+    program = Path(command[0]).name
+    is_interpreter = program in SHELLS or program.startswith("python")
+    position = 1
+    while is_interpreter and position < len(command):
+        word = command[position]
+        if word == "-c":
+            return {0}
+        if word == "-m":
+            break
+        if not word.startswith(("-", "+")):
+            return {0, position}
+        position += 2 if word in VALUE_OPTIONS else 1
+    for position in range(1, len(command)):  # a launcher such as torchrun
+        if command[position].endswith(SCRIPTS) and not command[position - 1].startswith("-"):
+            return {0, position}
+    return {0}
+
+
+def may_appear(path: str, start: Path, setup: ShellSetup) -> bool:
+    """Return whether a missing file may exist on the nodes: made by a setup line, or on a disk of the nodes."""
+    name = Path(path).name
+    if any(name in line or MAKES_FILES.search(line) for line in setup.lines):
+        return True
+    if not path.startswith(NODE_LOCAL):
+        return False
+    existing = next(directory for directory in Path(path).parents if exists(directory))
+    anchor = next(directory for directory in (start, *start.parents) if exists(directory))
+    return existing.stat().st_dev != anchor.stat().st_dev
+
+
+def _has_setup(train: TrainSettings) -> bool:
+    """Whether the setup may change the search path for programs."""
+    return bool(train.setup.lines or train.setup.modules or "PATH" in train.environment)
+
+
+def runs_container(command: Sequence[str], extra: Sequence[str]) -> bool:
+    """Return whether the command runs in a container, where paths differ."""
+    return any(Path(word).name in CONTAINERS for word in command) or any("--container" in option for option in extra)
+
+
+def exists(path: Path) -> bool | None:
+    """Return whether `path` exists; None if permissions or an invalid name hide the answer."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def describe_missing(missing: MisplacedPath, directory: str) -> str:
+    """Return the message about a missing file of the command, without its remedy."""
+    if "/" not in missing.path and missing.is_needed and not missing.here and not missing.path.endswith(SCRIPTS):
+        return f"command: no program {missing.path} in PATH, and no [setup] that could add it"
+    where = "" if missing.path.startswith("/") else f" in {directory or 'its run directory'}"
+    return f"command: {missing.path} does not exist{where}"

@@ -1,0 +1,69 @@
+"""`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from opsctl.settings.bounded_pattern import compile_bounded
+from opsctl.settings.field_types import SettingsTable
+
+PATTERN_GROUPS = (
+    "step",
+    "total",
+    "loss",
+    "lr",
+    "grad_norm",
+    "step_s",
+    "step_ms",
+    "steps_per_s",
+    "tokens_per_s",
+    "ktokens_per_s",
+    "samples_per_s",
+    "samples",
+    "tokens",
+    "batch",
+    "tflops",
+)
+"""The groups of `pattern`; the unit is a part of the name."""
+
+
+def check_step_pattern(pattern: str) -> str:
+    """Return the pattern if it can be used for step lines. Raises ValueError."""
+    if not pattern:
+        return pattern
+    compile_bounded(pattern)
+    names = set(re.compile(pattern).groupindex)
+    if "step" not in names:
+        raise ValueError(f"{pattern!r:.80} has no group `step`, such as step=(?P<step>\\d+)")
+    if unknown := names - set(PATTERN_GROUPS):
+        raise ValueError(f"unknown group {', '.join(sorted(unknown))}; known: {', '.join(PATTERN_GROUPS)}")
+    return pattern
+
+
+def check_directory(path: str) -> str:
+    """Return the path of a directory. Raises ValueError for an empty path and for a NUL byte."""
+    if not path or "\0" in path:
+        raise ValueError(f"{path!r} is not a directory")
+    return path
+
+
+class ProgressSettings(SettingsTable):
+    """`[progress]` of TRAIN.toml: where the progress of a foreign trainer shows."""
+
+    pattern: Annotated[str, AfterValidator(check_step_pattern)] = Field(
+        "",
+        description=(
+            "regular expression of the trainer's step lines, with a group `step` and optional groups such as `total`,"
+            " `loss`, `step_s` and `tokens_per_s`; empty: the formats that opsctl knows"
+        ),
+    )
+    checkpoint_directories: tuple[Annotated[str, AfterValidator(check_directory)], ...] = Field(
+        (),
+        description=(
+            "directories with checkpoints, in addition to those that the command and the log name; relative ones start"
+            " at the working directory of the trainer"
+        ),
+    )

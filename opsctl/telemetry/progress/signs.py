@@ -1,0 +1,278 @@
+"""The signs of progress of a train, of any trainer: steps in the log, heartbeat, checkpoints wherever they lie.
+
+No sign is required. What no sign shows is unknown, which is None here, and never 0. Bounded: at most 3 MiB of the log
+and the entries of `checkpoints/scan.py` are read. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from opsctl.checkpoints.discovery import Save, find_saves
+from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
+from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_found, scan_directories
+from opsctl.settings.loader import TrainSettings
+from opsctl.state.files import is_regular, open_regular
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.eta import median_step_s
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.iteration_lines import read_window
+from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
+from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_reader import StepReader
+from opsctl.trainer.contract import Heartbeat, read_heartbeat
+
+MAX_LOG_BYTES = 2 << 20
+"""Read from the end of the attempt's part of the log."""
+MAX_HEAD_BYTES = 256 << 10
+"""Read from the beginning of the attempt's part of the log."""
+MAX_LOGGED_PATHS = 8
+MEDIAN_STEPS = 50
+MAX_LISTED_SAVES = 64
+"""Checkpoints of a directory that are looked at, the newest."""
+
+
+class SignKind(StrEnum):
+    """The kinds of signs of progress."""
+
+    STEP = "a step in the log"
+    HEARTBEAT = "the heartbeat"
+    CHECKPOINT = "a checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressSigns:
+    """What the signs show at one moment; None for what they do not show."""
+
+    first_step: int | None = None
+    """The first step in the log of the attempt: not 1 if the attempt resumed."""
+    step: int | None = None
+    """Highest step that the attempt shows, in its log or in its heartbeat."""
+    total_steps: int | None = None
+    """The step at which the run ends."""
+    checkpoint: FoundCheckpoint | None = None
+    """The newest checkpoint that is not known to be partial. The next attempt resumes there."""
+    partial: tuple[FoundCheckpoint, ...] = ()
+    """Newer checkpoints that are not complete."""
+    changed_ns: int = 0
+    """Newest modification in the checkpoint directories; 0 if they hold nothing. Compare with an earlier value only."""
+    last_sign: SignKind | None = None
+    last_sign_at: datetime | None = None
+    has_finished: bool = False
+    """Whether the log of the attempt says that the training is over, and does not say that it was asked to stop."""
+    was_signalled: bool = False
+    """Whether the log of the attempt says that the trainer noticed a signal."""
+    loss: float | None = None
+    step_s: float | None = None
+    """Seconds for one step: the median of the newest."""
+    formats: tuple[str, ...] = ()
+    """The names of the formats of the step lines."""
+    directories: tuple[SaveDirectory, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def resume_step(self) -> int | None:
+        """The step that the next attempt resumes from; None if unknown."""
+        return self.checkpoint.step if self.checkpoint else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSigns:
+    """What the log of one attempt shows."""
+
+    first: Iteration | None = None
+    steps: tuple[Iteration, ...] = ()
+    """The newest steps, the oldest first."""
+    highest: int | None = None
+    events: tuple[ProgressEvent, ...] = ()
+    formats: tuple[str, ...] = ()
+
+    def has(self, *kinds: ProgressEventKind) -> bool:
+        return any(event.kind in kinds for event in self.events)
+
+    @property
+    def saved_paths(self) -> list[str]:
+        """The newest paths that the log names, each once."""
+        kinds = {ProgressEventKind.SAVING, ProgressEventKind.SAVED}
+        paths = [event.path for event in reversed(self.events) if event.path and event.kind in kinds]
+        return list(dict.fromkeys(paths))[:MAX_LOGGED_PATHS]
+
+
+def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: int = 0) -> ProgressSigns:
+    """Return the signs of progress of an attempt, which began at the offset `begin` of main_log. Never raises OSError.
+
+    Without `attempt`, a heartbeat of any attempt counts.
+    """
+    log = read_log_signs(run.main_log, begin, config.progress.pattern)
+    heartbeat = read_heartbeat(run.heartbeat / "train.json")
+    heartbeat = heartbeat if heartbeat and (not attempt or heartbeat.attempt == attempt) else None
+    directories = find_directories(run, config, logged=log.saved_paths)
+    scan = scan_directories(directory.path for directory in directories)
+    last_sign, last_sign_at = _last_sign(run, log, heartbeat, scan)
+    losses = [step.loss for step in log.steps if step.loss is not None]
+    signalled = log.has(ProgressEventKind.SIGNALLED, ProgressEventKind.EXITING)
+    return ProgressSigns(
+        first_step=log.first.step if log.first else None,
+        step=_highest_step(log, heartbeat),
+        total_steps=_total_steps(log, heartbeat),
+        checkpoint=scan.newest,
+        partial=scan.partial,
+        changed_ns=scan.changed_ns,
+        last_sign=last_sign,
+        last_sign_at=last_sign_at,
+        has_finished=log.has(ProgressEventKind.FINISHED) and not signalled,
+        was_signalled=signalled,
+        loss=losses[-1] if losses else None,
+        step_s=median_step_s(log.steps[-MEDIAN_STEPS:]),
+        formats=log.formats,
+        directories=tuple(directories),
+        problems=scan.problems,
+    )
+
+
+def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
+    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all."""
+    try:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            size = min(size, end) if end else size
+            if size - begin <= MAX_HEAD_BYTES + MAX_LOG_BYTES:
+                return _read_part(read_window(file.fileno(), begin, size, is_whole=True), pattern)
+            head = read_window(file.fileno(), begin, begin + MAX_HEAD_BYTES, is_whole=True)
+            first = _read_part(head[: head.rfind(b"\n") + 1], pattern)
+            last = _read_part(read_window(file.fileno(), size - MAX_LOG_BYTES, size), pattern)
+    except OSError:
+        return LogSigns()
+    highest = max((step for step in (first.highest, last.highest) if step is not None), default=None)
+    return LogSigns(
+        first=first.first or last.first,
+        steps=last.steps,
+        highest=highest,
+        events=(*first.events, *last.events),
+        formats=tuple(dict.fromkeys((*last.formats, *first.formats))),
+    )
+
+
+def _read_part(data: bytes, pattern: str) -> LogSigns:
+    reader = StepReader(formats_for(pattern))
+    events: list[ProgressEvent] = []
+    newest: deque[Iteration] = deque(maxlen=MEDIAN_STEPS)
+    first: Iteration | None = None
+    highest: int | None = None
+    for _, line in reader.find_lines(data):
+        facts = reader.read(line, is_candidate=True)
+        events += facts.events
+        for step in facts.iterations:
+            first, highest = first or step, max(step.step, highest or 0)
+            newest.append(step)
+    if last := reader.rest():
+        first, highest = first or last, max(last.step, highest or 0)
+        newest.append(last)
+    return LogSigns(
+        first=first,
+        steps=tuple(newest),
+        highest=highest,
+        events=tuple(events),
+        formats=tuple(line_format.name for line_format in reader.known),
+    )
+
+
+def has_advanced(before: ProgressSigns, after: ProgressSigns) -> bool:
+    """Whether the run got further between two moments: a new checkpoint that the next attempt can resume from.
+
+    A checkpoint counts by its step, and without a step by its time. A step in the log counts if the attempt resumed,
+    and got beyond the highest step before: an attempt that begins at step 1 again has lost its steps.
+    """
+    if _has_resumed_beyond(before, after):
+        return True
+    if after.checkpoint is None:
+        return False
+    if before.checkpoint is None:
+        return True
+    if after.checkpoint.step is not None and before.checkpoint.step is not None:
+        return after.checkpoint.step > before.checkpoint.step
+    return after.checkpoint.changed_ns > before.checkpoint.changed_ns
+
+
+def _has_resumed_beyond(before: ProgressSigns, after: ProgressSigns) -> bool:
+    if before.step is None or after.step is None or after.first_step is None:
+        return False
+    return 1 < after.first_step <= after.step and after.step > before.step
+
+
+def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str] = ()) -> list[SaveDirectory]:
+    """Return the directories with checkpoints of the train, each with the reason."""
+    command = TrainCommand(
+        words=config.command,
+        environment=config.environment,
+        directory=Path(config.setup.directory or run.path),
+        checkpoints=run.checkpoints,
+    )
+    return find_save_directories(command, configured=config.progress.checkpoint_directories, logged=logged)
+
+
+def _highest_step(log: LogSigns, heartbeat: Heartbeat | None) -> int | None:
+    steps = [log.highest] if log.highest is not None else []
+    if heartbeat and type(heartbeat.step) is int:
+        steps.append(heartbeat.step)
+    return max(steps, default=None)
+
+
+def _total_steps(log: LogSigns, heartbeat: Heartbeat | None) -> int | None:
+    if heartbeat and type(heartbeat.last_steps) is int:
+        return heartbeat.last_steps
+    totals = [step.last for step in log.steps if step.last is not None]
+    totals = totals or [event.total for event in log.events if event.total is not None]
+    return totals[-1] if totals else None
+
+
+def _last_sign(
+    run: RunDir, log: LogSigns, heartbeat: Heartbeat | None, scan: CheckpointScan
+) -> tuple[SignKind | None, datetime | None]:
+    """Return the newest sign and its time. A step in the log is as new as the log: most lines have no time."""
+    signs: list[tuple[float, SignKind]] = []
+    if scan.newest:
+        signs.append((scan.newest.changed_ns / 1e9, SignKind.CHECKPOINT))
+    if heartbeat and type(heartbeat.at) in {int, float}:
+        signs.append((heartbeat.at, SignKind.HEARTBEAT))
+    if log.steps and (written := _written(run.main_log)) is not None:
+        signs.append((written, SignKind.STEP))
+    for at, kind in sorted(signs, reverse=True, key=lambda sign: sign[0]):
+        try:
+            return kind, datetime.fromtimestamp(at, UTC)
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None, None
+
+
+def _written(log: Path) -> float | None:
+    try:
+        return log.lstat().st_mtime
+    except OSError:
+        return None
+
+
+def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
+    """Return the checkpoints of a train, the oldest first: complete ones, and those that nothing shows to be partial.
+
+    The directory of the run is listed as it is if it holds no checkpoint of a known layout. Raises OSError.
+    """
+    if is_regular(run.trainer_config):
+        return find_saves(run.checkpoints, embedded=True)
+    found: list[FoundCheckpoint] = []
+    for directory in find_directories(run, settings):
+        found += list_found(directory.path, MAX_LISTED_SAVES)
+    if not found:
+        return find_saves(run.checkpoints, embedded=False)
+    saves = [
+        Save(path=checkpoint.path, at=datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC), step=checkpoint.step)
+        for checkpoint in found
+        if not checkpoint.is_partial
+    ]
+    return sorted(saves, key=lambda save: save.at)

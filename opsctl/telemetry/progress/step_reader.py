@@ -1,0 +1,218 @@
+"""Read the steps of any trainer from the lines of its log, in order. Pure: no files, no clock.
+
+The formats of a log are learnt from its first lines. Values on lines of their own belong to the step before them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from opsctl.telemetry.progress.csv_lines import CsvLines
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, ProgressEventKind, parse_event
+from opsctl.telemetry.progress.log_formats import MAX_SEGMENT_CHARS, LineFormat, Values, load_formats, to_iteration
+
+LEARNT_LINES = 50
+"""Step lines after which only the formats that occurred are tried."""
+MAX_UNKNOWN_LINES = 20_000
+"""Candidate lines without a step after which all formats are tried again."""
+MAX_OTHER_LINES = 500
+"""Step lines of other ranks after which the rank that was followed is given up."""
+MAX_SEGMENTS = 5000
+"""States of a progress bar in one line; only the last ones are read."""
+
+TABLE_WORDS = (b"step,", b",step", b"iteration,", b",iteration")
+"""A text with a table holds one of them. The rows of a table hold no words."""
+
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,16}m")
+_PREFIX = re.compile(r"(?:\[(?:[\w.-]{1,80}:\d{1,9}|default\d{1,6}|rank\d{1,6}|\d{1,6})\]:\s?|\d{1,6}:\s(?=\S))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFacts:
+    """What one line states: values by the fields of Iteration, and events."""
+
+    values: Values = field(default_factory=dict)
+    events: tuple[ProgressEvent, ...] = ()
+    iterations: tuple[Iteration, ...] = ()
+    """The steps that the line shows to be complete."""
+
+
+NOTHING = LineFacts()
+
+
+@cache
+def _find_words(formats: tuple[LineFormat, ...]) -> tuple[bytes, ...]:
+    """Return texts of which every line with a step or an event holds one; empty if a format has no words.
+
+    No text holds another.
+    """
+    if not all(line_format.words for line_format in formats):
+        return ()
+    words = {*WORDS}.union(*(line_format.words for line_format in formats))
+    return tuple(word.encode() for word in words if not any(other in word for other in words - {word}))
+
+
+@dataclass(slots=True)
+class StepReader:
+    """Reads lines in the order of the log. Feed every line, then call `rest` once."""
+
+    formats: Sequence[LineFormat] = field(default_factory=load_formats)
+    total: int | None = None
+    """The announced number of steps: a progress bar of another length is no training."""
+    writer: str | None = None
+    """The prefix of the rank whose steps count. Every rank may log every step."""
+    skipped_lines: int = 0
+    """Step lines of other ranks."""
+    _words: tuple[bytes, ...] = field(init=False)
+    _current: Values = field(default_factory=dict)
+    _known: tuple[LineFormat, ...] = ()
+    _csv: CsvLines = field(default_factory=CsvLines)
+    _matched: int = 0
+    _unknown: int = 0
+    _others: int = 0
+
+    def __post_init__(self) -> None:
+        self.formats = tuple(self.formats)
+        self._words = _find_words(self.formats)
+
+    @property
+    def known(self) -> tuple[LineFormat, ...]:
+        """The formats that occurred."""
+        return self._known
+
+    def read(self, line: bytes, *, is_candidate: bool = False) -> LineFacts:
+        """Return what a line states, and the steps that this line shows to be complete.
+
+        `is_candidate`: the line comes from `find_lines`.
+        """
+        if not (is_candidate or self._csv.columns or self._has_word(line)):
+            return NOTHING
+        values: Values = {}
+        events, iterations = [], []
+        for prefix, segment in split_segments(line):
+            if event := parse_event(segment):
+                events.append(event)
+                if event.kind is ProgressEventKind.ANNOUNCED:
+                    self.total = event.total
+            stated = self._parse(segment)
+            if stated is None or not self._is_followed(prefix):
+                continue
+            values |= stated
+            if completed := self._take(stated):
+                iterations.append(completed)
+        return LineFacts(values=values, events=tuple(events), iterations=tuple(iterations))
+
+    def _has_word(self, line: bytes) -> bool:
+        for word in self._words:
+            if word in line:
+                return True
+        return not self._words
+
+    def find_lines(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and text of the lines that may state something. Reads a noisy log fast."""
+        if not self._words or self._csv.columns or any(word in data for word in TABLE_WORDS):
+            yield from _all_lines(data)
+            return
+        hits = {word: at for word in self._words if (at := data.find(word)) >= 0}
+        while hits:
+            at = min(hits.values())
+            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            yield begin, data[begin:end]
+            hits = {word: at if at >= end else data.find(word, end) for word, at in hits.items()}
+            hits = {word: at for word, at in hits.items() if at >= 0}
+
+    def rest(self) -> Iteration | None:
+        """Return the last step, and forget it."""
+        current, self._current = self._current, {}
+        return to_iteration(current)
+
+    def _take(self, stated: Values) -> Iteration | None:
+        """Add the values of a line; return the step before if the line begins another step."""
+        step = stated.get("step")
+        if step is None or step == self._current.get("step"):
+            if self._current:
+                self._current |= stated
+            return None
+        completed, self._current = self._current, dict(stated)
+        return to_iteration(completed)
+
+    def _parse(self, text: str) -> Values | None:
+        if (row := self._csv.parse(text)) is not None:
+            return row
+        for line_format in self._known if self._matched >= LEARNT_LINES else self.formats:
+            values = line_format.parse(text)
+            if values is None or self._is_other_bar(values):
+                continue
+            self._learn(line_format)
+            return values
+        self._forget()
+        return None
+
+    def _is_other_bar(self, values: Values) -> bool:
+        return self.total is not None and values.get("last", self.total) != self.total
+
+    def _is_followed(self, prefix: str) -> bool:
+        """Whether the steps of this rank count: those of the first rank that logs steps, until it falls silent."""
+        if self.writer is None or prefix == self.writer:
+            self.writer, self._others = prefix, 0
+            return True
+        self._others += 1
+        self.skipped_lines += 1
+        if self._others > MAX_OTHER_LINES:
+            self.writer, self._others = prefix, 0
+            return True
+        return False
+
+    def _learn(self, line_format: LineFormat) -> None:
+        self._matched += 1
+        self._unknown = 0
+        if line_format not in self._known:
+            self._known = tuple(known for known in self.formats if known in self._known or known is line_format)
+
+    def _forget(self) -> None:
+        if self._matched >= LEARNT_LINES:
+            self._unknown += 1
+            if self._unknown > MAX_UNKNOWN_LINES:
+                self._matched, self._unknown, self._known = 0, 0, ()
+
+
+def split_segments(line: bytes) -> Iterator[tuple[str, str]]:
+    """Yield prefix and text of the states of a line with carriage returns, without colours, cut to a bound."""
+    prefix = ""
+    for part in line.split(b"\r")[-MAX_SEGMENTS:] if b"\r" in line else [line]:
+        if not part or part.isspace():
+            continue
+        text = part[: MAX_SEGMENT_CHARS * 4].decode(errors="replace")[:MAX_SEGMENT_CHARS]
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
+        begin = 0
+        while match := _PREFIX.match(text, begin):
+            begin = match.end()
+        prefix = text[:begin] or prefix
+        yield prefix, text[begin:]
+
+
+def _all_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for line in data.split(b"\n"):
+        yield offset, line
+        offset += len(line) + 1
+
+
+def iterate_steps(data: bytes, begin: int, reader: StepReader | None = None) -> Iterator[tuple[int, Iteration]]:
+    """Yield the steps in the lines of `data`, which begins at `begin`, with the offsets of their lines."""
+    reader = reader or StepReader()
+    at = begin
+    for offset, line in reader.find_lines(data):
+        facts = reader.read(line, is_candidate=True)
+        for iteration in facts.iterations:
+            yield at, iteration
+        if facts.values.get("step") is not None:
+            at = begin + offset
+    if (last := reader.rest()) is not None:
+        yield at, last

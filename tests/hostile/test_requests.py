@@ -1,0 +1,138 @@
+"""Requests: any text from any member of the team, read by a strict grammar, within bounds, one by one."""
+
+import json
+import os
+import resource
+import time
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.host.system import SystemClock
+from opsctl.monitor.reconcile import reconcile
+from opsctl.nodesets import nodeset
+from opsctl.state import requests
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import RequestKind, list_requests, request
+from tests.hostile.conftest import Site
+from tests.support.finalized_trains import QueuedTrain
+from tests.support.hostile_users import MEMBER, OWNER, needs_users
+
+VALID = {"verb": "release", "train": "gpt", "exclude": ""}
+HOSTILE = {
+    "4,400 digits": {**VALID, "exclude": f"node[1-{'9' * 4400}]"},
+    "10,000 letters": {**VALID, "exclude": "a" * 10_000},
+    "a group": {**VALID, "exclude": "@all"},
+    "a command": {**VALID, "exclude": "node1;touch x"},
+    "an option": {**VALID, "exclude": "--state=idle"},
+    "a number": {**VALID, "exclude": 7},
+    "another train": {**VALID, "train": "other"},
+    "an unknown verb": {**VALID, "verb": "rm"},
+    "a list as verb": {**VALID, "verb": ["release"]},
+    "more fields": {**VALID, "by": "root"},
+}
+CONTENTS = {name: json.dumps(fields) for name, fields in HOSTILE.items()} | {
+    "deep JSON": "[" * 100_000,
+    "a huge number": "1" * 5000,
+    "binary": "\0" * 100,
+    "too long": json.dumps({**VALID, "exclude": " " * 20_000}),
+}
+NODE_LISTS = [*(fields["exclude"] for fields in list(HOSTILE.values())[:5]), "[" * 50_000, "1," * 40_000]
+
+
+def plant(train: QueuedTrain, text: str, name: str = "release-0123456789ab.json"):
+    path = train.run.requests / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.attack("a request that raises ends all commands of the owner")
+@pytest.mark.parametrize("text", CONTENTS.values(), ids=CONTENTS)
+def test_hostile_request_is_set_aside(train, text):
+    train.chain.hold("bad loss")
+    plant(train, text)
+    good = request(train.run, RequestKind.RELEASE, exclude="node001")
+    began = time.monotonic()
+    done = reconcile(train.chain)
+    assert time.monotonic() - began < 5
+    assert not good.exists()
+    assert "released 12 without node001, as requested" in done[-1]
+    assert all(len(line) < 500 for line in done)
+    assert os.listdir(train.run.requests) == []
+
+
+@pytest.mark.attack("a refused request fills the terminal and the journal")
+def test_refusal_is_short(train):
+    train.chain.hold("bad loss")
+    request(train.run, RequestKind.RELEASE, exclude=",".join(f"absent{number}" for number in range(90)))
+    [line] = reconcile(train.chain)
+    [event] = [event for event in train.chain.journal.events() if event.kind is EventKind.REQUEST_REFUSED]
+    assert len(line) < 500
+    assert len(event.data["why"]) < 500
+
+
+@pytest.mark.attack("an entry that is no file stands in place of a request")
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "full directory"])
+def test_entry_that_is_no_file_is_set_aside(train, kind, tmp_path):
+    path = train.run.requests / "release-0123456789ab.json"
+    (tmp_path / "secret").write_text(json.dumps(VALID))
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "secret"),
+        "directory": path.mkdir,
+        "full directory": lambda: (path / "x").mkdir(parents=True),
+    }[kind]()
+    [line] = reconcile(train.chain)
+    assert "not a regular file" in line
+    assert [name for name in os.listdir(train.run.requests) if not name.startswith(".")] == []
+
+
+@pytest.mark.attack("20,000 junk files are read at each look")
+def test_look_is_bounded(train):
+    for number in range(20_000):
+        (train.run.requests / f"release-{number:012x}.json").touch()
+    began = time.monotonic()
+    assert list_requests(train.run) == []
+    assert time.monotonic() - began < 0.5
+    [line] = reconcile(train.chain)
+    assert line.endswith("and 47 more")
+    kinds = [event.kind for event in train.chain.journal.events()]
+    assert kinds.count(EventKind.REQUEST_REFUSED) == 1
+    for _ in range(3):
+        reconcile(train.chain)
+    assert len(os.listdir(train.run.path / "refused-requests")) <= requests.MAX_SET_ASIDE
+
+
+@pytest.mark.attack("a node list takes time or memory beyond bounds")
+@pytest.mark.parametrize(
+    "text", [*(fields["exclude"] for fields in list(HOSTILE.values())[:5]), "[" * 50_000, "1," * 40_000]
+)
+def test_node_list_is_bounded(text):
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError):
+        nodeset(text)
+    assert time.monotonic() - began < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+
+
+class TestMember:
+    pytestmark = needs_users
+
+    @pytest.mark.attack("a member of the team blocks the owner by a request")
+    def test_member_cannot_block_the_owner(self, site: Site):
+        run = site.owned_train("gpt")
+        text = CONTENTS["4,400 digits"]
+        path = run.requests / "release-0123456789ab.json"
+        assert MEMBER.run(lambda: path.write_text(text)) == str(len(text))
+
+        def look() -> object:
+            again = RunDir(run.path)
+            found, bad = requests.read_requests(again)
+            assert not found
+            line = requests.set_aside(again, bad)
+            Journal(again, SystemClock()).append(EventKind.REQUEST_REFUSED, verb="", by=bad[0].by, why=line)
+            return line
+
+        assert "by daemon: " in OWNER.run(look)
+        assert os.listdir(run.requests) == []

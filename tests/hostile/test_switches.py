@@ -1,0 +1,92 @@
+"""Switches in a directory where every member of the team can rename, remove and make entries."""
+
+import os
+
+import pytest
+
+from opsctl.host.system import SystemClock
+from opsctl.state import switches
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch
+from tests.hostile.conftest import Site
+from tests.support.hostile_users import MEMBER, OWNER, STRANGER, needs_users
+
+
+@pytest.mark.attack("a directory in place of a switch cannot be disarmed")
+@pytest.mark.parametrize("entries", [(), ("x",)], ids=["empty", "full"])
+def test_directory_is_reported_and_cleared(site, entries):
+    run = site.train()
+    path = switches.path_of(run, Switch.PAUSE)
+    path.mkdir()
+    for name in entries:
+        (path / name).mkdir()
+    armed = switches.read(run, Switch.PAUSE)
+    assert armed.why == "a directory in place of the switch; disarming removes it"
+    assert switches.disarm(run, Switch.PAUSE)
+    assert switches.read(run, Switch.PAUSE) is None
+    assert switches.arm(run, Switch.PAUSE, why="")
+
+
+@pytest.mark.attack("the text of a switch fills the terminal")
+@pytest.mark.parametrize("text", ["x" * 9000, '{"why": ["' + "x" * 9000 + '"]}', '{"why": "' + "x" * 9000 + '"}'])
+def test_reason_is_short(site, text):
+    run = site.train()
+    switches.path_of(run, Switch.SAVE).write_text(text)
+    assert len(switches.read(run, Switch.SAVE).why) <= 500
+
+
+class TestUsers:
+    pytestmark = needs_users
+
+    def armed(self, run: RunDir, switch: Switch) -> str:
+        return OWNER.run(lambda: switches.read(RunDir(run.path), switch).by)
+
+    @pytest.mark.attack("a renamed switch is attributed to its owner")
+    @pytest.mark.parametrize("content", ["armed", "touched"])
+    def test_renamed_switch_is_nobodys(self, site: Site, content):
+        run = site.owned_train()
+        path = switches.path_of(run, Switch.SAVE)
+        if content == "armed":
+            assert OWNER.run(lambda: switches.arm(RunDir(run.path), Switch.SAVE, why="before lunch")) == "True"
+        else:
+            OWNER.run(path.touch)
+        said = MEMBER.run(lambda: path.rename(switches.path_of(run, Switch.PAUSE)))
+        assert said.endswith("pause"), said
+        assert self.armed(run, Switch.PAUSE) == "somebody (with a file of nobody)"
+        OWNER.run(lambda: switches.journal_switches(RunDir(run.path), Journal(RunDir(run.path), SystemClock())))
+        [event] = [event for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ARMED]
+        assert event.data["by"] == "somebody (with a file of nobody)"
+
+    @pytest.mark.attack("a switch is moved from one train to another")
+    def test_switch_of_another_train_is_nobodys(self, site: Site):
+        one, two = site.owned_train("tr11"), site.owned_train("tr12")
+        OWNER.run(lambda: switches.arm(RunDir(one.path), Switch.KILL, why=""))
+        MEMBER.run(lambda: switches.path_of(one, Switch.KILL).rename(switches.path_of(two, Switch.KILL)))
+        assert self.armed(two, Switch.KILL) == "somebody (with a file of nobody)"
+
+    @pytest.mark.attack("a member's own switch is attributed to somebody else")
+    def test_member_who_arms_is_named(self, site: Site):
+        run = site.owned_train()
+        said = MEMBER.run(lambda: switches.arm(RunDir(run.path), Switch.SAVE, why="x"))
+        assert said == "True"
+        assert self.armed(run, Switch.SAVE) == "daemon"
+
+    @pytest.mark.attack("a directory of a member in place of a switch cannot be disarmed by the owner")
+    def test_owner_clears_a_members_directory(self, site: Site):
+        run = site.owned_train()
+        path = switches.path_of(run, Switch.PAUSE)
+
+        def make() -> None:
+            path.mkdir()
+            (path / "x").touch()
+
+        MEMBER.run(make)
+        assert OWNER.run(lambda: switches.disarm(RunDir(run.path), Switch.PAUSE)) == "True"
+        assert not path.exists()
+
+    @pytest.mark.attack("a stranger arms a switch")
+    def test_stranger_arms_nothing(self, site: Site):
+        run = site.owned_train()
+        assert STRANGER.run(lambda: switches.arm(RunDir(run.path), Switch.KILL, why="")).startswith("RunDirError")
+        assert os.listdir(run.switches) == []

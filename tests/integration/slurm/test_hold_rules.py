@@ -1,0 +1,57 @@
+"""A foreign trainer with a checkpoint path of its own, on a real Slurm: which histories hold the train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import EventKind, Journal
+from tests.support.trains import Trains, trains_on, until
+
+TRAINER = """
+step=$(cat "$1/saved" 2>/dev/null || echo 0)
+for turn in 1 2 3; do
+    step=$((step + 1))
+    echo " iteration $step/ 12 | lm loss: 2.0E+00 |"
+done
+if [ -e "$1/saves" ]; then echo "$step" >"$1/saved"; fi
+[ "$step" -ge 12 ]
+"""
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def launch(trains: Trains, *, saves: bool) -> None:
+    """Launch a train whose every task makes three steps and fails, until the twelfth step is done."""
+    place = trains.place / "own"
+    place.mkdir()
+    if saves:
+        (place / "saves").touch()
+    (place / "train.sh").write_text(TRAINER)
+    command = ("bash", str(place / "train.sh"), str(place))
+    trains.opsctl("launch", trains.toml(command=command, tasks=6, extra=()))
+
+
+def wait(trains: Trains) -> list[tuple[str, str]]:
+    """Wait until no task can start by itself. Return outcome and action of every attempt."""
+    until(lambda: all(job.is_held for job in trains.rows()))
+    events = Journal(trains.run(), trains.app.clock).events()
+    finalized = [event.data for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+    return [(str(data["outcome"]), str(data["action"])) for data in finalized]
+
+
+def test_train_that_saves_elsewhere_is_not_held(trains: Trains) -> None:
+    launch(trains, saves=True)
+    assert wait(trains) == [("crashed", "continue")] * 3 + [("finished", "cancel-queued")]
+
+
+def test_train_that_saves_nothing_is_held(trains: Trains) -> None:
+    launch(trains, saves=False)
+    assert wait(trains) == [("crashed", "continue")] * 3 + [("crashed", "hold-queued")]
+    assert "before a release" in trains.opsctl("status", "t")

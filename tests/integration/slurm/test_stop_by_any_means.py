@@ -1,0 +1,142 @@
+"""Stop trainers that read the stop request, listen to a signal, or do neither, on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.ports import TimedOut
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import EventKind, Journal
+from tests.support.trains import HELD, Trains, trains_on, until
+
+LISTENER = """
+trap 'trap "" {signal}; touch "$1/saved"; exit 0' {signal}
+touch "$1/up"
+while :; do sleep 0.1; done
+"""
+"""The trap is taken back: without cgroups, a signal to a step arrives by Slurm and by the shim of the rank."""
+DEAF = """
+trap '' TERM USR1 INT
+touch "$1/up"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def start(trains: Trains, script: str, guard: str) -> Path:
+    """Launch a train that runs `script` and wait until its trainer runs."""
+    path = trains.place / "train.sh"
+    path.write_text(script)
+    command = ("bash", str(path), str(trains.place))
+    trains.opsctl("launch", trains.toml(command=command, more=guard, extra=()))
+    until((trains.place / "up").exists)
+    return trains.place
+
+
+def steps(trains: Trains) -> list[str]:
+    events = Journal(trains.run(), trains.app.clock).events()
+    return [str(event.data["step"]) for event in events if event.kind is EventKind.STOP_STEP]
+
+
+def end(trains: Trains) -> dict[str, str]:
+    until(lambda: not trains.rows())
+    [path] = until(lambda: list(trains.run().path.glob("attempts/*/end.json")))
+    return json.loads(path.read_text())  # type: ignore[no-any-return]  # end.json is an object
+
+
+@pytest.mark.parametrize("signal", ["TERM", "USR1"])
+def test_trainer_that_listens_to_a_signal_saves(trains: Trains, signal: str) -> None:
+    more = "stop_after_seconds = 1\nstop_grace_seconds = 30" + ("\nstop_signal = 'USR1'" if signal == "USR1" else "")
+    place = start(trains, LISTENER.format(signal=signal), more)
+    text = trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss")
+    assert "cancelled the queued tasks of array" in text
+    assert f"if it does not react, SIG{signal} follows after 1 s and its ranks are ended after 31 s" in text
+    assert end(trains)["outcome"] == "killed"
+    assert (place / "saved").exists()
+    assert steps(trains) == ["requested", f"SIG{signal}"]
+
+
+def test_trainer_that_reacts_to_nothing_is_ended(trains: Trains) -> None:
+    start(trains, DEAF, "stop_after_seconds = 1\nstop_grace_seconds = 3")
+    begun = time.monotonic()
+    trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss")
+    assert len(trains.rows()) == 1, "the queued tasks are cancelled at once"
+    until(lambda: "SIGTERM" in steps(trains))
+    assert "no reaction so far, SIGTERM" in " ".join(trains.opsctl("status", "t").split())
+    assert end(trains)["outcome"] == "killed"
+    assert steps(trains) == ["requested", "SIGTERM", "killed"]
+    assert time.monotonic() - begun < 60
+
+
+def test_pause_holds_the_queue_at_once(trains: Trains) -> None:
+    start(trains, LISTENER.format(signal="TERM"), "stop_after_seconds = 1")
+    text = trains.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "maintenance")
+    assert "held the queued tasks of array" in text
+    assert [job.is_held for job in trains.rows() if job.state.is_waiting] == [True]
+    until(lambda: all(job.is_held for job in trains.rows()))
+    assert trains.run().attempts()[0].end.exists()
+
+
+def test_kill_switch_cancels_a_held_queue(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(extra=HELD))
+    text = trains.opsctl("kill-switch", "arm", "t", "--reason", "wrong data")
+    assert text.startswith("t: the kill switch is armed: cancelled the queued tasks of array ")
+    assert trains.rows() == []
+
+
+@pytest.mark.parametrize("command", [("watch",), ("status",), ("hold", "t")])
+def test_armed_switch_of_a_team_member_is_applied_by_the_next_command(trains: Trains, command: tuple[str, ...]) -> None:
+    trains.opsctl("launch", trains.toml(extra=HELD))
+    (trains.run().switches / "kill").touch()
+    with suppress(InputError):  # nothing is left to hold
+        trains.opsctl(*command)
+    assert trains.rows() == []
+
+
+def test_save_switch_of_an_ended_train_is_refused(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(extra=HELD))
+    trains.opsctl("cancel", "t")
+    error = trains.refusal("save-switch", "t")
+    assert (error.message, error.exit_code) == ("t: nothing is running or queued, so no task would save", 2)
+    assert not (trains.run().switches / "save").exists()
+
+
+def test_signal_reaches_a_trainer_before_the_time_limit(trains: Trains) -> None:
+    place = start(trains, LISTENER.format(signal="TERM"), "stop_after_seconds = 0\nstop_signal = 'TERM'")
+    [job] = [job for job in trains.rows() if job.state.is_active]
+    trains.app.runner.run(("scancel", "--batch", "--signal=USR1", job.full_id), timeout=60)
+    until((place / "saved").exists)
+    assert (
+        json.loads(until(lambda: list(trains.run().path.glob("attempts/*/end.json")))[0].read_text())["outcome"]
+        == "stopped"
+    )
+
+
+def test_trainer_that_ignores_a_time_limit_is_not_signalled(trains: Trains) -> None:
+    start(trains, DEAF, "stop_after_seconds = 0")
+    [job] = [job for job in trains.rows() if job.state.is_active]
+    with suppress(TimedOut):  # it repeats the signal until the job ends
+        trains.app.runner.run(("scancel", "--batch", "--signal=USR1", job.full_id), timeout=2)
+    until(lambda: steps(trains) == ["requested"])
+    time.sleep(1)
+    assert steps(trains) == ["requested"]
+
+
+def test_trainer_that_a_person_signals_is_not_finished(trains: Trains) -> None:
+    start(trains, LISTENER.format(signal="TERM"), "")
+    [job] = [job for job in trains.rows() if job.state.is_active]
+    trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=60)
+    [path] = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
+    assert json.loads(path.read_text())["outcome"] == "exited", path.read_text() + trains.run().main_log.read_text()

@@ -1,0 +1,109 @@
+"""Files below the shared root are opened, read, written and listed by opsctl/state/files.py alone.
+
+Every entry there may be another user's: a pipe, a link, a file without an end. The functions of that module refuse
+those, and bound what they read.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "alerts",
+    "checkpoints",
+    "cli",
+    "cron",
+    "diagnosis",
+    "guard",
+    "launch",
+    "metrics",
+    "monitor",
+    "nodes",
+    "preflight",
+    "publish",
+    "report",
+    "settings",
+    "state",
+    "telemetry",
+)
+METHODS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "chmod", "lchmod", "touch"}
+"""Methods of Path; `os.open`, `os.chmod` and `gzip.open` have the same names."""
+NO_FILES = {"ledger", "spare", "stage", "self", "Sandbox", "place"}
+"""Objects of opsctl with an `open` or a `touch` of their own, which opens no file."""
+ALLOWED = {
+    "opsctl/state/files.py": "is the module",
+    "opsctl/state/lease.py": "overwrites its own, linked file in place",
+    "opsctl/guard/rank.py": "runs alone on a compute node, with nothing but the standard library",
+    "opsctl/guard/rank_output.py": "as rank.py",
+    "opsctl/telemetry/progress/read_log.py": "unpacks a file that open_regular has opened",
+    "opsctl/alerts/channel_secrets.py": "reads a file that site.toml names, outside of the root",
+    "opsctl/publish/redaction.py": "as channel_secrets.py",
+    "opsctl/nodes/remote/known_hosts.py": "reads and writes ~/.ssh/known_hosts",
+    "opsctl/nodes/collective_test/all_reduce.py": "reads a template of the package",
+    "opsctl/nodes/health/checks/xid.py": "reads a table of the package",
+    "opsctl/nodes/health/snapshot.py": "reads a script of the package",
+    "opsctl/preflight/checks/nodes.py": "reads a table of the package",
+    "opsctl/diagnosis/causes.py": "reads a table of the package",
+    "opsctl/report/sacct.py": "reads a file that the user names",
+    "opsctl/cron/crontab.py": "reads the entries of cron, whose directory is checked by check_trusted",
+    "opsctl/cli/init.py": "reads a template of the package",
+    "opsctl/preflight/prepare_launch.py": "reads the TRAIN.toml that the user names",
+    "opsctl/cli/edit.py": "as prepare_launch.py",
+    "opsctl/checkpoints/layouts.py": "reads a table of the package",
+    "opsctl/checkpoints/save_directories.py": "reads a table of the package",
+    "opsctl/telemetry/progress/log_events.py": "reads a table of the package",
+    "opsctl/telemetry/progress/log_formats.py": "reads a table of the package",
+}
+
+
+def accesses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each call that opens, reads, writes or touches a file, or sets a mode by path."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id == "open":
+            yield node.lineno, ast.unparse(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+            of = ast.unparse(node.func.value).rpartition(".")[2].partition("(")[0]
+            if of not in NO_FILES:
+                yield node.lineno, ast.unparse(node)
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from (ROOT / "opsctl" / package).rglob("*.py")
+    yield from (ROOT / "watchdogs").rglob("*.py")
+
+
+@pytest.mark.parametrize("path", sorted(modules()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_accessed_by_one_module(path):
+    if str(path.relative_to(ROOT)) not in ALLOWED:
+        found = [f"{path.relative_to(ROOT)}:{line}: {text}" for line, text in accesses(ast.parse(path.read_text()))]
+        assert found == [], "use opsctl/state/files.py"
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_exception_is_still_needed(name):
+    assert list(accesses(ast.parse((ROOT / name).read_text()))), "accesses no file any more: take it off the list"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open(p)",
+        "p.open('rb')",
+        "p.read_text()",
+        "p.write_bytes(b'')",
+        "os.open(p, 0)",
+        "os.chmod(p, 0)",
+        "p.chmod(0)",
+        "run.config.read_text()",
+        "Path(x).touch()",
+        "gzip.open(p)",
+    ],
+)
+def test_rule_finds_an_access(text):
+    assert len(list(accesses(ast.parse(text)))) == 1

@@ -1,0 +1,117 @@
+"""Where a train saves. `pytest tests/unit/checkpoints/test_save_directories.py`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.checkpoints.save_directories import TrainCommand, find_in_command, find_save_directories
+
+CORPUS = Path("tests/corpus/commands")
+RECORDS: list[dict[str, Any]] = [
+    json.loads(line) for path in sorted(CORPUS.glob("*.jsonl")) for line in path.read_text().splitlines()
+]
+TEST_HALF_FLOOR = 0.9
+"""Share of the directories of the test half that are found, all or nothing for a command."""
+
+
+def command(*words: str, directory: Path = Path("/job"), **environment: str) -> TrainCommand:
+    return TrainCommand(
+        words=words, environment=environment, directory=directory, checkpoints=Path("/runs/toy/checkpoints")
+    )
+
+
+def find(*words: str, **environment: str) -> list[str]:
+    return [text for text, _ in find_in_command(command(*words, **environment))]
+
+
+def is_right(record: dict[str, Any]) -> bool:
+    expected = [record["facts"]["save"]] if "save" in record["facts"] else []
+    return find("bash", "-c", record["command"]) == expected
+
+
+def measure(half: str) -> tuple[int, int]:
+    """Return the numbers of right commands and of all commands of a half."""
+    results = [is_right(record) for record in RECORDS if record["half"] == half]
+    return sum(results), len(results)
+
+
+def test_tuning_half_is_read() -> None:
+    wrong = [record["command"] for record in RECORDS if record["half"] == "tuning" and not is_right(record)]
+    assert wrong == []
+
+
+def test_test_half_is_read() -> None:
+    right, count = measure("test")
+    assert right >= TEST_HALF_FLOOR * count, f"{right} of {count}"
+
+
+@pytest.mark.parametrize(
+    ("words", "directories"),
+    [
+        (("train.py", "--save", "/data/ckpt"), ["/data/ckpt"]),
+        (("train.py", "--save=/data/ckpt"), ["/data/ckpt"]),
+        (("bash", "-c", 'SAVE=/data/ckpt\npython train.py \\\n --save "$SAVE";'), ["/data/ckpt"]),
+        (("train.py", "--save", "${ROOT}/ckpt"), ["/big/ckpt"]),
+        (("train.py", "--save", "{{ checkpoint_dir }}"), ["/runs/toy/checkpoints"]),
+        (("train.py", "++trainer.default_root_dir=/data/x"), ["/data/x"]),
+        (("train.py", "--job.dump_folder", "/o", "--checkpoint.folder", "ckpt"), ["/o/ckpt"]),
+        (("train.py", "--job.dump_folder=/o"), ["/o"]),
+        (("train.py", "--save-interval", "500"), []),
+        (("train.py", "--save", "--load", "/x"), []),
+    ],
+)
+def test_directory_of_a_command(words: tuple[str, ...], directories: list[str]) -> None:
+    assert find(*words, ROOT="/big") == directories
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.yaml", "checkpoints:\n  # comment\n  checkpoints_path: ckpt  # here\n"),
+        ("run.toml", '[checkpoint]\nsave = "ckpt"\n'),
+        ("run.json", '{"output_dir": "ckpt"}'),
+        ("run.py", "# nanoGPT\nout_dir = 'ckpt'\nlr = 1e-4\n"),
+    ],
+)
+def test_directory_of_a_configuration_file(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    found = find_save_directories(command("train.py", "--config", name, directory=tmp_path))
+    assert [directory.path for directory in found] == [Path("/runs/toy/checkpoints"), tmp_path / "ckpt"]
+    assert found[1].reason.startswith(name)
+
+
+def test_directories_have_reasons() -> None:
+    found = find_save_directories(
+        command("train.py", "--save", "out"), configured=("/data/mine",), logged=("/logged/here/step5",)
+    )
+    assert [(str(directory.path), directory.reason) for directory in found] == [
+        ("/data/mine", "TRAIN.toml, [progress] checkpoint_directories"),
+        ("/runs/toy/checkpoints", "the run directory"),
+        ("/job/out", "--save out in the command"),
+        ("/logged/here", "a save in the log"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("logged", "directory"),
+    [
+        ("/data/acc/step_3", "/data/acc"),
+        ("/data/hf/checkpoint-20", "/data/hf"),
+        ("/data/ckpt/checkpoint_3_6000.pt", "/data/ckpt"),
+        ("/data/users/me/out", "/data/users/me/out"),
+        ("out", "/job/out"),
+        ("./outputs/checkpoint/step-500", "/job/outputs/checkpoint"),
+    ],
+)
+def test_logged_path_names_its_directory(logged: str, directory: str) -> None:
+    assert str(find_save_directories(command("train.py"), logged=[logged])[-1].path) == directory
+
+
+def test_unknown_and_wide_paths_are_left_out() -> None:
+    for text in ("$NOWHERE/ckpt", "s3://bucket/x", "/", "/home", "{run_name}/checkpoints"):
+        found = find_save_directories(command("train.py", "--save", text))
+        assert [directory.reason for directory in found] == ["the run directory"]

@@ -1,0 +1,178 @@
+"""The steps of a stop: which follow a request, when, and how people see them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard.apply_switches import apply_switches
+from opsctl.guard.escalation import (
+    Escalation,
+    StopPlan,
+    describe_stop,
+    is_reacting,
+    plan_stop,
+    reads_stop_request,
+)
+from opsctl.guard.stop_request import StopKind, StopRequest, read_stop_request, request_stop
+from opsctl.model import JobState
+from opsctl.monitor.reconcile import reconcile
+from opsctl.settings.loader import GuardSettings
+from opsctl.state import switches
+from opsctl.state.journal import EventKind
+from opsctl.state.switches import Switch
+from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.clocks import FakeClock
+from tests.support.finalized_trains import BEGIN, QueuedTrain
+
+
+def seconds(plan: StopPlan) -> tuple[str, float | None, float | None]:
+    """Return the signal, and when signal and end come, in seconds after the request."""
+    at = [None if time is None else (time - BEGIN).total_seconds() for time in (plan.signal_at, plan.kill_at)]
+    return plan.signal, at[0], at[1]
+
+
+@pytest.mark.parametrize(
+    ("rules", "reads", "steps"),
+    [
+        ({}, False, ("TERM", 60, 180)),
+        ({}, True, ("TERM", 300, 420)),
+        ({"stop_signal": "USR1", "stop_after_seconds": 5, "stop_grace_seconds": 7}, True, ("USR1", 5, 12)),
+        ({"stop_signal": "none", "stop_after_seconds": 5}, False, ("", None, 125)),
+    ],
+)
+@pytest.mark.parametrize("kind", [StopKind.KILL, StopKind.PAUSE])
+def test_switch_is_followed_by_a_signal_and_the_end(
+    kind: StopKind, rules: dict[str, object], reads: bool, steps: tuple[str, float | None, float | None]
+) -> None:
+    plan = plan_stop(kind, BEGIN, GuardSettings.model_validate(rules), reads_request=reads)
+    assert seconds(plan) == steps
+
+
+@pytest.mark.parametrize(
+    ("kind", "rules", "signal_at"),
+    [
+        (StopKind.TIME_LIMIT, {}, None),
+        (StopKind.TIME_LIMIT, {"stop_signal": "TERM"}, 30),
+        (StopKind.TIME_LIMIT, {"stop_signal": "USR1", "stop_after_seconds": 0}, 0),
+        (StopKind.TIME_LIMIT, {"stop_signal": "none"}, None),
+        (StopKind.TERM, {}, None),
+        (StopKind.TERM, {"stop_signal": "TERM"}, None),
+        (StopKind.TERM, {"stop_signal": "USR2"}, 0),
+        (StopKind.HUNG, {"stop_signal": "TERM"}, None),
+    ],
+)
+def test_time_limit_is_followed_by_a_signal_that_is_set(
+    kind: StopKind, rules: dict[str, object], signal_at: float | None
+) -> None:
+    deadline = BEGIN + timedelta(seconds=60)
+    plan = plan_stop(kind, BEGIN, GuardSettings.model_validate(rules), reads_request=False, deadline=deadline)
+    assert (seconds(plan)[1], plan.kill_at) == (signal_at, None)
+
+
+def test_steps_come_due_once() -> None:
+    clock = FakeClock(BEGIN)
+    escalation = Escalation(clock)
+    assert not escalation.is_signal_due()
+    assert not escalation.is_kill_due()
+    escalation.begin(plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False), BEGIN)
+    clock.sleep(59)
+    assert not escalation.is_signal_due()
+    clock.sleep(1)
+    assert escalation.is_signal_due()
+    escalation.has_signalled = True
+    assert not escalation.is_signal_due()
+    clock.sleep(120)
+    assert escalation.is_kill_due()
+
+
+def test_reader_of_the_stop_request_is_known(train: QueuedTrain, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    train.run.body.write_text(f"cd -- {tmp_path}\nsrun rank -- python train.py\n")
+    script.write_text("import torch\n")
+    assert not reads_stop_request(train.run)
+    script.write_text("os.environ['TRAIN_STOP_REQUEST']\n")
+    assert reads_stop_request(train.run)
+    train.run.body.write_text('srun rank -- ./train --stop "$TRAIN_STOP_REQUEST"\n')
+    assert reads_stop_request(train.run)
+
+
+@pytest.mark.parametrize(("phase", "after_s", "reacts"), [("save", 5, True), ("train", 5, False), ("save", 90, False)])
+def test_saving_trainer_is_left_alone(train: QueuedTrain, phase: str, after_s: float, reacts: bool) -> None:
+    attempt = train.start_attempt()
+    heartbeat = Heartbeat(
+        attempt=attempt.name,
+        node="n",
+        rank=0,
+        phase=Phase(phase),
+        step=3,
+        at=train.clock.now().timestamp(),
+        limit_s=60,
+    )
+    (train.run.heartbeat / "train.json").write_text(to_json(heartbeat))
+    train.clock.sleep(after_s)
+    assert is_reacting(train.run, attempt, train.clock.now()) is reacts
+
+
+@pytest.mark.parametrize(
+    ("after_s", "text"),
+    [
+        (20, "requested 20 s ago (by alice), no reaction so far, SIGTERM in 40 s, the ranks are ended in 3 min"),
+        (90, "requested 90 s ago (by alice), no reaction so far, SIGTERM 30 s ago, the ranks are ended in 90 s"),
+        (240, "requested 4 min ago (by alice), no reaction; the ranks were ended"),
+    ],
+)
+def test_status_shows_each_step(train: QueuedTrain, after_s: float, text: str) -> None:
+    attempt = train.start_attempt()
+    plan = plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False)
+    times = {"at": BEGIN, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
+    request_stop(train.run, attempt, StopKind.KILL, "by alice", signal=plan.signal, **times)
+    request = read_stop_request(attempt)
+    assert request is not None
+    assert describe_stop(request, BEGIN + timedelta(seconds=after_s)) == text
+
+
+def test_request_without_a_plan_is_read(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    attempt.stop_request.write_text(json.dumps({"reason": "term", "why": "w"}))
+    assert read_stop_request(attempt) == StopRequest(reason=StopKind.TERM, why="w")
+
+
+# --- the queue
+
+
+def test_kill_switch_cancels_a_held_queue_without_any_task(train: QueuedTrain) -> None:
+    train.chain.hold("look first")
+    switches.arm(train.run, Switch.KILL, why="bad data")
+    done = reconcile(train.chain)
+    assert train.queue.waiting == []
+    assert done[1].startswith("cancelled the queued tasks of array 12")
+    assert reconcile(train.chain) == []
+
+
+def test_pause_switch_holds_the_queue_once(train: QueuedTrain) -> None:
+    switches.arm(train.run, Switch.PAUSE, why="")
+    assert apply_switches(train.chain, train.rules) == ["held the queued tasks of array 12"]
+    assert all(job.is_held for job in train.queue.waiting)
+    assert apply_switches(train.chain, train.rules) == []
+
+
+def test_save_switch_leaves_the_queue_alone(train: QueuedTrain) -> None:
+    switches.arm(train.run, Switch.SAVE, why="")
+    assert apply_switches(train.chain, train.rules) == []
+    assert len(train.queue.waiting) == 1
+
+
+def test_task_without_a_guard_is_cancelled_in_the_end(train: QueuedTrain) -> None:
+    train.add_row((1,), JobState.RUNNING)
+    switches.arm(train.run, Switch.KILL, why="")
+    reconcile(train.chain)
+    train.clock.sleep(290)
+    assert reconcile(train.chain) == []
+    train.clock.sleep(20)
+    [text] = reconcile(train.chain)
+    assert text == "cancelled 12_1, which did not stop"
+    assert [event.kind for event in train.chain.journal.events()][-1] is EventKind.CANCELLED

@@ -1,0 +1,64 @@
+"""The last lines of real trainers, from the corpus: which say that the training is over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.last_lines import LastLines, parse_last_lines, read_last_lines
+from tests.support.finalized_trains import QueuedTrain
+
+CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
+RECORDS: list[Any] = [
+    pytest.param(json.loads(line), id=f"{path.stem}-{number}")
+    for path in sorted(CORPUS.glob("*.jsonl"))
+    for number, line in enumerate(path.read_text().splitlines())
+]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_lines_that_end_a_training_are_known(record: dict[str, Any]) -> None:
+    stated = {entry["line"]: entry for entry in record["expect"]}
+    for number, line in enumerate(record["lines"]):
+        entry = stated.get(number, {})
+        found = parse_last_lines(line)
+        assert bool(found.finished) == bool(entry.get("finished")), line
+        assert not (found.unfinished and entry.get("finished")), line
+        if "exiting" in entry or "signalled" in entry:
+            assert found.unfinished, line
+
+
+def test_only_lines_of_the_attempt_count(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[node1:0]: Training completed\n")
+    begin = log.stat().st_size
+    assert read_last_lines(log, 0).finished == "[node1:0]: Training completed"
+    assert read_last_lines(log, begin) == LastLines()
+    assert read_last_lines(tmp_path / "missing", 0) == LastLines()
+
+
+@pytest.mark.parametrize(
+    ("command", "limits"),
+    [
+        ("python train.py --exit-duration-in-mins 1190", True),
+        ("python train.py '--max_time=00:11:30:00'", True),
+        ('python train.py --stop-at "$TRAIN_DEADLINE"', True),
+        ("python train.py --max-steps 100 --timer", False),
+    ],
+)
+def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str, limits: bool) -> None:
+    train.run.body.write_text(f"srun rank -- {command}\n")
+    evidence, _ = gather_evidence(train.run, train.start_attempt(), None)
+    assert evidence.limits_itself is limits
+
+
+@pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])
+def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, is_near: bool) -> None:
+    attempt = train.start_attempt()
+    attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
+    train.end_body(attempt, 0, after=60 * minutes)
+    assert gather_evidence(train.run, attempt, None)[0].is_near_limit is is_near

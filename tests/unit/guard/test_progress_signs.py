@@ -1,0 +1,83 @@
+"""The progress of attempts of foreign trainers: checkpoints anywhere, steps in any format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
+from opsctl.guard.finalize import finalize
+from opsctl.guard.outcome import FinishedAttempt
+from opsctl.guard.progress_signs import read_attempt_progress
+from opsctl.state.run_dir import Attempt
+from tests.support.finalized_trains import QueuedTrain
+
+
+def set_command(train: QueuedTrain, *words: str) -> None:
+    text = train.run.config.read_text()
+    train.run.config.write_text(text.replace('command = ["true"]', f"command = {list(words)!r}"))
+
+
+def start(train: QueuedTrain, name: str) -> Attempt:
+    """Start an attempt with the marks of now."""
+    attempt = train.start_attempt(name, checkpoint=find_newest_checkpoint(train.run))
+    size = train.run.main_log.stat().st_size if train.run.main_log.exists() else 0
+    attempt.start.write_text(attempt.start.read_text().replace('"main_log": 0', f'"main_log": {size}'))
+    return attempt
+
+
+def end(train: QueuedTrain, attempt: Attempt) -> FinishedAttempt:
+    train.end_body(attempt, 1)
+    return finalize(train.chain, train.rules, attempt)
+
+
+def save(directory: Path, name: str) -> None:
+    (directory / name).mkdir(parents=True)
+    (directory / name / "weights").write_text("1")
+
+
+@pytest.mark.parametrize(("option", "name"), [("--save", "iter_0000500"), ("--output_dir", "checkpoint-500")])
+def test_checkpoint_in_a_directory_of_the_command_is_new(
+    train: QueuedTrain, tmp_path: Path, option: str, name: str
+) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", option, str(own))
+    first = start(train, "12_1.0")
+    save(own, name)
+    assert end(train, first).new_checkpoint
+    assert not end(train, start(train, "12_2.0")).new_checkpoint
+
+
+def test_checkpoint_in_a_directory_of_the_log_is_new_once(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "elsewhere"
+    line = f"Saving model checkpoint to {own}/checkpoint-500\n"
+    save(own, "checkpoint-400")
+    first = start(train, "12_1.0")
+    save(own, "checkpoint-500")
+    train.run.main_log.write_text(line)
+    assert end(train, first).new_checkpoint
+    second = start(train, "12_2.0")
+    with train.run.main_log.open("a") as log:
+        log.write(line)
+    assert not end(train, second).new_checkpoint
+
+
+def test_crashes_with_checkpoints_elsewhere_hold_nothing(train: QueuedTrain, tmp_path: Path) -> None:
+    set_command(train, "train", "--save", str(tmp_path / "own"))
+    for task in range(1, 6):
+        attempt = start(train, f"12_{task}.0")
+        save(tmp_path / "own", f"step{task}00")
+        end(train, attempt)
+    assert not any(job.is_held for job in train.queue.waiting)
+
+
+def test_steps_of_each_attempt_are_its_own(train: QueuedTrain) -> None:
+    first = start(train, "12_1.0")
+    train.run.main_log.write_text("".join(f"{{'loss': '2.0', 'global_step': '{step}'}}\n" for step in (10, 20, 30)))
+    second = start(train, "12_2.0")
+    with train.run.main_log.open("a") as log:
+        log.write("{'loss': '2.0', 'global_step': '21'}\n")
+    started = ["12_1.0", "12_2.0"]
+    steps = [read_attempt_progress(train.run, a, started, read_start(a)) for a in (first, second)]
+    assert [(progress.resume_step, progress.highest_step) for progress in steps] == [(9, 30), (20, 21)]
