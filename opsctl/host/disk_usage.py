@@ -117,7 +117,7 @@ def read_pattern(text: str, pattern: str) -> Space:
         shares = {name: float(words[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in words}
         at = _parse_time(words["at"]) if "at" in words else None
     except (ValueError, OverflowError, OSError) as error:  # also for a time outside of the calendar
-        raise MeasurementFailed(f"{match[0][:200]!r}: {error}") from error
+        raise MeasurementFailed(f"{match[0][:200]!r}: {error!s:.200}") from error
     return Space(
         used=sizes.get("used"),
         limit=sizes.get("limit"),
