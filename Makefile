@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs prove integrations matrix bench lock lowest clean
+.PHONY: demo test check docs audit prove integrations matrix bench lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -20,7 +20,7 @@ check: $(VENV)/ready  ## before every commit
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
 	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
@@ -31,8 +31,20 @@ build/docs/ready: pyproject.toml
 	build/docs/bin/pip install -q '.[docs]'
 	@touch $@
 
+# pip-audit asks the index for advisories. Packages that the index does not know are listed as not audited: a
+# mirror without advisories finds nothing. bandit works without network.
+audit: build/audit/ready  ## known vulnerabilities of locked packages, unsafe code
+	build/audit/bin/bandit -q -r opsctl trainer watchdogs -c pyproject.toml
+	build/audit/bin/pip-audit --require-hashes --disable-pip -r requirements/dev.txt
+
+build/audit/ready: Makefile
+	$(PYTHON) -m venv --clear build/audit
+	build/audit/bin/pip install -q 'bandit>=1.8' 'pip-audit>=2.7'
+	@touch $@
+
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
 	$(BIN)/pytest --timeout 1800 tests/endurance
+	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
 LIBRARIES := build/integrations
 integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well

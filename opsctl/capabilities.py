@@ -15,7 +15,7 @@ Version = tuple[int, int]
 """Year and month of a release, such as (22, 5)."""
 OLDEST: Version = (22, 5)
 """The oldest version that opsctl supports."""
-NUMBER = re.compile(r"(\d+)\.(\d+)", re.ASCII)
+NUMBER = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

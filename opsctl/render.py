@@ -42,7 +42,7 @@ def templates_dir() -> Path:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
+    environment = Environment(  # shell, not HTML  # nosec B701
         loader=FileSystemLoader(templates_dir()),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -47,12 +47,17 @@ def _from_file(path: Path, field: str) -> str:
 
 def find_exposed(table: SettingsTable) -> Iterator[tuple[str, Path]]:
     """Return the secret files that other users can read, as pairs of setting and path."""
+    for field, path in list_secret_files(table):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mode & 0o044:
+                yield field, path
+
+
+def list_secret_files(table: SettingsTable) -> Iterator[tuple[str, Path]]:
+    """Return the secret files that `table` names, as pairs of setting and path."""
     for field in type(table).model_fields:
         if isinstance(getattr(table, field), SecretStr) and (file := getattr(table, f"{field}_file", "")):
-            path = Path(os.path.expandvars(file)).expanduser()
-            with contextlib.suppress(OSError):
-                if path.stat().st_mode & 0o044:
-                    yield f"{field}_file", path
+            yield f"{field}_file", Path(os.path.expandvars(file)).expanduser()
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def render_single(change: AlertTransition, *, root: str = "") -> Message:
         at=transition.at,
         level=transition.finding.level,
         subject=_join_lines(render("alerts/subject.j2", **values)),
-        body=render("alerts/body.j2", **values),
+        body=_to_plain(render("alerts/body.j2", **values)),
     )
 
 
@@ -83,10 +84,28 @@ def render_storm(batch: Batch, changes: Sequence[AlertTransition], *, root: str 
         at=worst.at,
         level=worst.finding.level,
         subject=_join_lines(render("alerts/storm-subject.j2", **values)),
-        body=render("alerts/storm-body.j2", **values),
+        body=_to_plain(render("alerts/storm-body.j2", **values)),
     )
 
 
 def _join_lines(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(_to_plain(text).split())
+    # A mail reader would decode an encoded word, which can hold line ends.
+    line = line.replace("=?", "= ?")
     return line if len(line) <= MAX_SUBJECT_CHARS else line[: MAX_SUBJECT_CHARS - 1] + "…"
+
+
+def _to_plain(text: str) -> str:
+    """Return text of logs, nodes and other users without controls, invisible and undecodable characters."""
+    return "".join(map(_to_plain_character, text))
+
+
+def _to_plain_character(character: str) -> str:
+    if character in "\n\t":
+        return character
+    if character in "\r\v\f\x85\u2028\u2029":
+        return " "
+    category = unicodedata.category(character)
+    if category == "Cs":
+        return "\ufffd"
+    return "" if category in {"Cc", "Cf"} else character

@@ -146,7 +146,7 @@ class _Train:
 
     def __post_init__(self) -> None:
         # One random stream per purpose, so that a change of one figure does not change the other draws.
-        streams = [Random(f"{self.seed} {purpose}") for purpose in ("failing", "kinds", "waits")]  # noqa: S311 (no secrets)
+        streams = [Random(f"{self.seed} {purpose}") for purpose in ("failing", "kinds", "waits")]  # noqa: S311 (no secrets)  # a simulation, no secret  # nosec B311
         self.failing, self.kinds, self.waits = streams
         self.lemons = self.setup.lemons
 

@@ -166,7 +166,7 @@ def offloaded_to(checkpoint: Path) -> tuple[str, ...]:
 def _place(line: str) -> str:
     try:
         return str(json.loads(line)["to"])
-    except (ValueError, TypeError, KeyError):  # half written: another copy does no harm
+    except (ValueError, TypeError, KeyError, RecursionError):  # half written: another copy does no harm
         return ""
 
 

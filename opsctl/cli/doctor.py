@@ -23,8 +23,8 @@ from opsctl.extras import EXTRAS, install_command, is_installed
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
 from opsctl.units import format_duration, format_size
 
-Level = Literal["ok", "missing", "unknown", "optional"]
-STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unknown": "magenta", "optional": "dim"}
+Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
+STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
 
 
 MAX_SKIPPED = 10
@@ -43,25 +43,44 @@ class DoctorRow:
 
 
 @click.command()
+@click.option("--security", is_flag=True, help="Check who else could read or change what opsctl uses.")
 @json_option
 @click.pass_obj
-def doctor(app: App, *, as_json: bool) -> None:
+def doctor(app: App, *, security: bool, as_json: bool) -> None:
     """Check that everything opsctl needs is installed.
 
     Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
 
+    With --security, check instead who else could read or change the settings, secrets, trains, programs and sandboxes
+    that opsctl uses. Exit 1 if anything is unsafe. A thing that cannot be checked is unknown.
+
     \b
     opsctl doctor
+    opsctl doctor --security
     """
     rows: list[DoctorRow] = []
-    for check in CHECKS:
+    for check in (_security,) if security else CHECKS:
         rows += check(app)
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
         print_table(_table(rows))
-    if any(row.level == "missing" for row in rows):
+    if any(row.level in {"missing", "unsafe"} for row in rows):
         click.get_current_context().exit(1)
+
+
+def _security(app: App) -> Iterator[DoctorRow]:
+    from opsctl.preflight.security.checks import Installation, check_security  # noqa: PLC0415 (doctor must start)
+    from opsctl.sandbox.record import Places  # noqa: PLC0415 (as above)
+
+    installation = Installation(
+        site=app.site,
+        site_path=app.site_path,
+        environment=os.environ,
+        places=Places.default(),
+    )
+    for finding in check_security(installation):
+        yield DoctorRow(finding.check, finding.level.value, finding.result, finding.repair)
 
 
 def _table(rows: list[DoctorRow]) -> Table:

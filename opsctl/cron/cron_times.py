@@ -20,6 +20,7 @@ MACROS = {
 }
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 DAY = re.compile(r"(?:\*|([0-7]|[a-z]{3})(?:-([0-7]|[a-z]{3}))?)(?:/([1-9]\d?))?", re.ASCII | re.IGNORECASE)
+MAX_CHARS = 400
 INSTANT = timedelta(microseconds=1)
 
 
@@ -51,11 +52,15 @@ def parse_when(text: str, zone: tzinfo) -> When:
 
     As in crontab(5), if both day of month and day of week are restricted, one matching field is enough.
     """
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"{text!r:.80}… is longer than {MAX_CHARS} characters")
     if text.startswith("@") and text not in MACROS:
-        raise ValueError(f"{text!r} is unknown; valid macros: {', '.join(MACROS)}")
+        raise ValueError(f"{text!r:.80} is unknown; valid macros: {', '.join(MACROS)}")
     fields = MACROS.get(text, text).split()
     if len(fields) != 5:
-        raise ValueError(f"{text!r} has {len(fields)} fields, needs 5: minute, hour, day of month, month, day of week")
+        raise ValueError(
+            f"{text!r:.80} has {len(fields)} fields, needs 5: minute, hour, day of month, month, day of week"
+        )
     minute, hour, day, month, weekday = fields
     either = not (day.startswith("*") or weekday.startswith("*"))
     weekday = weekdays(weekday)
@@ -77,14 +82,14 @@ def weekdays(field: str) -> str:
 def _span(part: str) -> set[int]:
     match = DAY.fullmatch(part)
     if match is None:
-        raise ValueError(f"{part!r} is not a day of the week: 0 to 7 or sun to sat, 1-5, */2")
+        raise ValueError(f"{part!r:.40} is not a day of the week: 0 to 7 or sun to sat, 1-5, */2")
     first, last, step = match.groups()
     low = _number(first) if first else 0
     high = 6 if first is None or step else low
     if last:
         high = _number(last) or 7
     if high < low:
-        raise ValueError(f"{part!r}: weeks start on Sunday, so the range goes backwards")
+        raise ValueError(f"{part!r:.40}: weeks start on Sunday, so the range goes backwards")
     return {number % 7 for number in range(low, high + 1, int(step or 1))}
 
 
@@ -92,5 +97,5 @@ def _number(word: str) -> int:
     if word.isdigit():
         return int(word)
     if word.lower() not in WEEKDAYS:
-        raise ValueError(f"{word!r} is not a day of the week: sun, mon, tue, wed, thu, fri or sat")
+        raise ValueError(f"{word!r:.40} is not a day of the week: sun, mon, tue, wed, thu, fri or sat")
     return WEEKDAYS.index(word.lower())

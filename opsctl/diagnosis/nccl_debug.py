@@ -20,7 +20,7 @@ POINT_TO_POINT = frozenset({"Send", "Recv"})
 _LINE = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>\d{1,3})\] (?P<rest>.*)")
 _ADDRESS = re.compile(r"NCCL INFO Bootstrap ?: Using (?:\[0\])?[^:\s]+:(?P<address>[^\s<]+)<")
 _RANK = re.compile(
-    r"comm (?P<comm>0x[\da-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.* commId (?P<id>0x[\da-f]+))?"
+    r"comm (?P<comm>0x[\da-f]+) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7})(?:.* commId (?P<id>0x[\da-f]+))?"
 )
 _FAILED = (
     re.compile(r"NCCL WARN .*?[Cc]onnect(?: to)? (?P<peer>[^\s<]+)<\d+> failed ?: (?P<why>.+)"),
@@ -32,8 +32,8 @@ _FAILED = (
 )
 _LARGE_NUMBER = re.compile(r"0x[\da-f]+|\d{4,}")
 _CALL = re.compile(
-    r"NCCL INFO (?P<name>[A-Z]\w+): opCount (?P<count>[\da-f]+) .*?\bcount (?P<elements>\d+) datatype (?P<type>\d+)"
-    r".* comm (?P<comm>0x[\da-f]+) \[nranks=(?P<size>\d+)\]"
+    r"NCCL INFO (?P<name>[A-Z]\w+): opCount (?P<count>[\da-f]{1,16}) .*?\bcount (?P<elements>\d{1,19}) "
+    r"datatype (?P<type>\d{1,3}).* comm (?P<comm>0x[\da-f]+) \[nranks=(?P<size>\d{1,7})\]"
 )
 
 

@@ -11,6 +11,8 @@ _TORCH = re.compile(rb"\[rank(\d{1,7})\]:|\[Rank (\d{1,7})\]|\bRank (\d{1,7})\]"
 _LOCAL = re.compile(rb"\[default(\d{1,3})\]: ?")
 _SRUN = re.compile(rb" *(\d{1,7}): ")
 _NCCL = re.compile(rb"\b([\w.-]+):\d+:\d+ \[(\d{1,2})\] ")
+MAX_NAME_CHARS = 300
+"""File systems allow 255 bytes."""
 _FILE = re.compile(r"(?P<node>.+)-(?P<rank>\d{1,7})\.log|.*-\d+(?:_\d+)?-(?P<host>[^-].*)\.(?:out|err|log|txt)")
 
 
@@ -33,7 +35,7 @@ UNKNOWN_SPEAKER = Speaker()
 
 def speaker_of_file(name: str) -> Speaker:
     """Parse a log's file name: `<node>-<rank>.log` (opsctl's) or `%x-%j-%N.out` (one log a node)."""
-    match = _FILE.fullmatch(name)
+    match = _FILE.fullmatch(name[:MAX_NAME_CHARS])
     if match is None:
         return UNKNOWN_SPEAKER
     if match["host"]:

@@ -20,12 +20,12 @@ PTRACE = (
     "without ptrace use --signal, if the trainer handles USR2"
 )
 
-_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d+)")
-_PROCESS = re.compile(r"Process (\d+): ")
-_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d+)")
+_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})")
+_PROCESS = re.compile(r"Process (\d{1,10}): ")
+_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d{1,20})")
 _DUMP_START = re.compile(r"at \d+\.\d+$")
-_FAULTHANDLER = re.compile(r'  File "([^"]*)", line (\d+) in (.+)')
-_PYSPY = re.compile(r"    (\S.*?) \(([^()]+?)(?::(\d+))?\)$")
+_FAULTHANDLER = re.compile(r'  File "([^"]*)", line (\d{1,9}) in (.+)')
+_PYSPY = re.compile(r"    (\S.*?) \(([^()]+?)(?::(\d{1,9}))?\)$")
 _FORBIDDEN = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "decorate_context", "wrapped_fn"})
 _FOREIGN = ("torch/", "threading.py", "concurrent/futures/", "selectors.py", "socket.py", "subprocess.py")

@@ -56,7 +56,7 @@ def read_stop_request(attempt: Attempt) -> StopRequest | None:
         times = {key: _read_time(fields.get(key)) for key in ("at", "signal_at", "kill_at")}
         signal = str(fields.get("signal", ""))
         return StopRequest(reason=StopKind(fields["reason"]), why=str(fields["why"]), signal=signal, **times)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

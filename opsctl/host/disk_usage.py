@@ -93,7 +93,7 @@ def read_df(text: str) -> Space:
     rows = [line.split() for line in text.splitlines()[1:]]
     if len(rows) != 1 or len(rows[0]) != 4:
         raise MeasurementFailed(f"df printed {text.strip()[:200]!r}")
-    numbers = [int(word) if word.isdigit() else None for word in rows[0]]
+    numbers = [int(word) if re.fullmatch(r"\d{1,20}", word, re.ASCII) else None for word in rows[0]]
     used, free = numbers[:2]
     inodes, inodes_free = numbers[2:]
     has_inodes = inodes is not None and inodes_free is not None and inodes + inodes_free > 0
@@ -117,7 +117,7 @@ def read_pattern(text: str, pattern: str) -> Space:
         shares = {name: float(words[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in words}
         at = _parse_time(words["at"]) if "at" in words else None
     except (ValueError, OverflowError, OSError) as error:  # also for a time outside of the calendar
-        raise MeasurementFailed(f"{match[0][:200]!r}: {error}") from error
+        raise MeasurementFailed(f"{match[0][:200]!r}: {error!s:.200}") from error
     return Space(
         used=sizes.get("used"),
         limit=sizes.get("limit"),
@@ -180,7 +180,7 @@ def _parse_du(path: Path) -> tuple[dict[str, int], dict[str, int]]:
         for line in read_bounded(path, MAX_USAGE_BYTES).decode(errors="surrogateescape").splitlines():
             kind, _, rest = line.partition(" ")
             count, _, place = rest.partition("\t")
-            if kind in counts and count.isdigit():
+            if kind in counts and re.fullmatch(r"\d{1,20}", count, re.ASCII):
                 counts[kind][place] = int(count)
     return counts["B"], counts["I"]
 
@@ -210,7 +210,7 @@ def _owner(place: str) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
-    except OSError:
+    except (OSError, ValueError):  # ValueError: NUL
         return "?"
 
 

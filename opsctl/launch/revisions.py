@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import cannot_read, cannot_write
+from opsctl.errors import RunDirError, cannot_read, cannot_write
 from opsctl.ports import Runner
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
@@ -56,6 +56,8 @@ def read_files(run: RunDir) -> Files | None:
             texts[name] = ""
         except OSError as error:
             raise cannot_read(run.path / name, error) from error
+        except UnicodeDecodeError as error:
+            raise RunDirError(f"{run.path / name}: {error}") from error
     return Files(
         config=texts["train.toml"], trainer=texts["trainer.json"], body=texts["body.sh"], code=texts["code.json"]
     )

@@ -27,7 +27,7 @@ def parse_address(text: str) -> tuple[str, int]:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = False
-    if not (is_loopback and port.isdecimal() and int(port) < 65536):
+    if not (is_loopback and port.isdecimal() and len(port) < 6 and int(port) < 65536):
         raise InputError(
             f"--listen {text!r:.80}: needs a loopback address and a port, such as 127.0.0.1:9400",
             hint="for other machines, use --textfile with node_exporter, or a proxy with authentication",

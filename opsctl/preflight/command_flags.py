@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-_ASSIGNMENT = r"(?:^|[\s;])(?:export\s+)?{}=[\"']?(\d+)\b"
+_ASSIGNMENT = r"(?:^|[\s;])(?:export\s+)?{}=[\"']?(\d{{1,9}})\b"
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--[\w-]+)[= ]\s*(\S+)", re.MULTILINE)
 
 

@@ -59,7 +59,7 @@ def _read_description(path: Path) -> tuple[int | None, str]:
     try:
         fields = parse_json(read_bounded(path, MAX_RECORD_BYTES, follow=True))
         vocabulary, tokenizer = fields.get("vocabulary"), fields.get("tokenizer", "")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None, ""
     return (vocabulary if isinstance(vocabulary, int) else None), str(tokenizer)
 
@@ -72,5 +72,5 @@ def tokenizer_size(path: Path) -> int | None:
         vocabulary = fields["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
         return 1 + int(max([*ids, *(token["id"] for token in fields.get("added_tokens", ()))]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

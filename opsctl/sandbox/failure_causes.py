@@ -9,7 +9,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, cause in (
         (
             # Every start reports missing MPI plugins; no start fails for them.
-            r"(?:[Cc]ouldn't find|[Cc]an't find|[Cc]annot find|[Cc]annot create)[^\n]*? for (?!mpi/)([a-z_]+/\w+)",
+            r"(?:[Cc]ouldn't find|[Cc]an't find|[Cc]annot (?:find|create))[^\n]{0,300}? for (?!mpi/)([a-z_]+/\w+)",
             "Slurm's plugin {0} is missing; install it: apt-get install slurm-wlm-basic-plugins (Debian, Ubuntu), "
             "dnf install slurm (RHEL, Fedora)",
         ),
@@ -24,13 +24,13 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"[Uu]nable to resolve \"([^\"]+)\"", "the host name {0} does not resolve; add it to /etc/hosts on 127.0.0.1"),
         (r"This host \(([^)]+)\) not a valid controller", "the host name changed to {0} while the sandbox started"),
         (
-            r"(?:Munge (?:en|de)code failed|munge_(?:en|de)code)[^\n]*?(?:Failed to (?:access|connect)|Socket)[^\n]*",
+            r"(?:Munge (?:en|de)code failed|munge_(?:en|de)code)[^\n]{0,300}?(?:Failed to (?:access|connect)|Socket)",
             "munged does not answer on its socket; look for a cause in munged.out",
         ),
         (r"Keyfile is insecure: ([^\n]+)", "munged refuses its key: {0}"),
         (r"Socket is in(?:secure|accessible): ([^\n]+)", "munged refuses the directory of its socket: {0}"),
         (r"Failed to (?:open|find|check) keyfile ([^\n]+)", "munged cannot read its key {0}"),
-        (r"([^\n:]*(?:/[^\n:]+)): Permission denied", "no permission: {0}"),
+        (r"(?:^|[\n:])((?=[^\n:]*/)[^\n:]++): Permission denied", "no permission: {0}"),
         (
             r"mysql_query failed: 5027 Number of columns",
             "this slurmdbd and this MariaDB client library do not work together (Debian's slurmdbd 26.05 with "

@@ -42,7 +42,7 @@ def run_private(
 ) -> int:
     """Run `command` on a temporary Slurm that leaves no files and no processes. Return the exit code of `command`."""
     enter = unshare_argv(runner)
-    with tempfile.TemporaryDirectory(prefix="opsctl-run-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="opsctl-run-", dir="/tmp") as name:  # short, as sockets need  # nosec B108
         directory = Path(name)
         if enter is None:
             warn("this machine allows no private namespaces: using a background sandbox, removed afterwards")

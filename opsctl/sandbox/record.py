@@ -27,7 +27,7 @@ class Places:
 
     state: Path
     cache: Path
-    run: Path = Path("/tmp")  # noqa: S108 (munged wants a world-readable path; the directory below it is checked to be ours)
+    run: Path = Path("/tmp")  # noqa: S108 (munged wants a world-readable path; the directory below it is checked to be ours)  # nosec B108
 
     @classmethod
     def default(cls) -> Places:
@@ -89,7 +89,7 @@ def read_record(home: Path) -> SandboxRecord | None:
     """Return the record in `home`; None if the file is missing or invalid. Processes are found without a record."""
     try:
         return parse_record(json.loads((home / "sandbox.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError, InputError):
+    except (OSError, ValueError, KeyError, TypeError, InputError, RecursionError):
         return None
 
 

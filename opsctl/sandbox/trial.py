@@ -29,7 +29,7 @@ class Trial:
 def try_start(*, clock: Clock, runner: Runner) -> Trial:
     """Start a private Slurm as `sandbox up` does, and remove it. Raises SandboxError with the causes."""
     started = clock.monotonic()
-    with tempfile.TemporaryDirectory(prefix="opsctl-doctor-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="opsctl-doctor-", dir="/tmp") as name:  # short, as sockets need  # nosec B108
         places = replace(Places.default(), state=Path(name))
         spec = SandboxSpec(name="doctor", nodes=1, fast=True)
         try:

@@ -10,6 +10,8 @@ EMPTY_WORDS = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown",
 """The words with which Slurm's programs print an empty field."""
 MAX_TASK_INDEX = 4_000_000
 """The largest array index that any Slurm version allows."""
+MAX_TASKS = 100_000
+"""More indices of one array are left out: any user can submit millions, and every command reads the queue."""
 TASK_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::([1-9]\d{0,6}))?)?", re.ASCII)
 
 
@@ -31,7 +33,7 @@ def parse_count(word: str) -> int:
 def parse_job_number(word: str) -> str:
     """Return a job's number, as text. Raises ValueError for a word that is not a number."""
     if not is_number(word):
-        raise ValueError(f"{word!r} is not a job id")
+        raise ValueError(f"{word!r:.40} is not a job id")
     return word
 
 
@@ -57,7 +59,7 @@ def parse_tasks(word: str) -> tuple[int, ...]:
         if match is None:
             continue
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if last <= MAX_TASK_INDEX:
+        if last <= MAX_TASK_INDEX and (last - first) // step + len(indices) < MAX_TASKS:
             indices.update(range(first, last + 1, step))
     return tuple(sorted(indices))
 

@@ -12,9 +12,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
+from opsctl.errors import InputError
 from opsctl.model import DrainReason, Job, Limits, Node, Partition, Reservation
+from opsctl.nodesets import nodeset
 from opsctl.scheduler.field_values import (
     parse_count,
     parse_exit_code,
@@ -190,8 +192,8 @@ def parse_excluded(text: str, mark: str) -> str:
             node_lists[nodes] = None
     union = NodeSet(resolver=RESOLVER_NOGROUP)
     for nodes in node_lists:
-        with suppress(NodeSetException):
-            union.update(NodeSet(nodes, resolver=RESOLVER_NOGROUP))
+        with suppress(InputError, ValueError):
+            union.update(nodeset(nodes))
     return str(union)
 
 

@@ -36,6 +36,8 @@ GONE = re.compile("already finished|already completing or completed|No error$")
 UNKNOWN_ID = re.compile("Invalid job id specified")
 NOT_PENDING = re.compile("no longer pending execution")
 UNKNOWN_FIELD = re.compile("Invalid (job )?format specification: (.*)")
+MAX_TEXT_CHARS = 2000
+"""An array prints one line for each group of tasks."""
 PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
@@ -50,7 +52,7 @@ def raise_for_error(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) ->
         unknown_field = UNKNOWN_FIELD.search(done.err)
         if unknown_field:
             raise SchedulerError(
-                f"{program} does not know the field {unknown_field[2]}",
+                f"{program} does not know the field {unknown_field[2]:.100}",
                 hint=f"opsctl needs Slurm {format_version(OLDEST)} or newer",
             )
         return done
@@ -58,7 +60,7 @@ def raise_for_error(done: Completed, *, fine: Iterable[re.Pattern[str]] = ()) ->
     errors = [line for line in lines if not any(pattern.search(line) for pattern in fine)]
     if lines and not errors:
         return done
-    text = "; ".join(dict.fromkeys(errors)) or f"exit code {done.code} and no message"
+    text = "; ".join(dict.fromkeys(errors))[:MAX_TEXT_CHARS] or f"exit code {done.code} and no message"
     if NO_ANSWER.search(done.err):
         raise Unreachable(f"{program} got no answer: {text}", hint=HINT)
     if REFUSED.search(text):

@@ -54,7 +54,7 @@ def test_node_name_reaches_no_shell(tmp_path, monkeypatch, node):
     config = tmp_path / "config"
     config.write_text('Match exec "true %h"\n  Port 22\n')
     settings = RemoteSettings(ssh_config=str(config), known_hosts=(str(tmp_path / "known"),), connect_seconds=1)
-    answer = ssh.of(settings, SystemClock()).run(node, ["true"], timeout=2)
+    answer = ssh.from_settings(settings, SystemClock()).run(node, ["true"], timeout=2)
     assert "is no node name" in answer.problem
     assert not answer.may_have_run
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config"]

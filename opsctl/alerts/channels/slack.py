@@ -21,6 +21,7 @@ from opsctl.settings.alerts import SlackTable
 TIMEOUT_S = 15
 MAX_BODY_CHARS = 3500
 """Slack splits longer messages."""
+QUOTES = "'''"
 QUIET = logging.Logger("slack", logging.CRITICAL)
 """Keeps the library from logging secrets; the error carries the masked text."""
 ERROR_NAME = re.compile(r"[a-z_]+")
@@ -120,8 +121,8 @@ class Slack:
 def _text(message: Message) -> str:
     body = message.body if len(message.body) <= MAX_BODY_CHARS else message.body[:MAX_BODY_CHARS] + "\n…"
     # Three backticks would end the block, and <!channel> in a log line would notify the whole channel.
-    body = body.replace("```", "'''")
-    return f"*{_escaped(message.subject)}*\n```\n{_escaped(body)}```"
+    body = body.replace("```", QUOTES)
+    return f"*{_escaped(message.subject.replace('```', QUOTES))}*\n```\n{_escaped(body)}```"
 
 
 def _escaped(text: str) -> str:

@@ -195,7 +195,7 @@ def _parse_output(answer: Answer) -> dict[str, object]:
     for line in answer.out.splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             fields |= value

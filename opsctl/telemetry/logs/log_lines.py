@@ -55,7 +55,8 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*(?!m)[@-~]"  # moves the cursor, clears, asks the terminal to answer; `m` is only colour
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # titles, clipboards, files
     r"|\x1b(?!\[).?"
-    r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]",
+    r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]"
+    r"|[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]",  # invisible, or changes the direction of writing
     re.DOTALL,
 )
 _COLOUR = re.compile(r"\x1b(?!\[[0-?]*m)")

@@ -1,0 +1,281 @@
+"""The security checks: the site file, secrets, the root, the site directory, the environment and sandboxes.
+
+Trusted are root and the user who runs the check; everybody else is other people.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opsctl.alerts.channel_secrets import list_secret_files
+from opsctl.host.system import user_name
+from opsctl.host.umask import read_umask
+from opsctl.preflight.security.findings import (
+    READABLE,
+    WRITABLE,
+    Offence,
+    SecurityFinding,
+    as_owner,
+    as_root,
+    find_offences,
+    find_offences_below,
+    from_offence,
+    ok,
+    quote,
+    unknown,
+    unsafe,
+)
+from opsctl.preflight.security.trains import check_trains
+from opsctl.sandbox.record import Places, read_record
+from opsctl.settings.loader import SiteSettings
+from opsctl.state.site_dir import SiteDir
+
+PATH_VARIABLES = {
+    "PATH": ":",
+    "PYTHONPATH": ":",
+    "LD_LIBRARY_PATH": ":",
+    "LD_PRELOAD": ": ",
+    "LD_AUDIT": ":",
+    "BASH_ENV": "",
+    "ENV": "",
+    "SLURM_CONF": "",
+    "GIT_CONFIG_GLOBAL": "",
+    "GIT_EXEC_PATH": "",
+    "GIT_TEMPLATE_DIR": "",
+}
+"""Variables that name programs, libraries or settings to load, with the characters that separate the paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What is checked."""
+
+    site: SiteSettings
+    site_path: Path | None
+    environment: Mapping[str, str]
+    places: Places
+
+    @property
+    def root(self) -> Path:
+        return self.site.root_path
+
+    @property
+    def trusted(self) -> frozenset[int]:
+        return frozenset({0, os.geteuid()})
+
+
+def check_security(installation: Installation) -> list[SecurityFinding]:
+    """Return the findings of all checks, in the order of `CHECKS`. A check that cannot read is unknown."""
+    findings: list[SecurityFinding] = []
+    for name, check in CHECKS.items():
+        try:
+            findings += check(installation)
+        except OSError as error:
+            findings.append(unknown(name, f"cannot be checked: {error}"))
+    return findings
+
+
+def _check_site_file(installation: Installation) -> Iterator[SecurityFinding]:
+    path = installation.site_path
+    if path is None:
+        yield ok("site file", "none: built-in settings")
+        return
+    offences = find_offences(path, installation.trusted)
+    yield from (from_offence("site file", offence) for offence in offences)
+    if not offences:
+        yield ok("site file", f"{path}: only you and root can change the file, which names programs that run as you")
+
+
+def _check_umask(_: Installation) -> Iterator[SecurityFinding]:
+    umask = read_umask(Path("/proc/self/status"))
+    repair = "umask 022; echo 'umask 022' >>~/.profile"
+    if umask is None:
+        yield unknown("umask", "this kernel does not show the umask", repair)
+    elif not umask & stat.S_IWOTH:
+        yield unsafe("umask", f"{umask:03o}: everybody can write new files", repair)
+    elif not umask & stat.S_IWGRP and not _is_private_group(os.getegid()):
+        yield unsafe("umask", f"{umask:03o}: the group {_group_name(os.getegid())} can write new files", repair)
+    else:
+        yield ok("umask", f"{umask:03o}")
+
+
+def _is_private_group(gid: int) -> bool:
+    """Return whether the group is that of one user alone, as most distributions make one for every user."""
+    return _group_name(gid) == user_name(os.geteuid())
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _check_trust_parents(installation: Installation) -> Iterator[SecurityFinding]:
+    if not installation.site.trust_parents:
+        yield ok("trust_parents", "false: a root below directories that others can write is refused")
+        return
+    expression = "s/^[[:blank:]]*trust_parents[[:blank:]]*=.*/trust_parents = false/"
+    path = installation.site_path
+    yield unsafe(
+        "trust_parents",
+        "true: everybody who can write a parent of the root can run code as you",
+        quote("sed", "-i", expression, path) if path else "",
+    )
+
+
+def _check_root(installation: Installation) -> Iterator[SecurityFinding]:
+    root = installation.root
+    # The root may be shared: the sticky bit keeps its users apart. So may the directory to which a link leads.
+    shared = root.resolve() if root.exists() else root
+    offences = find_offences(root, installation.trusted, shared=shared)
+    yield from (from_offence("root", offence) for offence in offences)
+    if not offences:
+        yield ok("root", f"{root}: no other user can replace the root, a parent or a link on the way")
+
+
+def _check_site_directory(installation: Installation) -> Iterator[SecurityFinding]:
+    path = SiteDir.of(installation.root).path
+    try:
+        root, status = installation.root.stat(), path.lstat()
+    except FileNotFoundError:
+        if installation.root.exists() and installation.root.stat().st_mode & WRITABLE:
+            why = f"{path}: does not exist; whoever makes it sends the alerts of all users"
+            yield unsafe("site directory", why, quote("mkdir", "-m", "755", path))
+        else:
+            yield ok("site directory", f"{path}: none yet")
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        yield unsafe("site directory", f"{path}: not a directory", as_owner(status, "rm", path))
+        return
+    trusted = installation.trusted | {root.st_uid} | _find_site_owner(installation.site)
+    offences = find_offences_below(path, trusted)
+    yield from (from_offence("site directory", offence) for offence in offences)
+    if not offences:
+        yield ok("site directory", f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts")
+
+
+def _find_site_owner(site: SiteSettings) -> frozenset[int]:
+    """Return the user whom site.toml trusts with the site directory."""
+    name = site.site_owner
+    try:
+        return frozenset({pwd.getpwnam(name).pw_uid}) if name else frozenset()
+    except KeyError:
+        return frozenset()
+
+
+def _check_secrets(installation: Installation) -> Iterator[SecurityFinding]:
+    alerts = installation.site.alerts
+    for channel, table in (*alerts.channels.items(), ("ping", alerts)):
+        for field, path in list_secret_files(table):
+            yield from _check_secret(installation, f"{channel} {field}", path)
+
+
+def _check_secret(installation: Installation, field: str, path: Path) -> Iterator[SecurityFinding]:
+    offences = find_offences(path, installation.trusted)
+    yield from (from_offence("secret", offence, what=field) for offence in offences)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        yield unknown("secret", f"{field}: {path}: no such file")
+        return
+    except OSError as error:
+        yield unknown("secret", f"{field}: {path}: cannot be checked: {error.strerror}")
+        return
+    if status.st_mode & READABLE:
+        mode = stat.S_IMODE(status.st_mode)
+        yield unsafe(
+            "secret", f"{field}: {path}: mode {mode:04o} lets others read", as_owner(status, "chmod", "600", path)
+        )
+    elif not offences:
+        yield ok("secret", f"{field}: {path}: only {user_name(status.st_uid)} can read the file")
+
+
+def _check_environment(installation: Installation) -> Iterator[SecurityFinding]:
+    """Check the programs, libraries and settings that variables name, and the Python that runs opsctl."""
+    is_safe = True
+    for variable, separators in PATH_VARIABLES.items():
+        value = installation.environment.get(variable, "")
+        for finding in _check_variable(variable, value, separators, installation.trusted):
+            is_safe = False
+            yield finding
+    if is_safe:
+        yield ok("environment", f"{', '.join(PATH_VARIABLES)}: only directories and files of yours and root's")
+    offences: dict[Path, Offence] = {}
+    for place in (sys.executable, os.path.realpath(sys.executable), *sys.path):
+        offences |= {offence.path: offence for offence in find_offences(Path(place), installation.trusted)}
+    yield from (from_offence("python", offence) for offence in offences.values())
+    if not offences:
+        yield ok("python", f"{sys.executable}: no other user can replace Python or a package")
+
+
+def _check_variable(variable: str, value: str, separators: str, trusted: frozenset[int]) -> Iterator[SecurityFinding]:
+    names = re.split(f"[{separators}]", value) if value and separators else [value]
+    safe = [name for name in names if Path(name).is_absolute() and not find_offences(Path(name), trusted)]
+    repair = quote("export", f"{variable}={separators[:1].join(safe)}") if safe else quote("unset", variable)
+    for name in names if value else []:
+        if "/" not in name and variable == "LD_PRELOAD" and name:
+            continue  # found in the directories of libraries
+        if not Path(name).is_absolute():
+            shown = name or "an empty entry"
+            yield unsafe("environment", f"{variable}: {shown} depends on the working directory", repair)
+            continue
+        for offence in find_offences(Path(name), trusted):
+            yield from_offence("environment", offence, what=variable)
+
+
+def _check_sandboxes(installation: Installation) -> Iterator[SecurityFinding]:
+    for name in installation.places.names():
+        findings = list(_check_sandbox(installation.places.home(name), name))
+        yield from findings or [ok("sandbox", f"{name}: closed to other users")]
+
+
+def _check_sandbox(home: Path, name: str) -> Iterator[SecurityFinding]:
+    record = read_record(home)
+    if record is None:
+        yield unknown("sandbox", f"{name}: the record {home / 'sandbox.json'} cannot be read")
+        return
+    for path, is_private in ((home, True), (record.site.run, not record.site.shared), (home / "munge.key", True)):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid not in (0, os.geteuid()):
+            command = as_root("rm", "-r", path)
+            yield unsafe("sandbox", f"{name}: {path}: belongs to {user_name(status.st_uid)}", command)
+        elif is_private and mode & 0o077:
+            command = as_owner(status, "chmod", "go-rwx", path)
+            yield unsafe("sandbox", f"{name}: {path}: mode {mode:04o} lets others use the sandbox as you", command)
+    if record.site.shared and record.site.run.exists():
+        yield unsafe(
+            "sandbox",
+            f"{name}: every user of this machine can submit jobs to this sandbox, whose daemons run as root",
+            quote("opsctl", "sandbox", "down", "--name", name),
+        )
+
+
+def _check_trains(installation: Installation) -> Iterator[SecurityFinding]:
+    yield from check_trains(installation.root, installation.site.group, installation.trusted)
+
+
+CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
+    "site file": _check_site_file,
+    "secret": _check_secrets,
+    "umask": _check_umask,
+    "trust_parents": _check_trust_parents,
+    "root": _check_root,
+    "site directory": _check_site_directory,
+    "trains": _check_trains,
+    "environment": _check_environment,
+    "sandbox": _check_sandboxes,
+}
+"""The checks, in this order."""

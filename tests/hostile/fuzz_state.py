@@ -1,0 +1,194 @@
+"""Every file format below the shared root, by name. The names continue those of fuzz_targets.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opsctl import nodesets
+from opsctl.alerts import open_alerts, outbox
+from opsctl.checkpoints import catalog
+from opsctl.cron import run_history
+from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.drivers import selected_driver
+from opsctl.guard import attempt_record, exit_evidence, finalize, stop_request
+from opsctl.host.system import SystemClock
+from opsctl.launch import revisions
+from opsctl.nodes import exclusions, history
+from opsctl.preflight import recipe
+from opsctl.publish import staging
+from opsctl.settings import loader
+from opsctl.state import lease, switches
+from opsctl.state.journal import Journal, replay
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.logs import growing_file
+from opsctl.telemetry.progress import iteration_lines, next_save, read_log
+from opsctl.trainer import contract, manifest
+from opsctl.watchdogs import context as watchdog_context
+from tests.hostile.fuzz import FuzzTarget
+from tests.hostile.fuzz_targets import ITEM, JSON, LEDGER, LOGS, TRAIN, VALUES, file, make_place, site, text
+
+INCIDENTS = (
+    b'{"node": "n1", "incidents": [{"at": 1.5, "kind": "xid", "what": "79"}], "replays": {"a": 1}, "ports": {}}',
+)
+CRON_LEDGER = (
+    b'{"entries": {"watch": {"since": "2026-11-22T00:00:00+00:00", "started": null, "result": "ok"}}, "ticks": '
+    b'[{"at": "2026-11-22T00:00:00+00:00", "slot": null, "ran": ["watch"]}]}',
+)
+MANIFEST = (
+    b'{"format": 1, "step": 7, "kind": "train", "files": {"a.pt": {"size": 3, "sha256": "00"}}, "topology": {"dp": 1}, '
+    b'"consumed_samples": 5}',
+)
+EVENTS = (
+    b'{"n": 1, "at": "2026-11-22T00:00:00.000+00:00", "actor": "me@h:1", "kind": "submitting", "nonce": "n1", '
+    b'"tasks": 5, "after": ""}\n{"n": 2, "at": "2026-11-22T00:00:00.000+00:00", "actor": "me@h:1", '
+    b'"kind": "submitted", "nonce": "n1", "array": "12"}\n{"n": 3, "at": "2026-11-22T00:00:00.000+00:00", "actor": "", '
+    b'"kind": "attempt-started", "attempt": "12_1.0", "nodes": "n1"}\n',
+)
+HEARTBEAT = (
+    b'{"attempt": "12_1.0", "node": "n1", "rank": 0, "phase": "train", "step": 7, "at": 1795333309.5, "limit_s": 60.0}',
+)
+START = (b'{"attempt": "12_1.0", "at": "2026-11-22T00:00:00+00:00", "checkpoint": 5, "nodes": "n1", "restart": 0}',)
+END = (
+    b'{"attempt": "12_1.0", "outcome": "failed", "action": "go-on", "why": "x", '
+    b'"started": "2026-11-22T00:00:00+00:00", "ended": "2026-11-22T01:00:00+00:00", "at": "2026-11-22T01:00:00+00:00"}',
+)
+HOLDER = (b'{"host": "h", "pid": 1, "started": 5, "at": 1795333309.5, "user": "me"}',)
+REQUEST = (b'{"verb": "release", "train": "tr11", "exclude": "node001"}',)
+SWITCH = (b'{"why": "x", "by": "me"}',)
+
+
+SITE = (
+    b'root = "/r"\nengine = "slurm"\ngroup = "g"\n[slurm]\npartition = "p"\n[alerts.channels.a]\nkind = "slack"\n'
+    b'webhook = "$W"\n[[filesystem]]\nname = "w"\npath = "/w"\nlimit = "400T"\n[cron]\ntime_zone = "Europe/Paris"\n'
+    b'[publish]\nto = "/x"\n[[alerts.routes]]\nchannels = ["a"]\n',
+)
+
+
+def run() -> RunDir:
+    return RunDir(make_place() / "tr11")
+
+
+def attempt() -> Attempt:
+    return run().attempt("12_1.0")
+
+
+def read_journal(_: Path) -> object:
+    events = Journal(run(), SystemClock()).events()
+    return replay(events), [event.when for event in events]
+
+
+def read_requests(_: Path) -> object:
+    requests = switches.list_requests(run())
+    return [request.path.unlink() for request in requests]
+
+
+def read_stage(path: Path) -> object:
+    stage = staging.Stage(
+        directory=path.parent, state=path, rules="", secrets="", deadline=staging.TimeLimit(SystemClock(), 1, 1)
+    )
+    stage.open()
+    return stage.is_current("a", "b")
+
+
+def load_train(path: Path) -> object:
+    train = loader.load_train(path)
+    return recipe.read_recipe(train)
+
+
+STATE_TARGETS: dict[str, FuzzTarget] = {
+    "train.toml": file(load_train, "preflight/*.toml", examples=TRAIN, name="train.toml"),
+    "site.toml": file(loader.load_site, examples=SITE, name="site.toml"),
+    "journal": file(read_journal, name="tr11/journal/h-1.jsonl", examples=(*EVENTS, *JSON)),
+    "heartbeat": file(contract.read_heartbeat, examples=(*HEARTBEAT, *JSON)),
+    "stop reason": file(contract.read_stop_reason, examples=(b'{"reason": "finished", "step": 7, "at": 5.5}', *JSON)),
+    "deadline": file(contract.read_time, examples=(b"1795333309.5",)),
+    "start of an attempt": file(
+        lambda _: attempt_record.read_start(attempt()), name="tr11/attempts/12_1.0/start.json", examples=(*START, *JSON)
+    ),
+    "end of an attempt": file(
+        lambda _: finalize.read_end(attempt()), name="tr11/attempts/12_1.0/end.json", examples=(*END, *JSON)
+    ),
+    "stop request": file(
+        lambda _: stop_request.read_stop_request(attempt()),
+        name="tr11/attempts/12_1.0/stop-request",
+        examples=(b'{"reason": "kill", "why": "x"}', *JSON),
+    ),
+    "exit code of the body": file(exit_evidence._read_code, examples=(b"7",)),
+    "lease": file(lease._read, name="tr11/.lease", examples=(*HOLDER, *JSON)),
+    "request": file(read_requests, name="tr11/requests/release-0123456789ab.json", examples=(*REQUEST, *JSON)),
+    "switch": file(
+        lambda _: switches.read(run(), switches.Switch.SAVE), name="tr11/switches/save", examples=(*SWITCH, *JSON)
+    ),
+    "next save": file(
+        lambda _: next_save._interval(run()) if hasattr(next_save, "_interval") else None,
+        name="tr11/trainer.json",
+        examples=(b'{"checkpoint": {"every": 5}}', *JSON),
+    ),
+    "node list": text(nodesets.nodeset, examples=(b"node[001-004,007]", b"a,b[1-2]c[3-4]")),
+    "node history": file(
+        lambda _: (
+            history.NodeHistory(site=site(), clock=SystemClock()).read("n1"),
+            history.NodeHistory(site=site(), clock=SystemClock()).all(),
+        ),
+        name=".site/nodes/node/n1.json",
+        examples=(*INCIDENTS, *JSON),
+    ),
+    "card history": file(
+        lambda _: history.NodeHistory(site=site(), clock=SystemClock()).cards(),
+        name=".site/nodes/card/x.json",
+        examples=(*INCIDENTS, *JSON),
+    ),
+    "exclusions": file(
+        lambda _: exclusions.Exclusions(site=site(), clock=SystemClock()).now(),
+        name=".site/nodes/exclusions.json",
+        examples=(b'[{"node": "n1", "reason": "x", "until": 9e9}]', *JSON),
+    ),
+    "ledger of cron": file(
+        lambda _: run_history.read_ledger(CronDir(site())),
+        name=".site/cron/ledger.json",
+        examples=(*CRON_LEDGER, *JSON),
+    ),
+    "driver of cron": file(
+        lambda _: selected_driver.read_selected(CronDir(site())),
+        name=".site/cron/driver.json",
+        errors=VALUES,
+        examples=(b'{"driver": "daemon", "since": "2026-11-22T00:00:00+00:00", "by": "me"}', *JSON),
+    ),
+    "last tick": file(lambda _: CronDir(site()).last_tick(), name=".site/cron/last-tick", examples=(b"1795333309.5",)),
+    "open alerts": file(open_alerts.open_alerts, examples=(*LEDGER, *JSON)),
+    "outbox": file(
+        lambda path: outbox._items(path.parent),
+        name=".site/alerts/outbox/team/0000000001-abc.json",
+        examples=(*ITEM, *JSON),
+    ),
+    "revision": file(lambda path: revisions.read_files(RunDir(path.parent)), name="tr11/train.toml", examples=TRAIN),
+    "memory of a watchdog": file(watchdog_context._read, examples=JSON),
+    "state of a publication": file(
+        read_stage,
+        examples=(
+            b'{"copies": {"a": {"mark": "b", "size": 5, "sha256": "c"}}, "rules": "", "secrets": "", "shipped": ""}',
+            *JSON,
+        ),
+    ),
+    "manifest": file(
+        lambda path: manifest.read_manifest(path.parent),
+        name="ck/step-0000007/manifest.json",
+        errors=VALUES,
+        examples=(*MANIFEST, *JSON),
+    ),
+    "catalog of checkpoints": file(
+        lambda path: catalog.list_checkpoints(path.parents[1]),
+        name="ck/step-0000007/manifest.json",
+        examples=(*MANIFEST, *JSON),
+    ),
+    "offloaded copies": file(
+        lambda path: catalog.offloaded_to(path.parent),
+        name="ck/step-0000007/OFFLOADED",
+        examples=(b'{"to": "s3://x", "at": "2026"}\n', *JSON),
+    ),
+    "newest iterations": file(lambda path: (iteration_lines.tail(path, 50), iteration_lines.sampled(path)), *LOGS),
+    "log summary": file(read_log.read_summary, *LOGS, "progress/*.jsonl"),
+    "end of a log": file(
+        lambda path: [list(growing_file.backwards(path)), growing_file.at_tail(path, 5).rest()], *LOGS
+    ),
+}

@@ -1,0 +1,145 @@
+"""Text of logs, nodes and other users in every output: no line, header, row or command is forged."""
+
+import email
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime
+from email.policy import SMTP
+
+import pytest
+
+from opsctl.alerts.channels import slack
+from opsctl.alerts.channels.email import Email
+from opsctl.alerts.ledger_state import AlertTransition
+from opsctl.alerts.message import render_single
+from opsctl.cli.output import cell, harmless
+from opsctl.host.system import SystemRunner
+from opsctl.metrics.families import MetricSample, exposition
+from opsctl.model import Finding, Level, Transition
+from opsctl.preflight.security.findings import quote
+from opsctl.settings.alerts import EmailTable
+
+AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
+PAYLOADS = {
+    "clear screen": "x\x1b[2Jy",
+    "cursor up": "x\x1b[5A\x1b[Gy",
+    "window title": "x\x1b]0;owned\x07y",
+    "clipboard": "x\x1b]52;c;aWQK\x07y",
+    "device query": "x\x1b[6n\x1b[cy",
+    "one-byte escape": "x\x9b2Jy",
+    "device control": "x\x1bP+q544e\x1b\\y",
+    "unfinished escape": "x\x1b",
+    "carriage return": "bad\rgood",
+    "backspace": "bad\x08\x08\x08good",
+    "NUL": "x\0y",
+    "newline": "x\ntr99  running",
+    "vertical tab": "x\x0btr99",
+    "next line": "x\u0085tr99",
+    "line separator": "x\u2028tr99",
+    "right to left": "x\u202egnp.exe",
+    "isolate": "x\u2066y\u2069",
+    "zero width": "tr\u200b11",
+    "byte order mark": "tr\ufeff11",
+    "lone surrogate": "x\udcffy",
+    "mail header": "x\r\nBcc: mallory@example.org\r\n\r\nbody",
+    "encoded word": "=?utf-8?q?x=0d=0aBcc:_m=40example.org?=",
+    "Slack channel": "<!channel> <@U1> <https://evil.example.org|click>",
+    "Slack block": "```\n*owned*\n```",
+    "markup": "[red]x[/red] [link=https://evil]",
+    "HTML": "<script>alert(1)</script>\"'><img src=x>",
+    "Prometheus": 'x"} 1\nopsctl_train_up{train="tr99"} 0\n#',
+    "shell": "x; touch owned; $(touch owned) `touch owned` 'x' \"y\"",
+    "long line": "x" * 100_000,
+    "template": "{{ 7 * 7 }}{% for x in y %}",
+}
+FORBIDDEN = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))} | set(
+    "\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
+)
+attempts = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
+
+
+def alert(text: str):
+    finding = Finding(key="hang/tr11", level=Level.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11")
+    transition = Transition(id="1.1", at=AT, finding=finding, before=Level.OK)
+    return render_single(AlertTransition(transition=transition, opened=AT, was=text))
+
+
+@pytest.mark.attack("text controls the terminal through a table")
+@attempts
+def test_cell_is_harmless(text):
+    shown = cell(text).plain
+    assert not set(shown) & FORBIDDEN
+
+
+@pytest.mark.attack("text controls the terminal through a message")
+@attempts
+def test_text_is_harmless(text):
+    assert not set(harmless(text).replace("\x1b[0m", "")) & FORBIDDEN
+
+
+@pytest.mark.attack("text forges a header of a mail")
+@attempts
+def test_mail_has_its_own_headers(text):
+    message = alert(text)
+    assert "\n" not in message.subject
+    assert not set(message.subject) & FORBIDDEN
+    assert not set(message.body) & FORBIDDEN
+    table = EmailTable(kind="email", sender="opsctl@example.org", to=("ops@example.org",))
+    mail = Email(table, SystemRunner())._mail(message)
+    parsed = email.message_from_bytes(mail.as_bytes(), policy=SMTP)
+    assert parsed["To"] == "ops@example.org"
+    assert parsed["Bcc"] is None
+    assert len(message.subject) <= 200
+
+
+@pytest.mark.attack("text notifies a whole Slack channel, or leaves its block")
+@attempts
+def test_slack_text_stays_in_its_block(text):
+    sent = slack._text(alert(text))
+    assert sent.count("```") == 2
+    assert "<!" not in sent
+    assert "<@" not in sent
+    assert "<http" not in sent
+
+
+@pytest.mark.attack("a label forges a metric")
+@attempts
+def test_label_is_one_label(text):
+    page = exposition([MetricSample(name="opsctl_train_up", value=1.0, labels={"train": text})])
+    lines = [line for line in page.splitlines() if line.startswith("opsctl_train_up{")]
+    assert len(page.split("\n")) == 4
+    assert len(lines) >= 1
+    assert not any(line.startswith('opsctl_train_up{train="tr99"}') for line in page.split("\n"))
+
+
+@pytest.mark.attack("a name in a proposed command runs another command")
+@attempts
+def test_proposed_command_is_one_word(tmp_path, text):
+    if "\0" in text:
+        pytest.skip("no name of a file contains NUL")
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s {quote(text)}"], capture_output=True, check=True, cwd=tmp_path, timeout=20
+    )
+    assert done.stdout == os.fsencode(text)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.attack("doctor --security shows a hostile name on a terminal")
+def test_doctor_is_harmless_on_a_terminal(tmp_path):
+    logs = tmp_path / "trains" / "tr11" / "logs"
+    logs.mkdir(parents=True)
+    (logs.parent / "train.toml").write_text("")
+    path = logs / "x\x1b[2J\x1b]0;owned\x07\u202e.txt"
+    path.write_text("")
+    path.chmod(0o666)
+    reader, terminal = pty.openpty()
+    env = {**os.environ, "OPSCTL_ROOT": str(tmp_path / "trains"), "XDG_CONFIG_HOME": str(tmp_path)}
+    argv = [sys.executable, "-P", "-m", "opsctl", "doctor", "--security"]
+    subprocess.run(argv, stdout=terminal, env=env, timeout=100, check=False)
+    shown = os.read(reader, 200_000).decode()
+    os.close(reader)
+    os.close(terminal)
+    assert "logs" in shown
+    assert not any(control in shown for control in ("\x1b[2J", "\x1b]", "\x07", "\u202e"))
