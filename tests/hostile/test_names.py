@@ -108,17 +108,17 @@ def test_train_toml_is_a_regular_file(site, kind, tmp_path):
 
 
 @pytest.mark.attack("a link makes the attempt of the real train be finalized as lost")
-def test_link_finalizes_nothing(world):
+def test_link_finalizes_nothing(train):
     """The copy of the train under the link's name knows no row of the queue."""
-    world.began()
-    world.row((1,), JobState.RUNNING)
-    (world.run.path.parent / "latest").symlink_to("gpt")
+    train.start_attempt()
+    train.add_row((1,), JobState.RUNNING)
+    (train.run.path.parent / "latest").symlink_to("gpt")
 
     def chain_of(run):
-        return TrainArrays(run=run, journal=Journal(run, world.clock), scheduler=world.queue)
+        return TrainArrays(run=run, journal=Journal(run, train.clock), scheduler=train.queue)
 
-    assert reconcile_root(world.run.path.parent, world.queue, chain_of) == []
-    assert EventKind.ATTEMPT_FINALIZED not in world.kinds()
+    assert reconcile_root(train.run.path.parent, train.queue, chain_of) == []
+    assert EventKind.ATTEMPT_FINALIZED not in train.event_kinds()
 
 
 @needs_squeue
