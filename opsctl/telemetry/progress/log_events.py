@@ -33,6 +33,7 @@ WORDS = (
     "Unable to find",
     "will start from random",
     "eceived ",
+    " guard ",
 )
 """Every line of an event holds one of these texts. The search for them is fast."""
 
@@ -43,6 +44,8 @@ _WORD = re.compile("|".join(map(re.escape, WORDS)))
 class ProgressEventKind(StrEnum):
     """What a trainer says."""
 
+    STARTED = "started"
+    """Said by opsctl's guard: an attempt begins."""
     ANNOUNCED = "announced"
     SAVING = "saving"
     SAVED = "saved"

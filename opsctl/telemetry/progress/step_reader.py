@@ -98,6 +98,8 @@ class StepReader:
                 events.append(event)
                 if event.kind is ProgressEventKind.ANNOUNCED:
                     self.total = event.total
+                if event.kind is ProgressEventKind.STARTED:  # perhaps on other nodes
+                    self.writer, self._others = None, 0
             stated = self._parse(segment)
             if stated is None or not self._is_followed(prefix):
                 continue

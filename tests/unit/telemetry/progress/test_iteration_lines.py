@@ -177,3 +177,13 @@ def test_slow_step_does_not_change_the_median():
 
 def test_median_needs_a_time():
     assert median_step_s([Iteration(step=1)]) is None
+
+
+def test_next_attempt_may_log_from_another_node(tmp_path):
+    """A rank of another node logs the steps after a fault, and no step of the new attempt is passed over."""
+    log = tmp_path / "main_log.txt"
+    lines = [f"[node001:0]:  iteration {step:8d}/      15 | lm loss: 2.5E+00 |" for step in range(1, 9)]
+    lines.append("2026-11-22T12:31:09Z INFO    guard     attempt 1_2.0 of t starts on node[002-003]")
+    lines += [f"[node002:0]:  iteration {step:8d}/      15 | lm loss: 2.5E+00 |" for step in range(6, 16)]
+    log.write_text("\n".join(lines) + "\n")
+    assert [iteration.step for iteration in recent_iterations(log, 3)] == [13, 14, 15]
