@@ -11,9 +11,11 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from opsctl.state.events import MAX_NUMBER, YEARS
+from opsctl.state.events import YEARS
 
 T = TypeVar("T")
+MAX_NUMBER = 2**63 - 1
+"""Times of files are 64-bit numbers of nanoseconds; start.json holds one."""
 
 
 def checked(record: T) -> T:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from opsctl.errors import OpsctlError, Unreachable
-from opsctl.guard.attempt_record import find_newest_checkpoint
+from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
 from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -281,3 +282,11 @@ def test_stronger_stop_request_replaces_a_weaker_one(train: QueuedTrain) -> None
     assert not request_stop(train.run, attempt, StopKind.PAUSE, "by bob")
     train.end_body(attempt, 0)
     assert finalize(train.chain, train.rules, attempt).why == "by alice"
+
+
+def test_start_record_keeps_the_time_of_a_checkpoint(train):
+    """The mark of a checkpoint whose name has no step is a time in nanoseconds."""
+    attempt = train.start_attempt("12_1.0", checkpoint=time.time_ns())
+    start = read_start(attempt)
+    assert start is not None
+    assert start.nodes
