@@ -17,10 +17,11 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
 
+LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py  # minutes for each library: see prove and integrations
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+	$(BIN)/pytest -n 2 --dist loadfile --ignore $(LIBRARY_TESTS) tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
 	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
@@ -43,12 +44,12 @@ build/audit/ready: Makefile
 	@touch $@
 
 prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
-	$(BIN)/pytest --timeout 1800 tests/endurance
+	$(BIN)/pytest --timeout 1800 tests/endurance $(LIBRARY_TESTS)
 	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
 LIBRARIES := build/integrations
 integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well
-	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest tests/integration/slurm/test_library_trainers.py tests/integration/trainer/test_trackers.py
+	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt

@@ -230,7 +230,7 @@ def test_loss_spike_from_2_77_to_8_7(make, slurm, clock, tmp_path):
 def test_watch_remembers_findings_between_processes(make, slurm, clock, tmp_path):
     train = make()
     app = app_of(tmp_path, slurm.env(), clock)
-    train.submit("exit 0", tasks=1)
+    train.submit("exit 1", tasks=1)
     train.wait()
     watching = Watch(services=app)
     assert list_transitions(watching.cycle()) == [("slurm_status/gpt", Level.CRITICAL)]
