@@ -53,7 +53,7 @@ integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt
-	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt trl 'datasets<4.8' wandb mlflow-skinny
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny
 	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
@@ -90,7 +90,7 @@ lock: $(UV)  ## every package anew, as new as pyproject.toml allows
 	@printf 'torch==%s\ndeepspeed==%s\n' '$(TORCH)' '$(DEEPSPEED)' >build/constraints.txt
 	@$(UV) pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    $(foreach name,torch deepspeed $(CUDA),--no-emit-package $(name)) --constraint build/constraints.txt \
-	    --extra all --extra dev --extra export --extra trainer --extra integrations pyproject.toml -o requirements/dev.txt
+	    --extra all --extra dev --extra export --extra trainer pyproject.toml -o requirements/dev.txt
 
 lowest: $(UV)  ## the unit tests with the lowest versions that pyproject.toml allows
 	$(UV) venv -q --clear --python $(PYTHON) build/lowest
