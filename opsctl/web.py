@@ -37,7 +37,11 @@ class Address:
 def parse_address(text: str) -> Address:
     """Parse an http or https address. Raises ValueError, whose message does not contain the text."""
     parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("the port of the address is no number from 1 to 65535") from None  # urlsplit quotes the port
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise ValueError("not an address that starts with http:// or https://")
     plain = parts._replace(netloc=_host(parts), path=_ascii(parts.path), query=_ascii(parts.query), fragment="")
     login = ""

@@ -20,6 +20,7 @@ from opsctl.sandbox.record import read_record
 from opsctl.scheduler.field_values import parse_job_number, parse_tasks
 from opsctl.scheduler.slurm_errors import raise_for_error
 from opsctl.state.run_dir import RunDir
+from opsctl.web import parse_address as parse_web_address
 
 DIGITS = "9" * 5000
 DEEP = "[" * 200_000
@@ -95,3 +96,9 @@ def test_place_with_nul_has_no_owner(tmp_path):
 def test_deep_record_of_a_sandbox_is_invalid(tmp_path):
     (tmp_path / "sandbox.json").write_text(DEEP)
     assert read_record(tmp_path) is None
+
+
+def test_address_with_a_long_port_is_not_quoted():
+    with pytest.raises(ValueError, match="port of the address") as caught:
+        parse_web_address(f"https://example.org:{DIGITS}/")
+    assert len(str(caught.value)) < 100
