@@ -136,12 +136,16 @@ def run(order: dict[str, Any]) -> None:
     os._exit(code)
 
 
+NOT_IMPORTED = ("opsctl.trainer.", "opsctl.integrations.")
+"""Packages that need torch or the library of a trainer."""
+
+
 def serve() -> None:
     """Carry out orders until stdin ends."""
     importlib.import_module("opsctl.cli")
-    for walk_package in pkgutil.walk_packages(importlib.import_module("opsctl").__path__, "opsctl."):
-        if not walk_package.name.endswith("__main__") and not walk_package.name.startswith("opsctl.trainer."):
-            importlib.import_module(walk_package.name)
+    for module in pkgutil.walk_packages(importlib.import_module("opsctl").__path__, "opsctl."):
+        if not module.name.endswith("__main__") and not module.name.startswith(NOT_IMPORTED):
+            importlib.import_module(module.name)
     print("ready", flush=True)  # noqa: T201 (the answer)
     for row in sys.stdin:
         order = json.loads(row)
