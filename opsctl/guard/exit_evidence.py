@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.guard.attempt_record import Start, read_start
-from opsctl.guard.last_lines import LastLines, read_last_lines
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
@@ -15,6 +14,7 @@ from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
 from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time

@@ -128,7 +128,7 @@ def _crash_attempt(train: QueuedTrain, name: str, corpus: str, **more: str) -> A
         (TrainerStop.KILL, "switch"),
         (TrainerStop.PAUSE, "switch"),
         (TrainerStop.DEADLINE, "time limit"),
-        (TrainerStop.NAN, "data"),
+        (TrainerStop.NAN, "numeric"),
         (TrainerStop.MEMORY, "memory"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.last_lines import LastLines, parse_last_lines, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
