@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.diagnosis.causes import Cause, Weight, classify
+from opsctl.diagnosis.causes import Cause, Weight, causes, classify
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.errors import cannot_read
 from opsctl.state.files import open_regular
@@ -115,6 +115,7 @@ class Scan:
 
 def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER) -> Scan:
     """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
+    causes()  # a missing table is no missing log
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size

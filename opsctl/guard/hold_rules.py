@@ -31,6 +31,7 @@ EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outco
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
 CHANGES: dict[CauseKind, str] = {
     CauseKind.CODE: "change the code or the settings (opsctl edit)",
+    CauseKind.CONFIG: "change the settings or the environment (opsctl edit)",
     CauseKind.STORAGE: "repair the storage or free space",
     CauseKind.NODE: "put more nodes in service, or exclude fewer",
     CauseKind.GPU: "put more nodes in service, or exclude fewer",

@@ -84,6 +84,7 @@ ACTION_BY_CAUSE: dict[CauseKind, Action] = {
     CauseKind.GPU: Action.EXCLUDE_NODES,
     CauseKind.NETWORK: Action.EXCLUDE_NODES,
     CauseKind.CODE: Action.HOLD_QUEUED,
+    CauseKind.CONFIG: Action.HOLD_QUEUED,
     CauseKind.STORAGE: Action.HOLD_QUEUED,
 }
 """The action that follows from the cause, if the outcome alone would continue the train.

@@ -1,4 +1,4 @@
-"""Rows of causes.toml classify real lines."""
+"""Rows of the catalogue of causes classify real lines."""
 
 from __future__ import annotations
 
