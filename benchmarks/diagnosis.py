@@ -33,20 +33,94 @@ CLASSES: dict[CauseKind, str] = {
 """The corpus' name of a class, where opsctl's differs. A wait is a symptom: the corpus calls its class unknown."""
 
 NAMES: dict[str, tuple[str, ...]] = {
+    "mpi-setup": (
+        "pmix-failed",
+        "mpi-plugin-missing",
+    ),
+    "slurm-launch": (
+        "step-creation-failed",
+        "task-launch-failed",
+    ),
+    "network-library": (
+        "ib-error",
+        "efa-error",
+        "ofi-error",
+    ),
+    "thread-limit": ("fork-failed",),
+    "interrupted": ("keyboard-interrupt",),
+    "worker-died": (
+        "worker-exited",
+        "dataloader-worker-exited",
+    ),
+    "collective-mismatch": ("nccl-mismatch",),
+    "unused-parameters": ("ddp-unused-parameters",),
+    "driver-too-old": (
+        "driver-too-old",
+        "cuda-driver-insufficient",
+    ),
+    "version-conflict": (
+        "import-error",
+        "library-version-mismatch",
+    ),
+    "library-missing": (
+        "shared-library-missing",
+        "missing-library",
+    ),
+    "download-failed": (
+        "hub-offline",
+        "hub-unreachable",
+        "wandb-timeout",
+        "wandb-unreachable",
+        "ssl-error",
+        "download-timeout",
+    ),
+    "hub-access": (
+        "hub-unauthorized",
+        "hub-gated",
+        "hub-not-found",
+        "wandb-api-key",
+    ),
+    "gpu-program-fault": (
+        "gpu-xid",
+        "illegal-memory-access",
+        "mmu-fault",
+    ),
+    "gpu-xid-other": ("gpu-xid",),
+    "gpu-xid": ("gpu-xid",),
+    "connection-lost": (
+        "nccl-remote-error",
+        "connection-reset",
+        "broken-pipe",
+        "peer-closed",
+        "nccl-connection-closed",
+    ),
     "aborted": ("aborted", "core-dumped"),
     "batch-size": ("deepspeed-batch-size", "batch-size"),
     "build-failed": ("environment-install-failed",),
     "bus-error": ("shm-exhausted", "bus-error"),
     "cancelled": ("job-cancelled",),
-    "cannot-connect": ("gloo-connect-failed", "no-route-to-host", "connection-refused"),
+    "cannot-connect": (
+        "gloo-connect-failed",
+        "no-route-to-host",
+        "connection-refused",
+        "connection-refused",
+        "connection-timeout",
+        "nccl-connect-failed",
+        "connect-timeout",
+    ),
     "checkpoint-mismatch": ("state-dict-mismatch", "checkpoint-missing-key"),
     "checkpoint-missing": ("checkpoint-not-found",),
     "checkpoint-unreadable": ("checkpoint-corrupt", "safetensors-header", "checkpoint-state-differs"),
     "child-failed": ("child-failed-no-detail",),
     "collective-timeout": ("nccl-timeout", "hang"),
     "config-key": ("config-key",),
-    "container-start": ("container-start-failed", "container-image-broken"),
-    "cuda-address": ("illegal-memory-access", "cuda-invalid-argument", "hip-memory-fault"),
+    "container-start": (
+        "container-start-failed",
+        "container-image-broken",
+        "container-import-failed",
+        "image-pull-failed",
+    ),
+    "cuda-address": ("illegal-memory-access", "cuda-invalid-argument", "hip-memory-fault", "misaligned-address"),
     "cuda-launch-failure": ("cuda-launch-failure",),
     "dataset-index": ("dataset-index-broken", "dataset-index-range"),
     "deepspeed-config": ("deepspeed-json",),
@@ -67,7 +141,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "infiniband-event": ("ib-subnet-manager-change",),
     "infiniband-port": ("ib-link-flapping", "ib-memory-registration"),
     "killed": ("killed-signal-9", "killed-bare"),
-    "library-version": ("glibc-missing-version",),
+    "library-version": ("glibc-missing-version", "undefined-symbol", "glibcxx-missing-version"),
     "loss-nan": ("grad-norm-nan",),
     "memory-limit-touched": ("memory-limit-warning",),
     "model-load": ("tokenizer-version",),
@@ -89,7 +163,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "slurm-script": ("slurm-script-missing",),
     "slurm-time-limit-invalid": ("time-limit-invalid",),
     "step-cancelled": ("job-cancelled", "preempted"),
-    "storage-disconnected": ("lustre-connection-lost",),
+    "storage-disconnected": ("lustre-connection-lost", "transport-endpoint"),
     "storage-error": ("io-error", "checkpoint-write-failed"),
     "storage-full": ("disk-full", "disk-quota"),
     "storage-local": ("local-disk-error",),
@@ -98,6 +172,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "unkillable": ("kill-task-failed",),
 }
 """The corpus' names of a cause, besides opsctl's own name."""
+
+
+ALSO: dict[str, tuple[str, ...]] = {"python-error": ("config",)}
+"""Further classes that the summary of a cause names: "an error in the training program or its settings"."""
 
 
 def main() -> None:
@@ -125,7 +203,7 @@ def diagnose_case(lines: list[str]) -> Diagnosis:
 def judge(case: dict[str, Any], diagnosis: Diagnosis) -> str:
     is_named = case["cause"] in (diagnosis.cause, *NAMES.get(diagnosis.cause, ()))
     named_class = CLASSES.get(diagnosis.kind, diagnosis.kind.value)
-    is_class = named_class == case["class"]
+    is_class = case["class"] in (named_class, *ALSO.get(diagnosis.cause, ()))
     if is_named:
         return "right" if is_class else "partly"
     if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not is_excludable(diagnosis)):

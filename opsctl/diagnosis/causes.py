@@ -144,9 +144,18 @@ def classify(text: str) -> Cause | None:
     """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
     rows = (*causes(), UNEXPLAINED)
     cause = next((cause for cause in rows if cause.pattern.search(text)), None)
-    if cause and cause.weight is Weight.ERROR and "NCCL WARN" not in text and _ADVISORY.search(text):
+    if cause and _is_survived(cause, text):
         return _as_note(cause)
     return cause
+
+
+def _is_survived(cause: Cause, text: str) -> bool:
+    """Return whether a program logs the line as a warning or as information: the program went on."""
+    if "NCCL WARN" in text:
+        return False
+    if "NCCL INFO" in text:
+        return cause.weight > Weight.ECHO
+    return cause.weight is Weight.ERROR and _ADVISORY.search(text) is not None
 
 
 @cache
