@@ -23,6 +23,7 @@ MAX_WAIT_S = 60.0
 LOOK_EVERY_S = 1.0
 LOWEST_PRIORITY = 19
 NEEDED_AT_THE_END = (
+    "psutil",
     "opsctl.guard.finalize",
     "opsctl.guard.hooks",
     "opsctl.guard.node_care",
