@@ -91,7 +91,7 @@ def judge_all(
     flaky_gpus: Mapping[str, str],
 ) -> list[Verdict]:
     """Return the verdict on every node. Pure."""
-    common = add_usual_versions(CheckInput(site=site, flaky_gpus=dict(flaky_gpus)), snapshots.values())
+    common = add_usual_versions(CheckInput(site=site.thresholds, flaky_gpus=dict(flaky_gpus)), snapshots.values())
     verdicts = []
     for node, snapshot in snapshots.items():
         check_input = replace(common, prior=priors.get(node, NodeBaseline()), busy=busy.get(node))
