@@ -52,10 +52,10 @@ def test_healthy_node_has_no_results() -> None:
         ({"power": "500.00"}, "temperature", "note", "capped at 500 W, 700 W by default"),
         ({"width": "8", "use": "80"}, "pcie", "degraded", "8 of 16 lanes under load"),
         (
-            {"fabric_status": "Insufficient Resources"},
+            {"fabric_status": "Timeout"},
             "fabric_manager",
             "faulty",
-            "registration failed: Insufficient Resources on 1 GPUs",
+            "registration failed: Timeout on 1 GPUs",
         ),
         ({"fabric_state": "In Progress"}, "fabric_manager", "note", "registration: In Progress on 1 GPUs"),
         ({"persistence": "Disabled"}, "persistence", "note", "off on 1 GPUs: an idle driver loses its error counters"),
@@ -305,9 +305,8 @@ def test_card_that_retires_pages_can_be_healthy(smi: str) -> None:
 
 
 def test_card_without_ecc_can_be_healthy() -> None:
-    without = re.sub(
-        r"<ecc_mode>.*</retired_pages>", "<ecc_mode><current_ecc>N/A</current_ecc></ecc_mode>", T4, flags=re.S
-    )
+    mode = "<ecc_mode><current_ecc>N/A</current_ecc></ecc_mode>"
+    without = re.sub(r"<ecc_mode>.*</retired_pages>", mode, T4, flags=re.DOTALL)
     verdict = judge_snapshot(make_snapshot(smi=without, pci="0000:00:1e.0\n"))
     assert (verdict.health, list_results(verdict, "ecc")) == (Health.HEALTHY, [])
     unreadable = without.replace(">N/A</current_ecc>", ">Unknown Error</current_ecc>")
