@@ -95,7 +95,12 @@ gather hardware "$LIMIT" '
     grep -s "" devices/system/edac/mc/mc*/dimm*/dimm_[cu]e_count bus/pci/devices/*/aer_dev_* | grep -vE "[: ]0$"
     for device in bus/pci/devices/*; do
         read -r vendor <"$device/vendor" && read -r class <"$device/class" || continue
-        case $vendor:$class in 0x10de:0x0680*) echo "nvswitch=${device##*/}" ;; esac
+        case $vendor:$class in
+            0x10de:0x0680*) echo "nvswitch=${device##*/}" ;;
+            0x10de:0x0302* | 0x10de:0x0300* | 0x1002:0x1200* | 0x1002:0x0380*)
+                read -r model <"$device/device" && echo "gpu_model=$vendor:$model"
+                ;;
+        esac
     done 2>/dev/null
     exit 0'
 gather nvme "$LIMIT" '

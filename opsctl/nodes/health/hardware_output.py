@@ -41,6 +41,7 @@ def parse_hardware(text: str) -> Hardware:
     return Hardware(
         cpus=" ".join(settings.get("cpu", "").split()),
         product=values.get("product_name", ""),
+        gpu_models=tuple(sorted({line.partition("=")[2] for line in lines if line.startswith("gpu_model=")})),
         clocksource=values.get("current_clocksource", ""),
         governors=governors,
         lustre=values.get("health_check", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -214,6 +215,8 @@ class Hardware:
     cpus: str = ""
     """Number and model of the CPUs, such as `64 AMD EPYC 7543`."""
     product: str = ""
+    gpu_models: tuple[str, ...] = ()
+    """PCI identifiers of the models of the GPUs on the bus, each once."""
     clocksource: str = ""
     governors: dict[str, int] = field(default_factory=dict)
     """Number of CPUs by cpufreq governor."""
@@ -317,6 +320,16 @@ class NodeBaseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What the other nodes of a node's kind have."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The value that the majority has, by name."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Values without a majority of which another node has more, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
     """The expected values against which a node is checked."""
 
@@ -331,5 +344,6 @@ class CheckInput:
     """The most frequent versions, as above."""
     governor: str = ""
     """The most frequent cpufreq governor, as above."""
+    usual: Usual = Usual()
     flaky_gpus: dict[str, str] = field(default_factory=dict)
     """Summaries of flaky GPUs, by UUID and by serial number."""

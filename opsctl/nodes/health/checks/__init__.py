@@ -21,6 +21,7 @@ from opsctl.nodes.health.checks.infiniband import infiniband
 from opsctl.nodes.health.checks.kernel_log import kernel_log
 from opsctl.nodes.health.checks.lustre import lustre
 from opsctl.nodes.health.checks.machine_checks import machine_checks
+from opsctl.nodes.health.checks.majority import majority
 from opsctl.nodes.health.checks.memory import memory
 from opsctl.nodes.health.checks.mounts import mounts
 from opsctl.nodes.health.checks.nvlink import nvlink
@@ -63,6 +64,7 @@ CHECKS: dict[str, Check] = {
     "infiniband": infiniband,
     "clock_skew": clock_skew,
     "memory": memory,
+    "majority": majority,
     "machine_checks": machine_checks,
     "host_settings": host_settings,
     "processes": processes,
