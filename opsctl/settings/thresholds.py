@@ -42,7 +42,7 @@ class Thresholds:
         "clock_skew",
         "clocks",
         "dcgm",
-        "fabric_manager",
+        "fabric",
         "fio",
         "host_settings",
         "infiniband",

@@ -2,6 +2,7 @@
 #   MARK        starts every line that separates sections, so that no program's output looks like a separator
 #   LIMIT       time limit of a section in seconds
 #   MOUNTS      paths of file systems, one a line
+#   GRACE       seconds to wait for late sections after their time limit (default 3)
 #   DCGM        level of DCGM's diagnostic, or 0;  DCGM_LIMIT  its time limit in seconds
 #   FIO         directory to measure, or empty;    FIO_MIB     size of the file there;  FIO_LIMIT  time limit in seconds
 # All sections run at the same time. A late section is abandoned: nothing can kill a program that hangs in the kernel.
@@ -151,7 +152,7 @@ export FIO_MIB
 longest=$LIMIT
 [ "${DCGM:-0}" -eq 0 ] || longest=$DCGM_LIMIT
 [ -z "${FIO:-}" ] || [ "$FIO_LIMIT" -le "$longest" ] || longest=$FIO_LIMIT
-ticks=$(((longest + 3) * 10))
+ticks=$(((longest + ${GRACE:-3}) * 10))
 for name in $names; do
     while [ ! -e "$work/$name.code" ] && [ "$ticks" -gt 0 ]; do
         sleep 0.1

@@ -81,8 +81,8 @@ class NodeChecker:
         members: dict[str, dict[str, dict[str, float]]] = {}
         for node, kind, values in known:
             # Without memory in Slurm's configuration, nodes with more memory may be of the same kind.
-            kept = {name: value for name, value in values.items() if name != MEMORY or NO_MEMORY not in kind}
-            members.setdefault(kind, {})[node] = kept
+            comparable = {name: value for name, value in values.items() if name != MEMORY or NO_MEMORY not in kind}
+            members.setdefault(kind, {})[node] = comparable
         members.pop("", None)
         return find_usual_by_node(members)
 

@@ -13,7 +13,7 @@ from opsctl.nodes.health.checks.clock_skew import clock_skew
 from opsctl.nodes.health.checks.clocks import clocks
 from opsctl.nodes.health.checks.dcgm import dcgm
 from opsctl.nodes.health.checks.ecc import ecc
-from opsctl.nodes.health.checks.fabric_manager import fabric_manager
+from opsctl.nodes.health.checks.fabric import fabric
 from opsctl.nodes.health.checks.fio import fio
 from opsctl.nodes.health.checks.gpus import gpus
 from opsctl.nodes.health.checks.host_settings import host_settings
@@ -52,7 +52,7 @@ CHECKS: dict[str, Check] = {
     "clocks": clocks,
     "temperature": temperature,
     "nvlink": nvlink,
-    "fabric_manager": fabric_manager,
+    "fabric": fabric,
     "pcie": pcie,
     "aer": aer,
     "orphans": orphans,

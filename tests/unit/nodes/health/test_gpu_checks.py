@@ -53,11 +53,11 @@ def test_healthy_node_has_no_results() -> None:
         ({"width": "8", "use": "80"}, "pcie", "degraded", "8 of 16 lanes under load"),
         (
             {"fabric_status": "Timeout"},
-            "fabric_manager",
+            "fabric",
             "faulty",
             "registration failed: Timeout on 1 GPUs",
         ),
-        ({"fabric_state": "In Progress"}, "fabric_manager", "note", "registration: In Progress on 1 GPUs"),
+        ({"fabric_state": "In Progress"}, "fabric", "note", "registration: In Progress on 1 GPUs"),
         ({"persistence": "Disabled"}, "persistence", "note", "off on 1 GPUs: an idle driver loses its error counters"),
     ],
 )

@@ -30,7 +30,7 @@ def test_faults_in_sys_are_reported() -> None:
         ("faulty", "nvme1 is dead"),
         ("unknown", "SMART log of nvme0, nvme1: is not installed"),
     ]
-    assert list_results(verdict, "fabric_manager") == [
+    assert list_results(verdict, "fabric") == [
         ("note", "1 NVSwitches, and the service nvidia-fabricmanager is inactive")
     ]
     assert list_results(verdict, "host_settings") == [("note", "clock source hpet: reading the time is slow")]

@@ -14,7 +14,7 @@ REMEDY = "systemctl restart nvidia-fabricmanager; the version of the fabric mana
 NOT_STARTED = frozenset({"not started", "not supported"})
 
 
-def fabric_manager(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
+def fabric(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:  # noqa: ARG001 (every check has the same form)
     failed: dict[str, list[str]] = {}
     for gpu in snapshot.smi.gpus if snapshot.smi else ():
         state, status = (gpu.fabric_state or "").lower(), (gpu.fabric_status or "").lower()
@@ -25,7 +25,7 @@ def fabric_manager(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
     for text, uuids in failed.items():
         is_failure = text.startswith("registration failed")
         yield CheckResult(
-            check="fabric_manager",
+            check="fabric",
             severity=Severity.FAULTY if is_failure else Severity.NOTE,
             evidence=f"{text} on {len(uuids)} GPUs",
             gpu=uuids[0] if len(uuids) == 1 else "",
@@ -34,4 +34,4 @@ def fabric_manager(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
     hardware = snapshot.hardware
     if hardware and hardware.nvswitches and hardware.fabric_service not in {"", "active"}:
         text = f"{hardware.nvswitches} NVSwitches, and the service nvidia-fabricmanager is {hardware.fabric_service}"
-        yield CheckResult(check="fabric_manager", severity=Severity.NOTE, evidence=text, remedy=REMEDY)
+        yield CheckResult(check="fabric", severity=Severity.NOTE, evidence=text, remedy=REMEDY)
