@@ -66,6 +66,10 @@ SACCT_FIELDS = (
     "JobName",
 )
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
+UNSET_MEMORY_MB = frozenset({"", "0", "1"})
+"""Slurm prints 1 MB for a node without RealMemory."""
+NO_MEMORY = "memory not configured"
+KIND_FIELDS = ("NodeList", "CPUs", "Memory", "Gres")
 REASON_FIELDS = ("NodeList", "User", "Timestamp", "Reason")
 END_FIELDS = ("State", "EndTime")
 
@@ -167,6 +171,20 @@ def _parse_node(row: dict[str, str]) -> Node:
     state = row["StateComplete"].upper()
     reason = parse_node_reason(state, parse_text(row["Reason"]))
     return Node(name=row["NodeList"], state=state, address=row["NodeAddr"], reason=reason)
+
+
+def parse_kinds(text: str, mark: str) -> dict[str, str]:
+    """Parse `sinfo -N --Format` with KIND_FIELDS: what the configuration gives a node, as text, by node.
+
+    The sockets behind a gres, as in `gpu:8(S:0-1)`, come from the node and may differ on a broken one.
+    """
+    kinds: dict[str, str] = {}
+    for name, cpus, memory, gres in split_rows(text, mark, len(KIND_FIELDS)):
+        if name and cpus.strip().isdecimal():
+            plain = re.sub(r"\(S:[^)]*\)", "", parse_text(gres))
+            size = NO_MEMORY if memory.strip() in UNSET_MEMORY_MB else f"{memory.strip()} MB"
+            kinds[name] = f"{cpus.strip()} CPUs, {size}, {plain or 'no gres'}"
+    return kinds
 
 
 def parse_reasons(text: str, mark: str) -> list[DrainReason]:
