@@ -53,7 +53,7 @@ class EntryRun:
         return self.result is EntryResult.RUNNING and not self.again
 
     def due_since(self, now: datetime) -> datetime:
-        """Return `since`; `now` if the clock that wrote `since` was ahead: otherwise the entry would never run again."""
+        """Return `since`, or `now` if a clock ahead wrote `since`: otherwise the entry would never run again."""
         return now if is_from_future(self.since, now) else self.since
 
 
