@@ -28,6 +28,8 @@ CORPUS = Path(__file__).parents[1] / "tests/corpus/curves"
 TUNING = ("nanogpt-char", "gpt2-124m-llmc", "gpt2-124m-adamw")
 TEST = ("baize-lora", "gpt2-jaip", "qwen2.5-1.5b-lora")
 """Of the curves in the order of the sha256 of their sources, every other one."""
+STARTS = ("gpt2-124m-adamw-start",)
+"""The first steps of a training, for false alarms only."""
 SPEEDS = ("nanogpt-char-times",)
 LOOKS = {"frequent": 5, "rare": 200}
 """Log lines between two looks."""
@@ -176,8 +178,8 @@ def rows(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         judged = judge_fault(names, fault)
         yield fault.name, *(describe(*judged[looks], is_fault=fault.is_fault) for looks in LOOKS)
     yield from speed_rows()
-    logged = [read_alarms(to_lines(read_curve(name)))[0] for name in names]
-    lines = sum(len(read_curve(name)) for name in names)
+    logged = [read_alarms(to_lines(read_curve(name)))[0] for name in (*names, *STARTS)]
+    lines = sum(len(read_curve(name)) for name in (*names, *STARTS))
     yield (
         f"false alarms in the {lines:,} logged lines",
         *(str(sum(len(found[looks]) for found in logged)) for looks in LOOKS),

@@ -43,9 +43,10 @@ class CronAlive:
         if last is not None:
             last, seen = date_by_first_sight(last, context.now, fields.get("tick"))
         runs = {id: ran for id, ran in read_ledger(place).entries.items() if WATCH_COMMAND.search(id)}
-        sights: dict[str, list[str]] = {}
+        seen_before, sights = fields.get("entries"), dict[str, list[str]]()
+        seen_before = seen_before if isinstance(seen_before, dict) else {}
         for id, ran in runs.items():
-            since, sights[id] = date_by_first_sight(ran.since, context.now, fields.get("entries", {}).get(id))
+            since, sights[id] = date_by_first_sight(ran.since, context.now, seen_before.get(id))
             runs[id] = replace(ran, since=since)
         context.memory.write(self.name, "site", {"tick": seen, "entries": sights})
         observation = TickObservation(

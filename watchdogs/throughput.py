@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from opsctl.model import Finding, Level
 from opsctl.settings.loader import TrainSettings
@@ -48,20 +48,19 @@ class Throughput:
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         job = target.running
         size = job.node_count if job else int(fields.get("size", 0))
-        place, unit = f"{size} {_digest(target.config)}", str(fields.get("unit", ""))
-        speeds = {key: SpeedState.from_json(stored) for key, stored in dict(fields.get("speeds", {})).items()}
+        place = f"{size} {_digest(target.config)}"
         accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
+        speeds, unit = _recall(fields), str(fields.get("unit", ""))
         if accepted != fields.get("accepted", ""):
             speeds.pop(f"{place} {unit}", None)
-        for line in lines:
-            measured = _rate(line)
-            if measured is not None:
-                unit, rate = measured
-                speed = speeds.pop(f"{place} {unit}", SpeedState())
-                speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
+        # After a change of the configuration, the lines since the last cycle belong to both.
+        counted = lines if fields.get("place", place) == place else []
+        for unit, rate in filter(None, map(_rate, counted)):
+            speed = speeds.pop(f"{place} {unit}", SpeedState())
+            speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
         step = lines[-1].step if lines else int(fields.get("step", 0))
         kept = {key: speed.to_json() for key, speed in list(speeds.items())[-MAX_BASELINES:]}
-        remembered = {"size": size, "unit": unit, "speeds": kept, "step": step, "accepted": accepted}
+        remembered = {"size": size, "place": place, "unit": unit, "speeds": kept, "step": step, "accepted": accepted}
         context.memory.write(self.name, target.name, {**position, **remembered})
         speed = SpeedState() if target.is_over else speeds.get(f"{place} {unit}", SpeedState())
         return SpeedObservation(
@@ -94,6 +93,12 @@ class Throughput:
                 remedy=REMEDIES.get(level, f"{accept}{observation.train} --reason ..."),
             )
         ]
+
+
+def _recall(fields: dict[str, Any]) -> dict[str, SpeedState]:
+    """Return the remembered speeds by configuration and unit, the last used last."""
+    stored = fields.get("speeds")
+    return {key: SpeedState.from_json(speed) for key, speed in stored.items()} if isinstance(stored, dict) else {}
 
 
 def _digest(config: TrainSettings) -> str:

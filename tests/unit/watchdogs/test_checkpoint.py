@@ -81,7 +81,7 @@ def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
         bench.clock.time += hours(1)
     bench.jobs = ()
     assert bench.judge("checkpoint", after=hours(100)).level is Level.OK
-    bench.start_task(since=bench.clock.time)
+    bench.start_task(since=bench.clock.time, tasks=(6,))
     assert bench.judge("checkpoint", after=hours(2)).level is Level.OK
     assert bench.judge("checkpoint", after=hours(2)).level is Level.WARNING
 
@@ -189,7 +189,7 @@ def test_running_time_of_short_tasks_adds_up(bench: Bench) -> None:
         run_attempt(bench, task, minutes=50, resume_step=100 * task)
         levels.append(bench.judge("checkpoint").level)
     assert levels == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.CRITICAL]
-    bench.start_task(since=bench.clock.time)
+    bench.start_task(since=bench.clock.time, tasks=(6,))
     finding = bench.judge("checkpoint", after=timedelta(minutes=6))
     assert finding.summary == "gpt: no new checkpoint for 4.3 h of running (limit 2.0 h); newest: none"
     save(bench, 1)

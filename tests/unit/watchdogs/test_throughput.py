@@ -163,10 +163,13 @@ def test_baseline_of_a_node_count_is_kept(bench: Bench) -> None:
     write_steps(bench, 1, 100, 149)
     bench.judge("throughput")
     bench.jobs = (job(node_count=2),)
+    bench.judge("throughput")
     write_steps(bench, 101, 100, 70)
     assert bench.judge("throughput").level is Level.OK
     bench.jobs = (job(node_count=4),)
     write_steps(bench, 201, 20, 92)
+    assert bench.judge("throughput").level is Level.OK, "the lines may be of either node count"
+    write_steps(bench, 221, 20, 92)
     assert bench.judge("throughput").level is Level.CRITICAL
 
 
