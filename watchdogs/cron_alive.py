@@ -39,7 +39,8 @@ class CronAlive:
         place = CronDir(SiteDir(context.site_dir))
         fields = context.memory.read(self.name, "site")
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
-        last, seen = place.last_tick(), []
+        last = place.last_tick()
+        seen: list[str] = []
         if last is not None:
             last, seen = date_by_first_sight(last, context.now, fields.get("tick"))
         runs = {id: ran for id, ran in read_ledger(place).entries.items() if WATCH_COMMAND.search(id)}

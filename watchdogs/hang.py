@@ -81,7 +81,8 @@ class Hang:
             return QuietObservation(train=target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         rhythm = learn(_recall(fields, context.now), target, job, attempt, lines, now=context.now)
-        heartbeat, beat = read_heartbeat(target.run.heartbeat / "train.json"), []
+        heartbeat = read_heartbeat(target.run.heartbeat / "train.json")
+        beat: list[str] = []
         if heartbeat:
             at = datetime.fromtimestamp(heartbeat.at, UTC)
             at, beat = date_by_first_sight(at, context.now, fields.get("beat"))

@@ -79,7 +79,7 @@ class LossState:
     long_level: LevelState = field(default_factory=LevelState)
     """The level over many lines, and its permanent rise."""
     passed: tuple[PassedIncident, ...] = ()
-    """Incidents that ended in the lines of the last call of `advance`. Not stored."""
+    """Incidents that began and ended in the lines of the last call of `advance`. Not stored."""
     spike_step: int | None = None
     """First step of the current spike."""
     spike_lines: int = 0
@@ -125,11 +125,14 @@ class LossState:
 
 
 def advance(curve: LossState, lines: Iterable[Iteration]) -> LossState:
-    """Return the state after `lines`, with the incidents that ended in them."""
+    """Return the state after `lines`, with the incidents that began and ended in them."""
+    spike_step, was_bad = curve.spike_step, curve.bad > 0
     curve = replace(curve, passed=())
     for line in lines:
         curve = _advance_line(curve, line)
-    return curve
+        if was_bad and curve.bad == 0:
+            was_bad, curve = False, replace(curve, passed=())
+    return replace(curve, passed=tuple(passed for passed in curve.passed if passed.step != spike_step))
 
 
 def _advance_line(curve: LossState, line: Iteration) -> LossState:

@@ -6,6 +6,7 @@ never becomes the new normal. Every line counts, however many lie between two wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -63,7 +64,7 @@ class SpeedState:
         """The usual deviation of a median of RECENT lines."""
         middle = median(self.window)
         deviation = 1.4826 * median(abs(rate - middle) for rate in self.window)
-        return 1.25 * deviation / RECENT**0.5
+        return 1.25 * deviation / math.sqrt(RECENT)
 
     @property
     def less_percent(self) -> float:

@@ -25,5 +25,5 @@ def date_by_first_sight(stamp: datetime, now: datetime, remembered: object) -> t
     """
     match remembered:
         case [str(text), str(sight)] if text == stamp.isoformat():
-            return min(stamp, parse_past(sight, now)), remembered
+            return min(stamp, parse_past(sight, now)), [text, sight]
     return min(stamp, now), [stamp.isoformat(), now.isoformat()] if stamp > now else []

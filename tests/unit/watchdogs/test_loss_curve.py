@@ -192,6 +192,14 @@ def test_spike_between_two_cycles_is_kept() -> None:
     assert advance(curve, [Iteration(step=600, loss=calm(600))]).passed == ()
 
 
+@pytest.mark.parametrize("loss", [5.0, math.nan])
+def test_incident_that_was_visible_is_not_kept(loss: float) -> None:
+    lines = [Iteration(step=step, loss=loss if AT <= step < AT + 10 else 2.0) for step in range(1, 600)]
+    curve = advance(LossState(), lines[: AT + 4])
+    assert shape(curve) is not CALM
+    assert advance(curve, lines[AT + 4 :]).passed == ()
+
+
 def test_nan_between_two_cycles_is_kept() -> None:
     lines = [Iteration(step=step, loss=math.nan if AT <= step < AT + 5 else 2.0) for step in range(1, 600)]
     (passed,) = advance(LossState(), lines).passed

@@ -284,6 +284,23 @@ def test_pulse_is_written_on_change_and_every_ten_minutes(bench: Bench) -> None:
     assert not bench.run.main_log.exists()
 
 
+def test_pulse_goes_on_after_a_clock_ahead(bench: Bench) -> None:
+    bench.start_task()
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status", after=timedelta(minutes=11))
+    assert len((bench.run.logs / "pulse.log").read_text().splitlines()) == 2
+
+
+def test_wait_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.site = {"watch": {"exclusive_allocation_minutes": 60}}
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(minutes=61)).level is Level.CRITICAL
+
+
 # --- holds
 
 
@@ -295,6 +312,14 @@ def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
         Level.WARNING,
         "gpt has been held for 13.0 h (limit 12 h): maintenance",
     )
+
+
+def test_hold_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.jobs = (waiting("JobHeldUser"),)
+    bench.judge("held", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("held")
+    assert bench.judge("held", after=timedelta(hours=13)).level is Level.WARNING
 
 
 # --- names
