@@ -20,6 +20,8 @@ class CauseKind(StrEnum):
     MEMORY = "memory"
     DATA = "data"
     CODE = "code"
+    CONFIG = "config"
+    """Settings, limits of the user, ports, interfaces."""
     TIME_LIMIT = "time limit"
     PREEMPTED = "preempted"
     SWITCH = "switch"
