@@ -22,6 +22,7 @@ class CauseKind(StrEnum):
     DATA = "data"
     CODE = "code"
     CONFIG = "config"
+    """Settings, limits of the user, ports, interfaces."""
     NUMERIC = "numeric"
     SLURM = "slurm"
     HANG = "hang"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from opsctl.diagnosis.blame import Proof, find_rule, may_exclude
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Confidence, Scope, Weight, causes, classify
 from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
@@ -55,10 +56,19 @@ class Diagnosis:
     link: str = ""
     """Address of documentation about the cause."""
 
+    voices: tuple[str, ...] = ()
+    """Nodes whose ranks complain about `node`."""
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """Return the nodes that the logs name as faulty. Exclusion needs more: see blame.toml."""
+        names_node = self.scope in {Scope.GPU, Scope.NODE} and may_exclude(self.kind)
+        return (self.node,) if self.node and names_node else ()
+
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Return the nodes to exclude."""
-        return (self.node,) if self.node and self.scope in {Scope.GPU, Scope.NODE} else ()
+        """Return the nodes to exclude on the evidence of the logs alone."""
+        return self.accused if find_rule(self.kind, self.cause).proof is Proof.MESSAGE else ()
 
 
 def find_root_cause(
@@ -104,6 +114,7 @@ def find_root_cause(
         also=tuple(_list_facts(chosen, events, ranks)),
         advice=cause.advice,
         iteration=iteration,
+        voices=_find_voices(events, culprit.node),
         sure=cause.sure,
         link=cause.link,
     )
@@ -192,6 +203,12 @@ def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
     if not peers or (len(peers) > 1 and peers[0][1] == peers[1][1]):
         return UNKNOWN_SPEAKER
     return Speaker(node=peers[0][0])
+
+
+def _find_voices(events: Sequence[LogEvent], peer: str) -> tuple[str, ...]:
+    """Return the nodes that name `peer` in an echo."""
+    voices = (event.speaker.node for event in events if event.peer and event.peer == peer)
+    return tuple(dict.fromkeys(voice for voice in voices if voice and voice != peer))
 
 
 def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:

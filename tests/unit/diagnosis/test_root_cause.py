@@ -184,7 +184,7 @@ def test_out_of_memory_takes_node_and_rank_from_srun(log: Log) -> None:
         CauseKind.MEMORY,
         "nid001277",
         1,
-        ("nid001277",),
+        (),
     )
 
 
