@@ -21,7 +21,6 @@ from typing import Any
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.outcome import ACTION_BY_CAUSE, Action
 
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "failures"
 HALVES = ("tuning", "test")
@@ -147,6 +146,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "model-load": ("tokenizer-version",),
     "nan": ("loss-nan", "grad-norm-nan"),
     "node-failure": ("node-failed",),
+    "node-unhealthy": ("node-failed",),
     "parallel-layout": ("parallel-size-mismatch",),
     "pinned-memory-full": ("pinned-memory-oom",),
     "preempted": ("requeued",),
@@ -212,8 +212,8 @@ def judge(case: dict[str, Any], diagnosis: Diagnosis) -> str:
 
 
 def is_excludable(diagnosis: Diagnosis) -> bool:
-    """Return whether finalizing would exclude a node for this diagnosis, if the node belongs to the attempt."""
-    return ACTION_BY_CAUSE.get(diagnosis.kind) is Action.EXCLUDE_NODES and bool(diagnosis.suspects)
+    """Return whether the log alone excludes a node, if the node belongs to the attempt."""
+    return bool(diagnosis.suspects)
 
 
 def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:
