@@ -1,10 +1,10 @@
 """How often `opsctl why` is right on real failure messages: tests/corpus/failures, both halves.
 
-`python -P benchmarks/diagnosis.py` prints figures only, so that nobody tunes rules on the test half.
-`python -P benchmarks/diagnosis.py --cases` also prints the cases of the tuning half that were missed.
+`python -P benchmarks/diagnosis.py` scores the tuning half, and `--cases` prints its missed cases. `--test` scores the test
+half as well and prints figures only, so that nobody tunes rules on that half.
 
-right    the cause is one of the corpus' names for it, or the class agrees and the corpus has no name that opsctl lacks
-partly   another cause of the right class, or the right symptom where only the thread established the class
+right    the class agrees, and the cause has one of the corpus' names
+partly   another cause of the right class or family, or the right symptom where only the thread established the class
 unknown  opsctl names no class, or names one where the thread established none
 wrong    another class
 """
@@ -23,6 +23,7 @@ from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "failures"
+SCORES = ("right", "partly", "unknown", "wrong")
 HALVES = ("tuning", "test")
 CLASSES: dict[CauseKind, str] = {
     CauseKind.TIME_LIMIT: "time-limit",
@@ -32,6 +33,11 @@ CLASSES: dict[CauseKind, str] = {
 """The corpus' name of a class, where opsctl's differs. A wait is a symptom: the corpus calls its class unknown."""
 
 NAMES: dict[str, tuple[str, ...]] = {
+    "rank-exited": (
+        "exit-code",
+        "child-failed-no-detail",
+    ),
+    "nccl-warning": ("nccl-warn",),
     "mpi-setup": (
         "pmix-failed",
         "mpi-plugin-missing",
@@ -92,8 +98,15 @@ NAMES: dict[str, tuple[str, ...]] = {
         "broken-pipe",
         "peer-closed",
         "nccl-connection-closed",
+        "remote-process-exited",
+        "gloo-connection-closed",
+        "store-connection-lost",
+        "nccl-peer-closed",
+        "nccl-connection-lost",
+        "nccl-aborted",
+        "tcpstore-closed",
     ),
-    "aborted": ("aborted", "core-dumped"),
+    "aborted": ("aborted", "core-dumped", "sigabrt"),
     "batch-size": ("deepspeed-batch-size", "batch-size"),
     "build-failed": ("environment-install-failed",),
     "bus-error": ("shm-exhausted", "bus-error"),
@@ -111,7 +124,14 @@ NAMES: dict[str, tuple[str, ...]] = {
     "checkpoint-missing": ("checkpoint-not-found",),
     "checkpoint-unreadable": ("checkpoint-corrupt", "safetensors-header", "checkpoint-state-differs"),
     "child-failed": ("child-failed-no-detail",),
-    "collective-timeout": ("nccl-timeout", "hang"),
+    "collective-timeout": (
+        "nccl-timeout",
+        "hang",
+        "nccl-hang",
+        "gloo-timeout",
+        "heartbeat-timeout",
+        "watchdog-timeout",
+    ),
     "config-key": ("config-key",),
     "container-start": (
         "container-start-failed",
@@ -120,7 +140,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "image-pull-failed",
     ),
     "cuda-address": ("illegal-memory-access", "cuda-invalid-argument", "hip-memory-fault", "misaligned-address"),
-    "cuda-launch-failure": ("cuda-launch-failure",),
+    "cuda-launch-failure": ("cuda-launch-failure", "cuda-unknown-error"),
     "dataset-index": ("dataset-index-broken", "dataset-index-range"),
     "deepspeed-config": ("deepspeed-json",),
     "device-assert": ("device-side-assert",),
@@ -174,23 +194,25 @@ NAMES: dict[str, tuple[str, ...]] = {
 """The corpus' names of a cause, besides opsctl's own name."""
 
 
-ALSO: dict[str, tuple[str, ...]] = {"python-error": ("config",)}
-"""Further classes that the summary of a cause names: "an error in the training program or its settings"."""
+FAMILY = frozenset({"code", "config"})
+"""Classes of one family: the program, its environment or its settings. Both hold a train and need its owner's change."""
 
 
 def main() -> None:
     for half in HALVES if "--test" in sys.argv else HALVES[:1]:
         cases = [json.loads(line) for line in (CORPUS / f"{half}.jsonl").read_text().splitlines()]
-        scores, excluded = Counter[str](), 0
+        scores: dict[str, Counter[str]] = {"lines": Counter(), "thread": Counter()}
+        excluded = 0
         for case in cases:
             diagnosis = diagnose_case(case["lines"])
             score = judge(case, diagnosis)
-            scores[score] += 1
-            is_excluded = is_excludable(diagnosis) and case["scope"] == "none"
-            excluded += is_excluded
-            if half == "tuning" and "--cases" in sys.argv and (score in {"unknown", "wrong"} or is_excluded):
+            scores[case["basis"]][score] += 1
+            excluded += bool(diagnosis.suspects) and case["scope"] == "none"
+            if half == "tuning" and "--cases" in sys.argv and score in {"unknown", "wrong"}:
                 print_case(case, diagnosis, score)
-        print(render(half, scores, excluded))
+        print(render(f"{half}, all", scores["lines"] + scores["thread"]))
+        print(render(f"{half}, established by the lines alone", scores["lines"]))
+        print(f"{half}: cases without evidence against a node in which the log alone excludes a node: {excluded}")
 
 
 def diagnose_case(lines: list[str]) -> Diagnosis:
@@ -203,17 +225,12 @@ def diagnose_case(lines: list[str]) -> Diagnosis:
 def judge(case: dict[str, Any], diagnosis: Diagnosis) -> str:
     is_named = case["cause"] in (diagnosis.cause, *NAMES.get(diagnosis.cause, ()))
     named_class = CLASSES.get(diagnosis.kind, diagnosis.kind.value)
-    is_class = case["class"] in (named_class, *ALSO.get(diagnosis.cause, ()))
+    is_class = named_class == case["class"]
     if is_named:
         return "right" if is_class else "partly"
-    if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not is_excludable(diagnosis)):
+    if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not diagnosis.suspects):
         return "unknown"
-    return "partly" if is_class else "wrong"
-
-
-def is_excludable(diagnosis: Diagnosis) -> bool:
-    """Return whether the log alone excludes a node, if the node belongs to the attempt."""
-    return bool(diagnosis.suspects)
+    return "partly" if is_class or {named_class, case["class"]} <= FAMILY else "wrong"
 
 
 def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:
@@ -221,11 +238,11 @@ def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:
     print("\n".join(f"    {line[:200]}" for line in (*case["lines"], "->", *diagnosis.evidence)))
 
 
-def render(half: str, scores: Counter[str], excluded: int) -> str:
+def render(title: str, scores: Counter[str]) -> str:
     total = scores.total()
+    parts = (f"{name} {scores[name]} ({100 * scores[name] / total:.1f} %)" for name in SCORES)
     good = 100 * (scores["right"] + scores["partly"]) / total
-    parts = ", ".join(f"{name} {scores[name]}" for name in ("right", "partly", "unknown", "wrong"))
-    return f"{half}: {total} cases: {parts}; right or partly {good:.1f} %; healthy nodes or code excludable {excluded}"
+    return f"{title}: {total} cases: {', '.join(parts)}; right or partly {good:.1f} %"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ GATE = re.compile(
     rb"A(?:ddress|ssert|bort|ER:)|B(?:ootstrap|us |roken|UG)|C(?:UDA|UBLAS|ANCELLED|annot |onnect|ould|all to|heck )"
     rb"|D(?:ataLoader|etected|ist|UE TO|OWN|uplicate)|E(?:rr|RROR|xc|ADDR|xited|XT4)|F(?:atal|ATAL|loating)"
     rb"|G(?:SP|radient over|PU )|H(?:IP|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
-    rb"|M(?:emory|IOpen|issing)|N(?:VRM|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
+    rb"|M(?:emory|IOpen|issing)|N(?:VRM|VIDIA|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
     rb"|P(?:ytorch|ermission|MIX)|R(?:efused by|equested|eason)|S(?:tale|egm|TEPD|ome NCCL|ocket|IG|Xid)"
     rb"|T(?:raceback|CPStore|ransport|ime|IMEOUT|oo many|his)|U(?:nable|CX|nexpected)|W(?:atchdog|TERMSIG)|Xid"
     rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]"
