@@ -1,7 +1,7 @@
 """How often `opsctl why` is right on real failure messages: tests/corpus/failures, both halves.
 
-`python -P benchmarks/diagnosis.py` scores the tuning half, and `--cases` prints its missed cases. `--test` scores the test
-half as well and prints figures only, so that nobody tunes rules on that half.
+`python -P benchmarks/diagnosis.py` scores the tuning half, and `--cases` prints its missed cases. `--test` scores the
+test half as well and prints figures only, so that nobody tunes rules on that half.
 
 right    the class agrees, and the cause has one of the corpus' names
 partly   another cause of the right class or family, or the right symptom where only the thread established the class
@@ -195,7 +195,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 
 FAMILY = frozenset({"code", "config"})
-"""Classes of one family: the program, its environment or its settings. Both hold a train and need its owner's change."""
+"""Classes of one family: the program, its environment or its settings. Its owner has to change both."""
 
 
 def main() -> None:

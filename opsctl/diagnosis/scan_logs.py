@@ -27,7 +27,7 @@ MAX_SHAPES = 20_000
 GATE = re.compile(
     rb"A(?:ddress|ssert|bort|ER:)|B(?:ootstrap|us |roken|UG)|C(?:UDA|UBLAS|ANCELLED|annot |onnect|ould|all to|heck )"
     rb"|D(?:ataLoader|etected|ist|UE TO|OWN|uplicate)|E(?:rr|RROR|xc|ADDR|xited|XT4)|F(?:atal|ATAL|loating)"
-    rb"|G(?:SP|radient over|PU )|H(?:IP|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
+    rb"|G(?:SP|PFS|radient over|PU )|H(?:IP|SA|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
     rb"|M(?:emory|IOpen|issing)|N(?:VRM|VIDIA|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
     rb"|P(?:ytorch|ermission|MIX)|R(?:efused by|equested|eason)|S(?:tale|egm|TEPD|ome NCCL|ocket|IG|Xid)"
     rb"|T(?:raceback|CPStore|ransport|ime|IMEOUT|oo many|his)|U(?:nable|CX|nexpected)|W(?:atchdog|TERMSIG)|Xid"
@@ -46,7 +46,7 @@ GATE_WORDS = (
         b" nan",
         b"denied",
         b"illed",
-        b"exceeded",
+        b"xceeded",
     ),
     *(
         b"nrecognized",
@@ -72,10 +72,13 @@ GATE_WORDS = (
         b"state ",
         b" been ",
         b"timing",
-        b"erminated",
+        b"erminate",
         b"nterrupt",
         b"compatible",
         b"Please",
+        b"nsupported",
+        b"responding",
+        b"ancelled",
     ),
 )
 """Texts that find further lines. A known line holds one of these or matches GATE."""
