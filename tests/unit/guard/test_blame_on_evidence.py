@@ -81,7 +81,7 @@ def end(train: QueuedTrain, care: NodeCare, attempt: str) -> FinishedAttempt:
 
 def test_memory_that_cannot_be_pinned_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
     ended = end(train, care, crash(train, PINNED))
-    assert (ended.action, ended.cause, ended.suspects) == (Action.CONTINUE, "gpu-memory-taken", ())
+    assert (ended.action, ended.cause, ended.suspects) == (Action.CONTINUE, "pinned-memory-full", ())
     assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
     assert ended.done == (
         "did not exclude node001: its health is unknown, and the log alone is no evidence:"
