@@ -131,23 +131,37 @@ class Train:
     # --- run
 
     def plan(
-        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+        self,
+        *,
+        tasks: int | None = None,
+        exclude: str = "",
+        after: str = "",
+        nice: int | None = None,
+        allow: Sequence[str] = (),
     ) -> LaunchPlan:
         """Check the train and return the submission that `launch` would make, without changing anything.
 
         Raises as `launch` does.
         """
-        return self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice)).plan
+        options = LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice, allow=tuple(allow))
+        return self._prepare(options).plan
 
     def launch(
-        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+        self,
+        *,
+        tasks: int | None = None,
+        exclude: str = "",
+        after: str = "",
+        nice: int | None = None,
+        allow: Sequence[str] = (),
     ) -> SubmittedArray:
-        """Check, render and submit the train: `opsctl launch`.
+        """Check, render and submit the train: `opsctl launch`. `allow` names checks whose errors become warnings.
 
         Raises ConfigError with every problem that preflight finds, InputError if the train is queued or a switch is
         armed, Unreachable if Slurm did not answer: call `launch` again, which looks in the queue before it submits.
         """
-        prepared = self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice))
+        options = LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice, allow=tuple(allow))
+        prepared = self._prepare(options)
         if submitted := prepared.find_submitted():
             return submitted
         reconcile_own_train(self._app, prepared.run, show=log.info)

@@ -31,6 +31,8 @@ class Problem:
     check: str = ""
     source: str = ""
     """The document, formula or thread behind the check."""
+    allowed: str = ""
+    """What made a warning of this error: --allow or [preflight] allow; empty for every other problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,3 +74,22 @@ CHECKS: dict[str, Check] = {
     "unknown": Check(check=nodes.unknown, source="unknown is neither good nor bad"),
 }
 """The checks, in the order in which problems of the same level are reported."""
+QUEUED = frozenset(
+    {
+        "partition",
+        "array-size",
+        "account",
+        "qos",
+        "limits",
+        "exclude",
+        "in-service",
+        "after",
+        "extra",
+        "constraint",
+        "reservation",
+        "job-name",
+        "tasks",
+        "kill-switch",
+    }
+)
+"""Checks of what sbatch fixed when the tasks were queued, and of switches: `opsctl edit` changes none of these."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
@@ -12,6 +12,7 @@ from opsctl.nodesets import fold, nodeset, union
 from opsctl.preflight.effective_limits import list_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.sbatch_words import SbatchOption, list_options
 from opsctl.render import directives
 from opsctl.units import parse_slurm_minutes
 
@@ -149,13 +150,26 @@ def after(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """Refuse options that opsctl sets itself. Other options are allowed, such as a GPU type."""
-    own_options = {_option(directive) for directive in directives(replace(request.spec, extra=()))} | OURS
-    for option in request.spec.extra:
-        name = _option(option)
-        if name in own_options:
-            yield error(f"[slurm] extra: opsctl sets --{name} itself", "use the setting in [slurm], if there is one")
+    """Refuse options that opsctl sets itself, also abbreviated. Other options are allowed, such as a GPU type."""
+    directives_of_opsctl = directives(replace(request.spec, extra=()))
+    own_options = {line.partition("=")[0].removeprefix("--") for line in directives_of_opsctl} | OURS
+    for line in request.spec.extra:
+        for option in list_options(line):
+            yield from _judge_option(option, own_options)
 
 
-def _option(text: str) -> str:
-    return text.partition("=")[0].removeprefix("--")
+def _judge_option(option: SbatchOption, own_options: Set[str]) -> Iterator[Problem]:
+    if not option.text.startswith("-"):
+        yield error(
+            f"[slurm] extra: {option.text!r} is not an option, so sbatch refuses the script",
+            "write each option as one text, with = before its value",
+        )
+        return
+    for name in sorted(option.names & own_options):
+        text = "opsctl sets" if option.is_exact and option.text == f"--{name}" else f"{option.text} is short for"
+        end = " itself" if text == "opsctl sets" else ", which opsctl sets itself"
+        yield error(f"[slurm] extra: {text} --{name}{end}", "use the setting in [slurm], if there is one")
+        return
+    if len(option.names) > 1:
+        candidates = ", ".join(f"--{name}" for name in sorted(option.names))
+        yield warning(f"[slurm] extra: {option.text} may stand for {candidates}", "write the full name")
