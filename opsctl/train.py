@@ -295,13 +295,15 @@ class Train:
 
         return diagnose_train(self._app, self._run(), task)
 
-    def report(self, since: datetime | None = None) -> Report:
-        """Account for every lost hour by cause: `opsctl report`. `since` is the start of the report."""
+    def report(self, since: datetime | None = None, until: datetime | None = None) -> Report:
+        """Account for every lost hour by cause: `opsctl report`. `since` and `until` bound the report."""
         from opsctl.actions.build_report import build_train_report  # noqa: PLC0415 (slow import: report only)
+        from opsctl.report.contents import ReportPeriod  # noqa: PLC0415 (as above)
 
-        if since is not None and since.tzinfo is None:
-            raise InputError("since: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
-        return build_train_report(self._app, self._run(), None, since)
+        for name, bound in (("since", since), ("until", until)):
+            if bound is not None and bound.tzinfo is None:
+                raise InputError(f"{name}: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
+        return build_train_report(self._app, self._run(), None, ReportPeriod(since=since, until=until))
 
 
 def _text(lines: Iterable[bytes]) -> str:

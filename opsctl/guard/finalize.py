@@ -24,6 +24,7 @@ from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
+from opsctl.guard.last_output import date_last_output
 from opsctl.guard.node_care import NodeCare, find_suspects
 from opsctl.guard.outcome import (
     ACTION_BY_CAUSE,
@@ -90,6 +91,7 @@ def finalize(
                 why=event.data["why"],
                 done=_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt),
             )
+        ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
@@ -231,6 +233,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
+            "last_output": datetime.fromisoformat(fields["last_output"]) if fields.get("last_output") else None,
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(fields["outcome"]),
             "action": Action(fields["action"]),

@@ -20,7 +20,7 @@ from opsctl.preflight.checks import CHECKS, QUEUED
 from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
-from opsctl.preflight.recipe import read_recipe
+from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
@@ -99,7 +99,7 @@ def list_problems(
         if needs_slurm:
             raise
         slurm, unknown = None, {"Slurm": refusal.message}
-    request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
+    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
     return allow_errors(_judge(context, request, CHECKS, slurm, unknown), allowances)
 
 
@@ -109,8 +109,13 @@ def list_edit_problems(
     """Return the problems of what `opsctl edit` can change, without a question to Slurm. Raises as `list_problems`."""
     allowances = find_allowances(train, allow)
     checks = {name: check for name, check in CHECKS.items() if name not in QUEUED}
-    request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
+    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
     return allow_errors(_judge(context, request, checks, None, {}), allowances)
+
+
+def _read_recipe(context: PreflightContext, train: TrainSettings) -> Recipe:
+    """Read the recipe with the scripts and files that the command names."""
+    return read_recipe(train, context.root / train.name / train.setup.directory)
 
 
 def _judge(

@@ -60,6 +60,9 @@ class Queue:
         names = [f"node00{number}" for number in range(1, 5)]
         return [Node(name=name, state=self.states.get(name, "IDLE"), address=f"10.0.0.{name[-1]}") for name in names]
 
+    def features(self) -> frozenset[str]:
+        return frozenset()
+
     def partitions(self) -> list[Partition]:
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 from dataclasses import replace
 from difflib import get_close_matches
@@ -18,6 +19,9 @@ from opsctl.units import parse_slurm_minutes
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would hide the submitted job from opsctl."""
+FEATURE = re.compile(r"[^\s&|*\[\](),!]+")
+COUNT = re.compile(r"\*\d+")
+"""The number of nodes with a feature: `rack1*2`."""
 MIN_SPARE_SHARE = 0.05
 OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"})
 """Node states in which no job starts. A node that does not answer (`*`) may answer again soon."""
@@ -97,6 +101,26 @@ def array_size(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             f"[slurm] tasks = {tasks}: this Slurm takes {most} in one array at most",
             "set fewer tasks now, and add tasks later with launch --after",
         )
+
+
+def constraint(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Slurm refuses a feature that no node has. In `a|b` one of the features is enough."""
+    wanted = request.spec.constraint
+    known = facts.cluster.features if facts.cluster else frozenset()
+    if not wanted or not known:
+        return
+    alternatives = [set(FEATURE.findall(COUNT.sub("", part))) for part in wanted.split("|")]
+    missing = [sorted(names - known) for names in alternatives]
+    if not any(missing):
+        return
+    names = ", ".join(sorted(set(chain.from_iterable(missing))))
+    near = get_close_matches(names, known, 1)
+    advice = f"did you mean {near[0]!r}? " if near else ""
+    is_certain = all(missing) and not set("!()").intersection(wanted)
+    yield (error if is_certain else warning)(
+        f"[slurm] constraint = {wanted}: no node has {names}; {advice}there are: {', '.join(sorted(known))}",
+        "use a feature that nodes have: sinfo --Format=NodeList,Features",
+    )
 
 
 def exclude(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
