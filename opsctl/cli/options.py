@@ -52,7 +52,7 @@ allow_option = click.option(
     "--allow",
     metavar="CHECK",
     multiple=True,
-    help="Check whose errors become warnings, and are journalled; repeatable.",
+    help="Turn errors of CHECK into journalled warnings; repeatable.",
 )
 INTERVAL = Duration(minimum=timedelta(seconds=1))
 """Time between two refreshes, or a time limit: at least a second."""

@@ -62,7 +62,7 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
             _add(values, spellings, _read_key_values(script_words), "")
             named += script_words
     files = {path: read_settings(path) for path in config_files(named, directory)} if directory else {}
-    deepspeed_names = {Path(value).name for name in DEEPSPEED_FILE for value in values.get(name, ())[:1]}
+    deepspeed_names = {Path(values[name][0]).name for name in DEEPSPEED_FILE if values.get(name)}
     deepspeed: Mapping[str, tuple[str, ...]] = {}
     for path, settings in files.items():
         if path.name in deepspeed_names:

@@ -108,9 +108,8 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
 
 
 def _fits(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> bool:
-    return any(
-        all(any(prefix + name in values for prefix in table.prefixes) for name in group) for group in table.signs
-    )
+    groups = ([set(_spell_all(table, (name,))) for name in group] for group in table.signs)
+    return any(all(spellings & values.keys() for spellings in group) for group in groups)
 
 
 def _read(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -162,7 +161,7 @@ def _list_unread(table: TrainerTable, given: GivenSettings) -> Iterator[str]:
     read = {*table.switches, *table.values}
     for names in table.read.values():
         read.update(names)
-    known = {prefix + name for prefix in table.prefixes for name in read}
+    known = set(_spell_all(table, tuple(read)))
     for name, spelling in given.spellings.items():
         if name not in known and not table.ignored.fullmatch(name) and not LAUNCHERS.fullmatch(name):
             yield spelling

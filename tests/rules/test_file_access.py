@@ -46,6 +46,8 @@ ALLOWED = {
     "opsctl/nodes/health/checks/xid.py": "reads a table of the package",
     "opsctl/nodes/health/snapshot.py": "reads a script of the package",
     "opsctl/preflight/checks/nodes.py": "reads a table of the package",
+    "opsctl/preflight/sbatch_words.py": "reads a table of the package",
+    "opsctl/preflight/trainer_settings.py": "as sbatch_words.py",
     "opsctl/diagnosis/causes.py": "reads a table of the package",
     "opsctl/report/sacct.py": "reads a file that the user names",
     "opsctl/cron/crontab.py": "reads the entries of cron, whose directory is checked by check_trusted",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error
 from opsctl.secret_formats import Secrets
+from opsctl.settings.loader import TrainSettings
 
 SECRET = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)$")
 SPECIAL_TOKEN = re.compile(
@@ -26,16 +27,26 @@ REMEDY = "put the value in a file that only you can read, and `source` the file 
 
 def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """A value never appears in a message."""
-    train = request.train
+    environment = request.train.environment
+    for name in filter(_is_secret_name, environment):
+        yield error(f"[environment] {name}: every user could read the value in body.sh", REMEDY)
+    for place, text in _list_texts(request.train):
+        if subject := _find_secret(text):
+            yield error(f"{place}: {subject}, which every user could read in the run directory", REMEDY)
+
+
+def _list_texts(train: TrainSettings) -> Iterator[tuple[str, str]]:
+    """Yield every text that is written to the run directory, and its place in TRAIN.toml."""
+    for number, line in enumerate(train.setup.lines, start=1):
+        yield f"[setup] lines, line {number}", line
+    for number, word in enumerate(train.command, start=1):
+        yield f"command, word {number}", word
     for name, value in train.environment.items():
-        if _is_secret_name(name):
-            yield error(f"[environment] {name}: every user could read the value in body.sh", REMEDY)
-        elif _find_secret(value):
-            yield error(f"[environment] {name}: holds a secret, which every user could read in body.sh", REMEDY)
-    for place, texts in (("[setup] lines, line", train.setup.lines), ("command, word", train.command)):
-        for position, text in enumerate(texts, start=1):
-            if subject := _find_secret(text):
-                yield error(f"{place} {position}: {subject}, which every user could read in body.sh", REMEDY)
+        if not _is_secret_name(name):
+            yield f"[environment] {name}", value
+    for name, hook in train.hooks.model_dump().items():
+        if isinstance(hook, str):
+            yield f"[hooks] {name}", hook
 
 
 def _is_secret_name(name: str) -> bool:

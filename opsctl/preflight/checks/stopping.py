@@ -22,8 +22,10 @@ VARIABLES = (
     "opsctl_contract",
     "opsctl.integrations",
 )
-DEADLINES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE", "opsctl_contract", "opsctl.integrations")
-"""Names by which a script learns when its task ends."""
+DEADLINE_USE = re.compile(
+    r"(?:\$\{?|environ\W+|environ\.get\W+|getenv\W+)TRAIN_(?:MINUTES_LEFT|DEADLINE)\b|\bopsctl_contract\b|\bopsctl\.integrations\b"
+)
+"""Code by which a script learns when its task ends."""
 MENTION = re.compile(r"\s*(?:echo|printf|:|#|logger)\b|\s*#|\s*:\s")
 """A shell line that names a variable without any use of it."""
 DURATION = "exit-duration-in-mins"
@@ -86,8 +88,10 @@ def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
     lines = [*request.train.setup.lines]
     for text in (*request.train.command, *facts.scripts.values()):
         lines += text.splitlines()
-    parts = [part for line in lines for part in re.split(r"[;&|]+", line)]
-    return any(name in part for part in parts if not MENTION.match(part) for name in DEADLINES)
+    parts: list[str] = []
+    for line in lines:
+        parts += re.split(r"[;&|]+", line)
+    return any(DEADLINE_USE.search(part) for part in parts if not MENTION.match(part))
 
 
 def _names_any(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:

@@ -260,7 +260,7 @@ def test_rules_use_existing_metrics_and_labels() -> None:
     for rule in read_rules():
         assert set(re.findall(r"opsctl_\w+", rule["expr"])) <= set(FAMILIES), rule["alert"]
         for name, labels in re.findall(r"(opsctl_\w+)\{([^}]*)\}", rule["expr"]):
-            assert {label.partition("=")[0].rstrip("!") for label in labels.split(",")} <= set(FAMILIES[name].labels)
+            assert set(re.findall(r"(\w+)[=!]", labels)) <= set(FAMILIES[name].labels)
 
 
 def test_rules_name_severity_and_next_step() -> None:
