@@ -69,6 +69,9 @@ class Queue:
             for name in names
         ]
 
+    def features(self) -> frozenset[str]:
+        return frozenset()
+
     def partitions(self) -> list[Partition]:
         return []
 
