@@ -18,6 +18,7 @@ from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.senders import Refill, Senders
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
@@ -64,11 +65,15 @@ class Alerting:
         return replace(main, other=spare), replace(spare, other=main)
 
 
-def send_alerts(alerting: Alerting) -> list[Delivery]:
+def send_alerts(
+    alerting: Alerting, senders: Senders | None = None, *, wait_s: float | None = None
+) -> list[Delivery]:
     """Send the pending transitions of the ledgers, also those recorded by other processes; retry due messages.
 
-    Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Takes
-    some seconds per channel that does not answer. Raises RunDirError if neither directory can be written.
+    Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Every
+    channel sends in a thread of `senders`. After `wait_s` seconds the slow channels continue in their threads, and
+    their deliveries are returned by a later call with the same `senders`. Raises RunDirError if neither directory can
+    be written.
     """
     errors: list[RunDirError] = []
     for ledger, outbox in zip(alerting.ledgers, alerting.outboxes, strict=True):
@@ -76,27 +81,33 @@ def send_alerts(alerting: Alerting) -> list[Delivery]:
             _enqueue_pending(alerting, ledger, outbox)
         except RunDirError as error:
             errors.append(error)
-    deliveries = flush_outboxes(alerting)
+    senders = senders or Senders(alerting.clock)
+    senders.start(_list_queues(alerting), partial(_flush_channel, alerting))
+    senders.wait(wait_s)
+    deliveries = senders.collect()
     if errors and not alerting.ledgers[1].path.exists():
         raise errors[-1]
     return deliveries
 
 
-def flush_outboxes(alerting: Alerting) -> list[Delivery]:
-    """Retry the due messages of both outboxes. Raises RunDirError if neither outbox can be written."""
+def _list_queues(alerting: Alerting) -> list[str]:
+    """Return the channels with waiting messages: those of the settings in their order, then removed ones."""
+    waiting = set().union(*(outbox.queues() for outbox in alerting.outboxes))
+    return [*(name for name in alerting.channels if name in waiting), *sorted(waiting - set(alerting.channels))]
+
+
+def _flush_channel(alerting: Alerting, channel: str, refill: Refill) -> list[Delivery]:
+    """Deliver the due messages of `channel` in both outboxes. Raises RunDirError if neither outbox can be written."""
     main, spare = alerting.outboxes
     deliveries = []
-    for channel in _select_queues(alerting, main):
-        try:
-            deliveries += _flush(alerting, main, channel)
-        except RunDirError:
-            # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
-            for item in main.waiting():
-                if item.channel == channel:
-                    spare.put(item)
-    for channel in _select_queues(alerting, spare):
-        deliveries += _flush(alerting, spare, channel)
-    return deliveries
+    try:
+        deliveries += _flush(alerting, main, channel, refill)
+    except RunDirError:
+        # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
+        for item in main.waiting():
+            if item.channel == channel:
+                spare.put(item)
+    return deliveries + _flush(alerting, spare, channel, refill)
 
 
 def ping(alerting: Alerting) -> None:
@@ -181,29 +192,17 @@ def _enqueue_pending(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) ->
         state.pending = []
 
 
-def _select_queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
-    """Return the channels with waiting items.
-
-    Includes channels that receive an item as a fallback during the flush, and channels removed from the settings.
-    """
-    done: set[str] = set()
-    while waiting := outbox.queues() - done:
-        channel = next((name for name in alerting.channels if name in waiting), min(waiting))
-        done.add(channel)
-        yield channel
-
-
-def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Delivery]:
-    deliveries = outbox.flush(channel, _deliver(alerting, channel), _fallback_chooser(alerting, outbox))
+def _flush(alerting: Alerting, outbox: Outbox, channel: str, refill: Refill) -> list[Delivery]:
+    deliveries = outbox.flush(channel, _deliver(alerting, channel), _fallback_chooser(alerting, outbox, refill))
     expired = outbox.find_expired(channel, deliveries)
     if lost := [item for item in expired if not item.message.id.startswith(ABANDONED_ID_PREFIX)]:
-        _notify_of_loss(alerting, outbox, channel, lost)
+        refill(_notify_of_loss(alerting, outbox, channel, lost))
         outbox.abandon(channel, expired)  # also earlier reports of abandoned deliveries: the new report replaces them
     return deliveries
 
 
-def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> None:
-    """Report abandoned deliveries to every other channel, at most once a month.
+def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> list[str]:
+    """Report abandoned deliveries to every other channel, at most once a month; return these channels.
 
     Without another channel, the report waits for the dead channel itself.
     """
@@ -222,8 +221,10 @@ def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequ
         body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{''.join(subjects)}\nThe messages are kept for a year in"
         f" {outbox.site.alerts}/undelivered/{channel}. Test the channel: opsctl alerts test\n",
     )
-    for name in [other for other in alerting.channels if other != channel] or [channel]:
+    names = [other for other in alerting.channels if other != channel] or [channel]
+    for name in names:
         outbox.put(OutboxItem(message=message, channel=name, number=lost[-1].number))
+    return names
 
 
 def _deliver(alerting: Alerting, channel: str) -> Deliver:
@@ -260,7 +261,7 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
         raise Undelivered(why, is_permanent=True, is_ambiguous=True) from error
 
 
-def _fallback_chooser(alerting: Alerting, outbox: Outbox) -> ChooseFallback:
+def _fallback_chooser(alerting: Alerting, outbox: Outbox, refill: Refill) -> ChooseFallback:
     def choose_fallback(item: OutboxItem) -> str:
         age = alerting.clock.now() - (item.not_before or item.message.at)
         if not item.is_refused and age < timedelta(hours=alerting.rules.fallback_hours):
@@ -273,6 +274,7 @@ def _fallback_chooser(alerting: Alerting, outbox: Outbox) -> ChooseFallback:
         fresh = replace(item, tries=0, next_try=None, retry_not_before=None, is_refused=False, error="")
         outbox.put(replace(fresh, channel=fallback))
         alerting.ledger.journal("fallback", channel=item.channel, id=item.message.id, by=fallback, why=item.error)
+        refill([fallback])
         return fallback
 
     return choose_fallback
