@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
 from opsctl.alerts import routes
 from opsctl.alerts.channel_secrets import find_exposed, reveal
-from opsctl.alerts.channels import Channel, open_channel
+from opsctl.alerts.channels import Channel, heartbeat_url, open_channel
+from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
-from opsctl.alerts.message import Message
+from opsctl.alerts.message import Message, make_message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, OutboxItem, Undelivered
 from opsctl.alerts.senders import Refill, Senders
 from opsctl.errors import OpsctlError, RunDirError
@@ -65,9 +66,7 @@ class Alerting:
         return replace(main, other=spare), replace(spare, other=main)
 
 
-def send_alerts(
-    alerting: Alerting, senders: Senders | None = None, *, wait_s: float | None = None
-) -> list[Delivery]:
+def send_alerts(alerting: Alerting, senders: Senders | None = None, *, wait_s: float | None = None) -> list[Delivery]:
     """Send the pending transitions of the ledgers, also those recorded by other processes; retry due messages.
 
     Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Every
@@ -110,22 +109,28 @@ def _flush_channel(alerting: Alerting, channel: str, refill: Refill) -> list[Del
     return deliveries + _flush(alerting, spare, channel, refill)
 
 
-def ping(alerting: Alerting) -> None:
-    """Ping the dead-man's switch after a complete cycle. Raises OpsctlError if the ping fails."""
-    from opsctl.alerts.channels.heartbeat_url import fetch  # noqa: PLC0415 (only sites with a ping URL need it)
+def ping(alerting: Alerting, kind: PingKind = PingKind.SUCCESS, text: str = "") -> None:
+    """Ping the dead-man's switch. Raises OpsctlError if the ping fails.
 
-    if url := reveal(alerting.rules, "ping_url"):
-        fetch(url)
+    In the plain style, only the success of a complete cycle is sent, without the text.
+    """
+    is_plain = alerting.rules.ping_style == "plain"
+    if (kind is PingKind.SUCCESS or not is_plain) and (url := reveal(alerting.rules, "ping_url")):
+        heartbeat_url.fetch(url, kind, "" if is_plain else text)
+
+
+def ping_train(alerting: Alerting, train: str, kind: PingKind, text: str) -> None:
+    """Ping the dead-man's switch of one train. Raises OpsctlError if the ping fails."""
+    if url := reveal(alerting.rules, "ping_train_url"):
+        heartbeat_url.fetch(url.replace("{train}", quote(train, safe="")), kind, text)
 
 
 def check_ping(alerting: Alerting) -> bool:
     """Return whether a dead-man's switch is configured. Raises Undelivered for a missing or invalid address."""
-    from opsctl.alerts.channels.heartbeat_url import check  # noqa: PLC0415 (only sites with a ping URL need it)
-
-    if not (url := reveal(alerting.rules, "ping_url")):
-        return False
-    check(url)
-    return True
+    urls = [reveal(alerting.rules, field) for field in ("ping_url", "ping_train_url")]
+    for url in filter(None, urls):
+        heartbeat_url.check(url)
+    return any(urls)
 
 
 def list_undelivered(alerting: Alerting) -> list[OutboxItem]:
@@ -161,18 +166,17 @@ def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
     """Send a test message through every channel; return pairs of channel name and error, None if delivered."""
     with contextlib.suppress(RunDirError):
         alerting.site.create()  # the built-in channel writes to a file in this directory
-    now = alerting.clock.now()
-    for name, table in alerting.channels.items():
-        message = Message(
-            id=f"test-{uuid.uuid4().hex[:12]}",
-            root="",
-            at=now,
-            level=Level.OK,
-            subject=f"[opsctl] TEST: alerts reach you by {name}",
-            body="Nothing is wrong. A person ran `opsctl alerts test`.\n",
-        )
+    body = "Nothing is wrong. A person ran `opsctl alerts test`.\n"
+    for name in alerting.channels:
+        subject = f"[{alerting.rules.site_name}] TEST: alerts reach you by {name}"
+        yield from send_now(alerting, [name], make_message("test", subject, body, alerting.clock.now()))
+
+
+def send_now(alerting: Alerting, channels: Sequence[str], message: Message) -> Iterator[tuple[str, Undelivered | None]]:
+    """Send `message` once to each channel, not by the outbox; return pairs of channel name and error."""
+    for name in channels:
         try:
-            _send(partial(open_channel, table, alerting.runner), replace(message, root=message.id), "")
+            _send(partial(open_channel, alerting.channels[name], alerting.runner), message, "")
         except Undelivered as error:
             yield name, error
         else:
@@ -217,7 +221,7 @@ def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequ
         root=id,
         at=now,
         level=Level.WARNING,
-        subject=f"[opsctl] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
+        subject=f"[{alerting.rules.site_name}] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
         body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{''.join(subjects)}\nThe messages are kept for a year in"
         f" {outbox.site.alerts}/undelivered/{channel}. Test the channel: opsctl alerts test\n",
     )

@@ -79,6 +79,8 @@ def watch(
         report = watching.cycle()
         print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
         if every is None:
+            for channel in watching.finish_sending():
+                click.echo(f"opsctl: {channel} does not answer; the next watch cycle sends its messages", err=True)
             return 1 if report.problems else 0
         app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))
 

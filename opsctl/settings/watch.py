@@ -32,6 +32,12 @@ class WatchSettings(SettingsTable):
         ge=0,
         description="a wait for a partition that is down, an account limit and the like is a warning after this time",
     )
+    waiting_hours: float | None = Field(
+        None,
+        gt=0,
+        description="time without a running task, behind other jobs, that is a warning; unset: three times the train's"
+        " longest wait so far, at least 24",
+    )
     held_hours: float = Field(
         12, gt=0, description="a train held or paused for longer is a warning; for twice as long, critical"
     )
@@ -106,7 +112,9 @@ class TrainWatchSettings(SettingsTable):
     )
     stacks_seconds: float = Field(10, ge=0, le=50, description="time to wait for the stacks of the ranks")
     py_spy: str = Field(
-        "", description="path of py-spy on the nodes, run on every rank by srun --overlap; empty: not run"
+        "auto",
+        description="path of py-spy on the nodes, run on every hung rank by srun --overlap; auto: if installed; empty:"
+        " not run",
     )
     checkpoint_hours: float | None = Field(
         None, gt=0, description="time without a checkpoint that is a warning; unset: learnt"
