@@ -84,7 +84,11 @@ def render_single(
         "left": len(finding.evidence[MAX_EVIDENCE_LINES:]),
         "remedy": finding.remedy or f"opsctl status {finding.train}".strip(),
         "also": [(transition_word(other), other.transition.finding) for other in also],
-        "links": [link.format(train=quote(finding.train), key=quote(finding.key, safe="")) for link in rules.link_base],
+        "links": [
+            link.format(train=quote(finding.train), key=quote(finding.key, safe=""))
+            for link in rules.link_base
+            if finding.train or "{train}" not in link
+        ],
         "id": id or transition.id,
     }
     subject = render("alerts/subject.j2", **values)

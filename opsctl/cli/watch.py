@@ -54,7 +54,8 @@ def watch(
     """Run all watchdogs, finalize attempts, send alerts.
 
     Watches trains, nodes, file systems and cron; alerts are sent for changes only. NAMEs select watchdogs:
-    slurm_status hang failures node_health held loss throughput checkpoint fs_quota cron_alive.
+    slurm_status hang failures node_health held loss throughput checkpoint fs_quota cron_alive
+    train_checks site_checks.
 
     \b
     opsctl watch                               run one watch cycle

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from opsctl.settings.checks import Checks
 from opsctl.settings.field_types import Pattern, SettingsTable, Size
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
@@ -43,6 +44,7 @@ class WatchSettings(SettingsTable):
     )
     pulse_minutes: float = Field(10, ge=0, description="shortest time between PULSE lines, unless something changes")
     cron_minutes: float = Field(30, gt=0, description="age of the last cron tick from which on cron counts as dead")
+    checks: Checks = Field((), description="watchdogs of your own")
 
 
 class Filesystem(SettingsTable):
@@ -99,6 +101,7 @@ class TrainWatchSettings(SettingsTable):
     """`[watch]` of TRAIN.toml: thresholds of one train. Unset values are learnt from the run itself."""
 
     off: tuple[str, ...] = Field((), description="watchdogs that are disabled for this train")
+    checks: Checks = Field((), description="watchdogs of your own, run only for the owner of the train")
     also_jobs: tuple[Pattern, ...] = Field(
         (),
         description="patterns of full names of other jobs that count as part of this train",
