@@ -17,7 +17,9 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
 
-LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py  # minutes for each library: see prove and integrations
+# Library trainers take minutes each: see prove and integrations.
+LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py
+
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
