@@ -14,7 +14,7 @@ from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.ports import TimedOut
 from opsctl.settings.bounded_pattern import compile_bounded
-from opsctl.settings.checks import CheckTable
+from opsctl.settings.own_check_table import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class OwnCheckResult:
     """What one check found."""
 
     check: CheckTable
@@ -44,11 +44,11 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResults:
+class OwnCheckResults:
     key: str
     """Start of the keys."""
     train: str
-    results: tuple[CheckResult, ...]
+    results: tuple[OwnCheckResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +67,14 @@ class TrainChecks:
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, context: WatchContext, target: WatchedTrain) -> CheckResults:
+    def probe(self, context: WatchContext, target: WatchedTrain) -> OwnCheckResults:
         # The commands of another user's train.toml must not run as this user.
         checks = target.config.watch.checks if target.run.is_ours else ()
         names = {"train": target.name, "run": str(target.run.path)}
         place = _Place(context=context, watchdog=self.name, target=target.name, directory=target.run.path, names=names)
-        return CheckResults(key=f"{self.name}/{target.name}", train=target.name, results=_run_all(place, checks))
+        return OwnCheckResults(key=f"{self.name}/{target.name}", train=target.name, results=_run_all(place, checks))
 
-    def judge(self, observation: CheckResults, now: datetime) -> list[Finding]:
+    def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
         return judge_checks(observation, now)
 
 
@@ -83,19 +83,19 @@ class SiteChecks:
     of: ClassVar[Literal["site"]] = "site"
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, context: WatchContext, target: None) -> CheckResults:
+    def probe(self, context: WatchContext, target: None) -> OwnCheckResults:
         root = context.site.root_path
         place = _Place(
             context=context, watchdog=self.name, target="site", directory=root, names={"train": "", "run": str(root)}
         )
         results = _run_all(place, context.site.watch.checks)
-        return CheckResults(key=f"{self.name}/site", train="", results=results)
+        return OwnCheckResults(key=f"{self.name}/site", train="", results=results)
 
-    def judge(self, observation: CheckResults, now: datetime) -> list[Finding]:
+    def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
         return judge_checks(observation, now)
 
 
-def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[CheckResult, ...]:
+def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
     if not checks:
         return ()
     memory = place.context.memory.read(place.watchdog, place.target)
@@ -107,7 +107,7 @@ def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[CheckResult, 
     return tuple(result for result, _ in pairs)
 
 
-def _run(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[CheckResult, dict[str, Any]]:
+def _run(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
     """Return the result of one check, and the fields to remember."""
     try:
         if check.kind == "log":
@@ -115,11 +115,11 @@ def _run(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[Chec
         if check.command:
             argv = [_fill(word, place.names) for word in check.command]
             done = place.context.runner.run(argv, timeout=check.timeout_seconds)
-            return CheckResult(check=check, code=done.code, lines=_lines(done.out or done.err)), {}
+            return OwnCheckResult(check=check, code=done.code, lines=_lines(done.out or done.err)), {}
         text = read_text(place.directory / check.file, MAX_RECORD_BYTES)
-        return CheckResult(check=check, code=0, lines=_lines(text)), {}
+        return OwnCheckResult(check=check, code=0, lines=_lines(text)), {}
     except (OpsctlError, TimedOut, OSError, ValueError, LookupError) as error:
-        return CheckResult(check=check, problem=str(error)), fields
+        return OwnCheckResult(check=check, problem=str(error)), fields
 
 
 def _fill(word: str, names: Mapping[str, str]) -> str:
@@ -132,7 +132,7 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.splitlines() if line.strip())
 
 
-def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[CheckResult, dict[str, Any]]:
+def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
     path, pattern = place.directory / check.file, compile_bounded(check.pattern)
     status = path.stat()
     position = Position(inode=status.st_ino, offset=status.st_size)
@@ -149,20 +149,20 @@ def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tup
         file.close()
     lines = tuple([*fields.get("lines", ()), *matches][-MAX_MATCHES:])
     matched_at = place.context.now.isoformat() if matches else fields.get("matched_at")
-    result = CheckResult(
+    result = OwnCheckResult(
         check=check, lines=lines, matched_at=datetime.fromisoformat(matched_at) if matched_at else None
     )
     return result, {"inode": position.inode, "offset": position.offset, "lines": lines, "matched_at": matched_at}
 
 
-def judge_checks(observation: CheckResults, now: datetime) -> list[Finding]:
+def judge_checks(observation: OwnCheckResults, now: datetime) -> list[Finding]:
     """Return one finding for each check, or one that nothing is configured. Pure."""
     findings = [_judge(observation, result, now) for result in observation.results]
     nothing = Finding(key=observation.key, level=Level.OK, summary="no checks are configured", train=observation.train)
     return findings or [nothing]
 
 
-def _judge(observation: CheckResults, result: CheckResult, now: datetime) -> Finding:
+def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:
     level, text = _judge_result(result, now)
     return Finding(
         key=f"{observation.key}/{result.check.name}",
@@ -174,7 +174,7 @@ def _judge(observation: CheckResults, result: CheckResult, now: datetime) -> Fin
     )
 
 
-def _judge_result(result: CheckResult, now: datetime) -> tuple[Level, str]:
+def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Level, str]:
     check = result.check
     if result.problem:
         return Level.UNKNOWN, result.problem

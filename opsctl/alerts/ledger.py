@@ -18,7 +18,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from opsctl.alerts.duty import find_planned_silence
-from opsctl.alerts.escalation import escalate
 from opsctl.alerts.inhibit import find_causes, name_followers
 from opsctl.alerts.ledger_state import (
     SEVERITY,
@@ -31,6 +30,7 @@ from opsctl.alerts.ledger_state import (
     dump,
     parse,
 )
+from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
 from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
 from opsctl.host.system import hostname
@@ -87,14 +87,18 @@ class AlertLedger:
         """Return every entry by key."""
         return self.read().entries
 
-    def silence(self, pattern: str, until: datetime, reason: str, *, since: datetime | None = None) -> Silence:
+    def silence(
+        self, pattern: str, until: datetime, reason: str, *, since: datetime | None = None, by: str = ""
+    ) -> Silence:
         """Silence keys that match `pattern`; replaces an earlier silence of the same pattern.
 
         A severity that changes meanwhile and stays changed is sent after the silence. An `until` in the past only
         removes the earlier silence.
         """
         now = self.clock.now()
-        silence = Silence(pattern=pattern, since=since, until=until, reason=_printable(reason), by=actor(), at=now)
+        silence = Silence(
+            pattern=pattern, since=since, until=until, reason=_printable(reason), by=by or actor(), at=now
+        )
         with self.open() as state:
             state.silences = [other for other in state.in_force(now) if other.pattern != pattern]
             if now < until:
@@ -102,10 +106,10 @@ class AlertLedger:
         self.journal("silence", pattern=pattern, until=until, reason=reason)
         return silence
 
-    def ack(self, key: str, reason: str) -> LedgerEntry:
+    def ack(self, key: str, reason: str, *, by: str = "") -> LedgerEntry:
         """Acknowledge an alert: no repeats until it worsens or resolves. Raises InputError if the key is not open."""
         with self.open() as state:
-            acknowledged = Acknowledgement(by=actor(), at=self.clock.now(), reason=_printable(reason))
+            acknowledged = Acknowledgement(by=by or actor(), at=self.clock.now(), reason=_printable(reason))
             entry = replace(_find_open(state, key), acknowledged=acknowledged)
             state.entries[key] = entry
         self.journal("ack", key=key, reason=reason)

@@ -28,7 +28,11 @@ def channels_of(finding: Finding, rules: AlertSettings) -> set[str]:
     if not rules.routes:
         return set(rules.channels)
     new = Transition(id="", finding=finding, before=Level.OK, at=datetime.min)  # noqa: DTZ901 (the time is not used)
-    return {name for route in rules.routes if _matches(route, new) for name in route.channels}
+    names: set[str] = set()
+    for route in rules.routes:
+        if _matches(route, new):
+            names.update(route.channels)
+    return names
 
 
 def severity(transition: Transition) -> Level:

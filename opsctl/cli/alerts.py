@@ -143,7 +143,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     show_default=True,
     help="Duration of the silence.",
 )
-@click.option("--at", type=Moment(), help="Begin of the silence, such as '2026-03-01 12:00' (default: now).")
+@click.option("--at", type=Moment(), help="Begin, such as '2026-03-01 12:00' (default: now).")
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option

@@ -19,13 +19,13 @@ from opsctl.report.digest import render, render_subject
 
 
 @click.command()
-@click.option("--since", type=Since(), help="Start of the digest: 2026-03-01, 3d, 12h (default: one day ago).")
+@click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: one day ago).")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @click.option("--send", "channels", multiple=True, metavar="CHANNEL", help="Send to this channel; repeatable.")
 @json_option
 @click.pass_obj
 def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequence[str], as_json: bool) -> int:
-    """Summarize what happened: progress, lost hours, alerts, disks.
+    """Sum up progress, lost hours, alerts and disks.
 
     Shows for every train the progress, the lost hours by cause, what opsctl did by itself and why, and the expected
     end; then open and acknowledged alerts, the forecast of disks, and nodes out of service. --send sends the digest to

@@ -25,6 +25,7 @@ from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
+from opsctl.monitor.handle_answers import AnswerPoller, apply_answers
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
@@ -40,6 +41,7 @@ from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
 log = logging.getLogger(__name__)
+ANSWER_WAIT_S = 3.0
 SEND_WAIT_S = 5.0
 """A cycle waits this long for its channels. Slower channels continue while the next cycle runs."""
 FINISH_WAIT_S = FLUSH_BUDGET_S + 20
@@ -94,6 +96,7 @@ class Watch:
     """Whether to reconcile, cancel hung tasks, record, alert and ping. False: only run the watchdogs."""
     _isolation: Isolation[Unit, Any] = field(init=False)
     _senders: Senders = field(init=False)
+    _answers: AnswerPoller = field(default_factory=AnswerPoller)
     _problems: list[str] = field(default_factory=list)
     _slurm_answers: bool = True
     _is_complete: bool = True
@@ -112,6 +115,7 @@ class Watch:
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        self._start_answers()
         self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:
             self._problems.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
@@ -129,6 +133,7 @@ class Watch:
             findings = [self._cancel_hung(context, finding) for finding in findings]
         if self.acts and self._is_alert_owner():
             findings += self._judge_vanished(context, results, findings)
+            self._apply_answers(runs)
             transitions, deliveries = self._notify(findings)
             seconds = self.services.clock.monotonic() - began
             self._ping_all([train.name for train in context.trains], findings, seconds)
@@ -337,6 +342,26 @@ class Watch:
             self._problems.append(f"alerting: {error}")
             self._is_complete = False
         return transitions, deliveries
+
+    def _start_answers(self) -> None:
+        if self.acts and self._is_alert_owner():
+            with contextlib.suppress(OpsctlError):  # an unreadable ledger is reported by `_notify`
+                self._answers.start(self.services.alerting)
+
+    def _apply_answers(self, runs: Sequence[RunDir]) -> None:
+        def find_chain(train: str) -> TrainArrays:
+            run = next((run for run in runs if run.name == train), None)
+            if run is None:
+                raise InputError(f"no train {train!r}")
+            return self.services.chain(run)
+
+        answers, problems = self._answers.take(ANSWER_WAIT_S)
+        self._problems += problems
+        try:
+            for line in apply_answers(self.services.alerting, answers, find_chain):
+                log.info("answer: %s", line)
+        except (OpsctlError, OSError) as error:
+            self._problems.append(f"answers: {error}")
 
     def _ping(self, kind: PingKind, text: str = "") -> None:
         """Ping the site's dead-man's switch, which vouches for every watchdog and train; not in a partial cycle."""

@@ -13,11 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.duty import NEXT_ON_DUTY, ON_DUTY, DutyTable, EscalationTable, PlannedSilence
+from opsctl.settings.duty_roster import NEXT_ON_DUTY, ON_DUTY, DutyTable, EscalationTable, PlannedSilence
 from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
 PLACEHOLDER = r"\{\{\s*(\w+)\s*\}\}"
+_SLACK_ID = re.compile(r"[CGD][A-Z0-9]{6,}", re.ASCII)
 WEBHOOK_FIELDS = ("id", "thread", "at", "level", "subject", "body")
 
 
@@ -34,6 +35,7 @@ def _check_mail(text: str) -> str:
     return text
 
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
 Address = Annotated[str, AfterValidator(_check_mail)]
@@ -54,12 +56,33 @@ class EmailTable(SettingsTable):
     user: str = Field("", description="login name at the SMTP server; empty: no login")
     password: Secret = Field(SecretStr(""), description=IN_CLEAR)
     password_file: str = Field("", description="file that contains the password")
+    imap_server: str = Field("", description="IMAP server whose mails answer alerts; empty: no answers by mail")
+    imap_port: int | None = Field(None, ge=1, le=65535, description="port of the IMAP server; unset: 993, else 143")
+    imap_tls: Literal["none", "starttls", "tls"] = Field("tls", description="encryption of the IMAP connection")
+    imap_user: str = Field("", description="login name at the IMAP server")
+    imap_password: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    imap_password_file: str = Field("", description="file that contains the password at the IMAP server")
+    imap_folder: str = Field("INBOX", description="folder with the answers; its mails stay unread")
+    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    answer_key_file: str = Field("", description="file with a random text that signs alerts: openssl rand -hex 32")
     sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
     def _no_password_in_clear(self) -> EmailTable:
-        if self.user and self.tls == "none" and self.server not in {"localhost", "127.0.0.1", "::1"}:
+        if self.user and self.tls == "none" and self.server not in LOOPBACK:
             raise ValueError(f'the password would go to {self.server} in clear: set tls = "starttls" or "tls"')
+        return self
+
+    @model_validator(mode="after")
+    def _answers_are_safe(self) -> EmailTable:
+        if not self.imap_server:
+            return self
+        if not (self.answer_key.get_secret_value() or self.answer_key_file):
+            raise ValueError("imap_server needs an answer_key_file: answers must carry a signature")
+        if '"' in self.imap_folder or not self.imap_folder.isprintable():
+            raise ValueError(f"imap_folder: {self.imap_folder!r:.80} is not a folder")
+        if self.imap_tls == "none" and self.imap_server not in LOOPBACK:
+            raise ValueError(f"the password would go to {self.imap_server} in clear: set imap_tls to starttls or tls")
         return self
 
 
@@ -72,6 +95,11 @@ class SlackTable(SettingsTable):
     token: Secret = Field(SecretStr(""), description=IN_CLEAR)
     token_file: str = Field("", description="file that contains a bot's token; a bot can reply in threads")
     channel: str = Field("", description="channel to which the bot writes, such as #oncall or C0123456")
+    reads_answers: bool = Field(
+        default=False,
+        description="read replies and reactions of the people in [alerts.people]; needs a bot with channels:history and"
+        " reactions:read, and the channel as an id, such as C0123456",
+    )
     api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
 
     @model_validator(mode="after")
@@ -82,6 +110,8 @@ class SlackTable(SettingsTable):
             raise ValueError("needs either a webhook_file, or a token_file and a channel")
         if token and not self.channel:
             raise ValueError("a bot's token needs a channel to write to")
+        if self.reads_answers and not (token and _SLACK_ID.fullmatch(self.channel)):
+            raise ValueError("reads_answers needs a bot's token and the channel's id, such as C0123456")
         return self
 
 
@@ -166,6 +196,9 @@ class AlertSettings(SettingsTable):
     channels: dict[Name, ChannelTable] = Field(
         {}, description="channels by name; without any, alerts go to a file in the site directory"
     )
+    people: dict[Name, tuple[str, ...]] = Field(
+        {}, description="people who may answer alerts: their Slack user ids and mail addresses, by name"
+    )
     duty: DutyTable | None = Field(None, description="the duty roster; unset: none")
     escalation: tuple[EscalationTable, ...] = ()
     silences: tuple[PlannedSilence, ...] = ()
@@ -224,8 +257,8 @@ class AlertSettings(SettingsTable):
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSettings:
         named = {self.fallback} - {""}
-        for table in (*self.routes, *self.escalation):
-            named.update(table.channels)
+        for names in (*(route.channels for route in self.routes), *(step.channels for step in self.escalation)):
+            named.update(names)
         if self.duty:
             named -= {ON_DUTY, NEXT_ON_DUTY}
             named.update(*self.duty.people.values())

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from opsctl.settings.checks import Checks
 from opsctl.settings.field_types import Pattern, SettingsTable, Size
+from opsctl.settings.own_check_table import Checks
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
 """The named groups that the pattern of a quota command may have."""

@@ -12,7 +12,8 @@ from opsctl.settings.field_types import Hours, Name, SettingsTable
 
 ON_DUTY, NEXT_ON_DUTY = "duty", "duty-next"
 """Names in place of a channel: the channels of the person on duty now, and of the next person of the rota."""
-DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def _check_date(text: str) -> str:
@@ -90,9 +91,7 @@ class PlannedSilence(SettingsTable):
     since: Moment | Literal[""] = Field("", description="begin of a maintenance window, such as 2026-01-05 14:00")
     until: Moment | Literal[""] = Field("", description="end of a maintenance window")
     hours: Hours = Field("", description="recurring hours, such as 02:00-04:00")
-    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] = Field(
-        DAYS, description="days on which recurring hours begin"
-    )
+    days: tuple[Day, ...] = Field(DAYS, description="days on which recurring hours begin")
 
     @model_validator(mode="after")
     def _one_kind(self) -> PlannedSilence:
