@@ -25,6 +25,8 @@ from opsctl.state.lease import lease
 from opsctl.state.run_dir import may_act
 from opsctl.state.switches import Switch
 
+WAIT_S = 3.0
+"""A cycle waits this long for the answers of each channel. Later answers wait for the next cycle."""
 MAX_REMEMBERED = 2000
 """Handled answers that are remembered, so that none is handled twice."""
 
@@ -50,6 +52,14 @@ class AnswerPoller:
                 thread = threading.Thread(target=self._work, args=(read,), daemon=True, name=f"answers of {channel}")
                 self._threads[channel] = thread
                 thread.start()
+
+    def apply(self, alerting: Alerting, find_chain: FindChain) -> tuple[list[str], list[str]]:
+        """Do what the answers so far ask for; return sentences on what was done, and the failures."""
+        answers, problems = self.take(WAIT_S)
+        try:
+            return apply_answers(alerting, answers, find_chain), problems
+        except (OpsctlError, OSError) as error:
+            return [], [*problems, f"answers: {error}"]
 
     def take(self, wait_s: float) -> tuple[list[RawAnswer], list[str]]:
         """Return the answers so far and the failures, after at most `wait_s` seconds for each channel."""

@@ -25,7 +25,8 @@ from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
-from opsctl.monitor.handle_answers import AnswerPoller, apply_answers
+from opsctl.monitor.cycle_report import CycleReport, log_report
+from opsctl.monitor.handle_answers import AnswerPoller
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
@@ -41,7 +42,6 @@ from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
 log = logging.getLogger(__name__)
-ANSWER_WAIT_S = 3.0
 SEND_WAIT_S = 5.0
 """A cycle waits this long for its channels. Slower channels continue while the next cycle runs."""
 FINISH_WAIT_S = FLUSH_BUDGET_S + 20
@@ -67,20 +67,6 @@ class WatchServices(Protocol):
     def node_care(self) -> NodeCare: ...
     def chain(self, run: RunDir) -> TrainArrays: ...
     def journal(self, run: RunDir) -> Journal: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CycleReport:
-    """Result of one watch cycle."""
-
-    findings: tuple[Finding, ...]
-    reconciled: tuple[ReconciledTrain, ...] = ()
-    transitions: tuple[Transition, ...] = ()
-    """The transitions of which people are notified."""
-    deliveries: tuple[Delivery, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Failures of the cycle itself."""
-    seconds: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +131,7 @@ class Watch:
             problems=tuple(self._problems),
             seconds=self.services.clock.monotonic() - began,
         )
-        _log_report(report, trains=len(runs))
+        log_report(report, trains=len(runs))
         return report
 
     def finish_sending(self) -> Collection[str]:
@@ -355,13 +341,10 @@ class Watch:
                 raise InputError(f"no train {train!r}")
             return self.services.chain(run)
 
-        answers, problems = self._answers.take(ANSWER_WAIT_S)
+        lines, problems = self._answers.apply(self.services.alerting, find_chain)
         self._problems += problems
-        try:
-            for line in apply_answers(self.services.alerting, answers, find_chain):
-                log.info("answer: %s", line)
-        except (OpsctlError, OSError) as error:
-            self._problems.append(f"answers: {error}")
+        for line in lines:
+            log.info("answer: %s", line)
 
     def _ping(self, kind: PingKind, text: str = "") -> None:
         """Ping the site's dead-man's switch, which vouches for every watchdog and train; not in a partial cycle."""
@@ -396,23 +379,6 @@ def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext,
     for finding in findings:
         log.debug("%s: %s: %s", finding.key, finding.level.value, finding.summary)
     return findings
-
-
-def _log_report(report: CycleReport, *, trains: int) -> None:
-    for transition in report.transitions:
-        finding = transition.finding
-        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
-    for delivery in report.deliveries:
-        item = delivery.item
-        if delivery.error is None:
-            log.info("delivered by %s: %s", item.channel, item.message.subject)
-            continue
-        again = "not tried again" if delivery.error.is_permanent else "tried again later"
-        log.warning("not delivered by %s, %s: %s", item.channel, again, delivery.error.message)
-    for problem in report.problems:
-        log.warning(problem)
-    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
-    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)
 
 
 def _has_failed(result: object) -> bool:
