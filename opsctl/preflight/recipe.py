@@ -99,7 +99,7 @@ class Recipe:
             zero=self.zero,
             precision=self.precision,
             embedding_slots=self.embedding_slots,
-            recompute=self.recompute,
+            recompute="full" if self.recompute else "none",
         )
 
     def name(self, setting: str) -> str:
