@@ -125,11 +125,12 @@ def print_rows(rows: Sequence[PublishedRow]) -> None:
         print(f"{row.table[:30]:30} {row.name[:60]:60} {ratio:5.2f} {memory:>12} {'' if row.ran else 'OOM'} {shares}")
 
 
-def fitted_figures(fitted: Efficiencies) -> Iterator[tuple[dict[str, float], str]]:
+def fitted_figures(fitted: Efficiencies, names: Sequence[str] = ()) -> Iterator[tuple[dict[str, float], str]]:
     """Yield the table and the key of every figure."""
     for table in (*fitted["generations"].values(), fitted["shared"]):
         for name in table:
-            if table is not fitted["generations"]["cdna"] and name not in ("fp4_products", "softmax"):
+            is_known = table is not fitted["generations"]["cdna"] and name not in ("fp4_products", "softmax")
+            if is_known and (not names or name in names):
                 yield table, name
 
 
@@ -146,7 +147,7 @@ def loss(rows: Sequence[PublishedRow], fitted: Efficiencies) -> float:
     return sum(w * e for w, e in zip(weights, errors, strict=True)) / sum(weights)
 
 
-def fit(rows: Sequence[PublishedRow]) -> Efficiencies:
+def fit(rows: Sequence[PublishedRow], names: Sequence[str]) -> Efficiencies:
     """Return the figures that predict `rows` best, by descent along one figure after the other."""
     fitted = copy.deepcopy(step_time.EFFICIENCIES)
     start = copy.deepcopy(fitted)
@@ -155,7 +156,7 @@ def fit(rows: Sequence[PublishedRow]) -> Efficiencies:
     step = 1.25
     while step > 1.02:
         gained = False
-        for (table, name), (origin, _) in zip(fitted_figures(fitted), fitted_figures(start), strict=True):
+        for (table, name), (origin, _) in zip(fitted_figures(fitted, names), fitted_figures(start, names), strict=True):
             for factor in (step, 1 / step):
                 old = table[name]
                 table[name] = min(max(old * factor, origin[name] / 4), origin[name] * 4)
@@ -176,13 +177,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuning", "test"), default="tuning")
     parser.add_argument("--rows", action="store_true")
-    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--fit", nargs="*", metavar="FIGURE", help="all figures, or those named")
     arguments = parser.parse_args()
     rows = [row for row in read_rows() if row.half == arguments.half]
     if arguments.half == "tuning":
         rows.extend(read_prequel())
-    if arguments.fit and arguments.half == "tuning":
-        for table, name in fitted_figures(fit([row for row in rows if row.seconds])):
+    if arguments.fit is not None and arguments.half == "tuning":
+        for table, name in fitted_figures(fit([row for row in rows if row.seconds], arguments.fit), arguments.fit):
             print(f"{name} = {table[name]:.2g}")
     elif arguments.rows and arguments.half == "tuning":
         print_rows(rows)

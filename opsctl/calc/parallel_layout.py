@@ -87,6 +87,8 @@ class Topology:
     recompute: str = "none"
     attention: str = "flash"
     """unfused stores the attention matrix."""
+    offload: bool = False
+    """The optimizer's states lie in the host's memory."""
     overlap: bool = True
     """Communication runs behind computation: FSDP, Megatron-Core's --overlap-grad-reduce and --overlap-param-gather."""
     sequence_parallel: bool = True

@@ -22,6 +22,10 @@ EFFICIENCIES: Efficiencies = tomllib.loads(files("opsctl.calc").joinpath("step_t
 """The fitted figures of step_time.toml."""
 
 
+HOST_BYTES_S = 12e9
+"""Between a GPU and its host, one way: PCIe 3 with 16 lanes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """All that the time of a step depends on."""
@@ -56,6 +60,8 @@ class _Step:
         shares = {"bf16": "products", "fp8": "fp8_products", "fp4": "fp4_products"}
         known = number_format if gpu.has(number_format) else "bf16"
         share = self.of_generation(shares[known]) * gpu.sustained
+        if self.topology.zero == 3:
+            share *= self.of_generation("plain")
         return flops / (gpu.peak_tflops(known) * 1e12 * share)
 
     def hidden_share(self, name: str) -> float:
@@ -64,8 +70,9 @@ class _Step:
 
     def data_group(self, size: int, stride: int) -> RankGroup:
         """Return a group of replicas. Trainers without overlap send in small pieces, and copy between them."""
+        group = self.group(size, stride)
         serial = 1.0 if self.topology.overlap else self.shared("serial")
-        return replace(self.group(size, stride), network=self.of_generation("network") * serial)
+        return replace(group, network=group.network * serial, link=group.link * serial)
 
     def group(self, size: int, stride: int) -> RankGroup:
         return RankGroup(
@@ -248,8 +255,13 @@ def _data_s(step: _Step, count: StageParameters, times: int) -> float:
 
 
 def _optimizer_s(step: _Step, count: StageParameters) -> float:
-    """Return the seconds of Adam: 16 bytes read and 14 written per parameter of the rank's share."""
+    """Return the seconds of Adam: 16 bytes read and 14 written per parameter of the rank's share.
+
+    Offloaded: gradients go to the host and weights come back (Ren et al. 2021, ZeRO-Offload, section 4).
+    """
     topology = step.topology
     common = count.common / (topology.shards if topology.zero else 1)
     routed = count.routed / (max(1.0, topology.shards / topology.ep) if topology.zero else 1)
+    if topology.offload:
+        return 6 * (common + routed) / HOST_BYTES_S
     return 30 * (common + routed) / step.memory_bytes_s

@@ -33,6 +33,9 @@ RECOMPUTED = ("none", "selective", "alternate", "full")
 """A row that does not state its recomputation used the least with which it fits."""
 
 
+ASSUMED_TOKENS = 4 * 2**20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
     table: str
@@ -59,8 +62,13 @@ def read_rows() -> tuple[PublishedRow, ...]:
 
 def _row(fields: dict[str, str]) -> PublishedRow:
     shape, cluster = _shape(fields), _cluster(fields)
+    is_timed = bool(fields["sequence"]) or _derive_sequence(fields) is not None
     topology = _topology(fields, cluster)
     batch = _batch(fields, topology)
+    if (
+        not fields["micro_batch"] and fields["global_batch"] and topology.pp > 1
+    ):  # torchtitan's default: as many micro batches as stages
+        topology = replace(topology, micro_batch=max(1, batch // (topology.dp * topology.pp)))
     if not fields["recompute"]:
         topology = _least_recomputed(shape, topology, cluster, batch)
     return PublishedRow(
@@ -72,7 +80,7 @@ def _row(fields: dict[str, str]) -> PublishedRow:
         topology=topology,
         cluster=cluster,
         batch=batch,
-        seconds=_seconds(fields, shape, topology, batch),
+        seconds=_seconds(fields, shape, topology, batch) if is_timed else None,
         memory_gib=_float(fields["memory_gib"]),
         ran=fields["outcome"] == "ran",
     )
@@ -94,7 +102,7 @@ def _shape(fields: dict[str, str]) -> ModelShape:
         "kv_heads": _int(fields["kv_heads"]),
         "ffn": _int(fields["ffn"]),
         "vocabulary": _int(fields["vocabulary"]),
-        "sequence": _int(fields["sequence"]),
+        "sequence": _int(fields["sequence"]) or _derive_sequence(fields),
         "experts": _int(fields["experts"]),
         "active_experts": _int(fields["active_experts"]),
     }
@@ -111,10 +119,18 @@ def _shape(fields: dict[str, str]) -> ModelShape:
     return ModelShape(**stated, gated=gated, biases=not gated, positions=not gated, tied=tied)
 
 
+def _derive_sequence(fields: dict[str, str]) -> int | None:
+    """Return the sequence that time, speed and batch give. Without it, the time of a row says nothing."""
+    seconds, rate = _float(fields["seconds_per_step"]), _float(fields["tokens_per_s_per_gpu"])
+    batch, gpus = _int(fields["global_batch"]), _int(fields["gpus"])
+    return round(seconds * rate * gpus / batch) if seconds and rate and batch and gpus else None
+
+
 def _cluster(fields: dict[str, str]) -> Cluster:
     gpu = ACCELERATORS[GPUS.get(fields["gpu"], fields["gpu"])]
     gpus = _int(fields["gpus"]) or 1
-    per_node = min(gpus, 4 if gpu.domain > 8 else 8)
+    has_small_nodes = gpu.domain > 8 or fields["table"].startswith("bigscience-")
+    per_node = min(gpus, 4 if has_small_nodes else 8)  # GB200's trays; Jean Zay's nodes with V100
     network = re.search(r"(\d+) Gb/s", fields["notes"])
     stated = float(network[1]) / 8 if network else None
     return Cluster(nodes=-(-gpus // per_node), gpus_per_node=per_node, gpu=gpu, node_gb_s=stated)
@@ -142,7 +158,8 @@ def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
         recompute="alternate" if recompute == "selective" and zero == 3 else recompute,
         attention="unfused" if unfused else "flash",
         sequence_parallel=not unfused,
-        overlap=not (is_old and pp > 1),
+        overlap=not (is_old and (pp > 1 or zero == 3)),
+        offload="offloaded" in fields["notes"],
     )
 
 
@@ -160,10 +177,14 @@ def _precision(fields: dict[str, str]) -> str:
 
 
 def _batch(fields: dict[str, str], topology: Topology) -> int:
-    """Return the global batch; if it is not stated, four micro batches for every stage, one without a pipeline."""
-    stated = _int(fields["global_batch"])
-    times = 4 * topology.pp if topology.pp > 1 else 1
-    return stated or topology.dp * topology.micro_batch * times
+    """Return the global batch; if it is not stated, what time and speed give, else whole micro batches of 4M tokens."""
+    sequence = _int(fields["sequence"]) or 4096
+    seconds, rate = _float(fields["seconds_per_step"]), _float(fields["tokens_per_s_per_gpu"])
+    if stated := _int(fields["global_batch"]):
+        return stated
+    unit = topology.dp * topology.micro_batch
+    tokens = seconds * rate * topology.gpus if seconds and rate else ASSUMED_TOKENS
+    return unit * max(1, round(tokens / sequence / unit))
 
 
 def _least_recomputed(shape: ModelShape, topology: Topology, cluster: Cluster, batch: int) -> Topology:
