@@ -12,9 +12,10 @@ from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.before_body import is_row_of
 from opsctl.guard.diagnose import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
 from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.finalize import is_row_of, load_past_jobs, read_end
+from opsctl.guard.finalize import load_past_jobs, read_end
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, read_stop_request

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -21,6 +20,7 @@ from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
+from opsctl.guard.before_body import is_row_of, list_unfinalized
 from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
@@ -47,7 +47,6 @@ from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
-ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """Events by which a person restarts the train. Crashes before such an event count no more."""
 
@@ -339,25 +338,14 @@ def finalize_ended(
 
 
 def find_unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
-    """Return the attempts that are not finalized, in the order of the journal; unjournalled attempts come last."""
-    journalled = [name for name in snapshot.history.started if name not in snapshot.history.finalized]
-    on_disk = sorted(
-        attempt.name for attempt in run.attempts() if ATTEMPT.fullmatch(attempt.name) and not attempt.end.exists()
-    )
-    return [run.attempt(name) for name in dict.fromkeys([*journalled, *on_disk])]
+    """Return the attempts that are not finalized, as `list_unfinalized`."""
+    return list_unfinalized(run, snapshot.history)
 
 
 def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
     """Return whether the queue shows no running job of the attempt: none, a later attempt, or an ended job."""
     rows = [job for job in jobs if is_row_of(job, attempt)]
     return all(job.restarts > attempt.restart or job.state.is_final or job.state.is_waiting for job in rows)
-
-
-def is_row_of(job: Job, attempt: Attempt) -> bool:
-    """Return whether a row of the queue belongs to the attempt's job, before or after a requeue."""
-    return job.array == attempt.array and (
-        job.id == attempt.array if attempt.task is None else attempt.task in job.tasks
-    )
 
 
 def _find_final_row(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:

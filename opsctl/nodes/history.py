@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
+from opsctl.nodes.health.usual_hardware import measure
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
@@ -71,6 +72,10 @@ class NodeRecord:
     health: str = ""
     evidence: tuple[str, ...] = ()
     boot: str = ""
+    kind: str = ""
+    """Configuration, product and models that nodes of one kind share; empty if unknown."""
+    hardware: dict[str, float] = field(default_factory=dict)
+    """Values that nodes of one kind share, at the last health check that could read them."""
     cards: tuple[Card, ...] = ()
     memory_kb: int | None = None
     shm_kb: int | None = None
@@ -135,14 +140,21 @@ class NodeHistory:
                 continue
         return incidents_by_uuid
 
-    def save(self, checks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
-        """Store the results of health checks. Raises RunDirError, Busy."""
+    def save(
+        self,
+        checks: Iterable[tuple[NodeSnapshot, Verdict]],
+        *,
+        baseline_hours: float,
+        kinds: Mapping[str, str] | None = None,
+    ) -> list[NodeRecord]:
+        """Store the results of health checks; `kinds` is the kind by node. Raises RunDirError, Busy."""
         self.site.create()
         records = []
         with lease(self.site.nodes, self.clock):
             for snapshot, verdict in checks:
                 before = self.read(snapshot.node)
-                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours)
+                kind = (kinds or {}).get(snapshot.node, "")
+                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours, kind=kind)
                 self._write(record)
                 self._write_cards(record, before)
                 records.append(record)
@@ -210,7 +222,9 @@ class NodeHistory:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
-def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
+def update_record(
+    before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float, kind: str = ""
+) -> NodeRecord:
     """Return a node's record with one more health check. Values that the check could not read stay as stored. Pure."""
     at = snapshot.at.timestamp()
     gpus = snapshot.smi.gpus if snapshot.smi else ()
@@ -222,6 +236,8 @@ def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, 
         health=verdict.health.value,
         evidence=tuple(result.evidence for result in verdict.evidence),
         boot=snapshot.boot or before.boot,
+        kind=kind or before.kind,
+        hardware={**before.hardware, **measure(snapshot)},
         cards=_merge_cards(before, snapshot),
         memory_kb=max(before.memory_kb or 0, snapshot.memory_kb or 0) or None,
         shm_kb=snapshot.shm_kb if snapshot.shm_kb is not None else before.shm_kb,
@@ -364,6 +380,7 @@ def _parse_record(fields: dict[str, Any]) -> NodeRecord:
     parsed: dict[str, Any] = {
         "evidence": tuple(fields.get("evidence", ())),
         "cards": tuple(Card(**card) for card in fields.get("cards", ())),
+        "hardware": dict(fields.get("hardware", {})),
         "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
         "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
         "passed": tuple(fields.get("passed", ())),

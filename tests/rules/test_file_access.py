@@ -43,6 +43,7 @@ ALLOWED = {
     "opsctl/publish/redaction.py": "as channel_secrets.py",
     "opsctl/nodes/remote/known_hosts.py": "reads and writes ~/.ssh/known_hosts",
     "opsctl/nodes/collective_test/all_reduce.py": "reads a template of the package",
+    "opsctl/nodes/health/checks/kernel_log.py": "reads a table of the package",
     "opsctl/nodes/health/checks/xid.py": "reads a table of the package",
     "opsctl/nodes/health/snapshot.py": "reads a script of the package",
     "opsctl/preflight/checks/nodes.py": "reads a table of the package",
