@@ -3,6 +3,7 @@
 python benchmarks/plan.py                the tuning half, by table
 python benchmarks/plan.py --rows         the tuning half, by row
 python benchmarks/plan.py --half test    the test half, by table; rows of the test half are never printed
+python benchmarks/plan.py --bars         the error bars of the tuning half
 python benchmarks/plan.py --fit          fits the figures of step_time.toml to the tuning half
 """
 
@@ -19,6 +20,7 @@ from statistics import correlation, median
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from opsctl.calc import step_time
+from opsctl.calc.error_bars import step_bar
 from opsctl.calc.gpu_memory import fullest, is_too_large
 from opsctl.calc.step_time import Efficiencies
 from tests.support import prequel
@@ -91,6 +93,11 @@ def fits(row: PublishedRow) -> bool:
     return not is_too_large(memory_gib(row), row.cluster.gpu.memory_gb)
 
 
+def is_inside(row: PublishedRow) -> bool:
+    bar = step_bar(row.shape, row.cluster.gpu)
+    return bar.low <= (row.seconds or 0.0) / predict_s(row) <= bar.high
+
+
 def print_tables(rows: Sequence[PublishedRow]) -> None:
     print(f"{'':46} {'rows':>4} {'median':>7} {'p90':>7} {'bias':>6} {'rank':>6} {'verdict':>9} {'memory':>7}")
     tables = sorted({row.table for row in rows})
@@ -110,6 +117,11 @@ def print_tables(rows: Sequence[PublishedRow]) -> None:
     )
     print(f"by rows {weighted:.2f}")
     oom = [row for row in rows if not row.ran]
+    timed = [row for row in rows if row.seconds]
+    inside = sum(is_inside(row) for row in timed)
+    print(f"inside the error bar: {inside} of {len(timed)}; ", end="")
+    calibrated = [abs(ratio - 1) for _, ratio in calibrated_ratios(rows)]
+    print(f"calibrated by one row: median error {median(calibrated):.1%} of {len(calibrated)} rows")
     print(f"out of memory: {sum(not fits(row) for row in oom)} of {len(oom)} found; ", end="")
     ran = [row for row in rows if row.ran]
     print(f"{sum(not fits(row) for row in ran)} of {len(ran)} that ran refused")
@@ -173,9 +185,54 @@ def fit(rows: Sequence[PublishedRow], names: Sequence[str]) -> Efficiencies:
     return fitted
 
 
+def print_bars(rows: Sequence[PublishedRow]) -> None:
+    """Print measured over predicted, 10th and 90th percentile, for error_bars.toml. All tables weigh the same."""
+    groups: dict[str, list[tuple[str, float]]] = {"all": []}
+    for row in rows:
+        if row.seconds:
+            ratio = row.seconds / predict_s(row)
+            name = "experts" if row.shape.experts else row.cluster.gpu.generation
+            groups.setdefault(name, []).append((row.table, ratio))
+            groups["all"].append((row.table, ratio))
+    groups["memory"] = [(row.table, row.memory_gib / memory_gib(row)) for row in rows if row.memory_gib]
+    groups["calibrated"] = list(calibrated_ratios(rows))
+    for name, ratios in groups.items():
+        low, high = weighted_quantile(ratios, 0.1), weighted_quantile(ratios, 0.9)
+        error = median(abs(ratio - 1) for _, ratio in ratios)
+        print(f"{name} = {{ low = {low:.2f}, high = {high:.2f} }}  # {len(ratios)} rows, median error {error:.1%}")
+
+
+def weighted_quantile(ratios: Sequence[tuple[str, float]], share: float) -> float:
+    """Return the quantile where the rows of a table weigh one table together."""
+    counts: dict[str, int] = {}
+    for table, _ in ratios:
+        counts[table] = counts.get(table, 0) + 1
+    passed = 0.0
+    for table, ratio in sorted(ratios, key=lambda pair: pair[1]):
+        passed += 1 / counts[table]
+        if passed >= share * len(counts):
+            return ratio
+    return math.nan
+
+
+def calibrated_ratios(rows: Sequence[PublishedRow]) -> Iterator[tuple[str, float]]:
+    """Yield measured over predicted, calibrated by the first row of the same table, model, GPU and precision."""
+    factors: dict[tuple[str, str, str, str], float] = {}
+    for row in rows:
+        if not row.seconds:
+            continue
+        key = (row.table, row.name.split()[0], row.cluster.gpu.name, row.topology.precision)
+        ratio = row.seconds / predict_s(row)
+        if key in factors:
+            yield row.table, ratio / factors[key]
+        else:
+            factors[key] = ratio
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tuning", "test"), default="tuning")
+    parser.add_argument("--bars", action="store_true")
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--fit", nargs="*", metavar="FIGURE", help="all figures, or those named")
     arguments = parser.parse_args()
@@ -185,6 +242,8 @@ def main() -> None:
     if arguments.fit is not None and arguments.half == "tuning":
         for table, name in fitted_figures(fit([row for row in rows if row.seconds], arguments.fit), arguments.fit):
             print(f"{name} = {table[name]:.2g}")
+    elif arguments.bars and arguments.half == "tuning":
+        print_bars(rows)
     elif arguments.rows and arguments.half == "tuning":
         print_rows(rows)
     else:

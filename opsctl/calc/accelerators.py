@@ -78,8 +78,10 @@ def accelerator(name: str) -> Accelerator:
 
 def _read_figures(text: str) -> Accelerator:
     """Read `tflops=989,memory_gb=80,memory_tb_s=3.35,link_gb_s=450`, and further figures of Accelerator."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    figures: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+    figures: dict[str, str] = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        figures[name.strip()] = value.strip()
     generation = figures.pop("generation", "hopper")
     missing = [name for name in ("tflops", "memory_gb", "memory_tb_s", "link_gb_s") if name not in figures]
     try:

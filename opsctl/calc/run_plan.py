@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
 from opsctl.calc.closed_form import renewal
@@ -214,8 +215,9 @@ def parse_topology(text: str, inputs: RunInputs) -> Topology:
     if unknown or not sizes or inputs.cluster.gpus % max(split, 1):
         reason = f"{unknown[0]!r} is not known" if unknown else f"{inputs.cluster.gpus} GPUs do not divide"
         raise InputError(f"topology {text!r}: {reason}", hint="such as 'TP8 PP4 MB1 full'")
+    fields: dict[str, Any] = {_FIELDS[name]: size for name, size in sizes.items() if name in _FIELDS}
     topology = Topology(
-        **{"tp": 1, "pp": 1, **{_FIELDS[name]: size for name, size in sizes.items() if name in _FIELDS}},
+        **{"tp": 1, "pp": 1, **fields},
         dp=inputs.cluster.gpus // split,
         shard=sizes.get("shard"),
         precision=inputs.precision,

@@ -70,7 +70,7 @@ class _Overview:
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page with plots to this file.")
 @json_option
 @click.pass_obj
-def overview(app: App, *, html: Path | None, as_json: bool, **options: Any) -> None:
+def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -> None:
     """Plan a run: layouts, time, cost and failures.
 
     The model is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
