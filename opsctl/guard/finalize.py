@@ -24,6 +24,7 @@ from opsctl.guard.cause_inquiry import CauseInquiry, inquire
 from opsctl.guard.diagnose import describe_diagnosis, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
+from opsctl.guard.last_output import date_last_output
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.outcome import ACTIONS, Action, FinishedAttempt, Outcome, decide_outcome
 from opsctl.guard.progress_signs import read_attempt_progress
@@ -86,6 +87,7 @@ def finalize(
                 why=event.data["why"],
                 done=(*ended.done, *(_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt))),
             )
+        ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
@@ -164,6 +166,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
+            "last_output": datetime.fromisoformat(fields["last_output"]) if fields.get("last_output") else None,
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(fields["outcome"]),
             "action": Action(fields["action"]),

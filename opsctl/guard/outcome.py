@@ -145,6 +145,8 @@ class FinishedAttempt:
     """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()
     """What was done about the suspects."""
+    last_output: datetime | None = None
+    """When a rank last wrote to its log; None if unknown."""
 
     @property
     def minutes(self) -> float:

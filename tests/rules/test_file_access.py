@@ -48,6 +48,8 @@ ALLOWED = {
     "opsctl/nodes/health/checks/xid.py": "reads a table of the package",
     "opsctl/nodes/health/snapshot.py": "reads a script of the package",
     "opsctl/preflight/checks/nodes.py": "reads a table of the package",
+    "opsctl/preflight/sbatch_words.py": "reads a table of the package",
+    "opsctl/preflight/trainer_settings.py": "as sbatch_words.py",
     "opsctl/diagnosis/blame.py": "reads a table of the package",
     "opsctl/diagnosis/causes.py": "reads a table of the package",
     "opsctl/report/sacct.py": "reads a file that the user names",
