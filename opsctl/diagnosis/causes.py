@@ -109,6 +109,9 @@ UNEXPLAINED = Cause(
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
+_OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA})
+_WARNING = re.compile(r"Warning:|\bWARNING\b")
+"""Programs survive what they log as a warning, if the fault is their own. Hardware faults are logged so as well."""
 _ADVISORY = re.compile(r"Warning:|\bWARN(?:ING)?\b|^\[W|\bINFO\b|\bDEBUG\b|\bI0\d{3} ")
 
 
@@ -156,6 +159,8 @@ def _is_survived(cause: Cause, text: str) -> bool:
         return False
     if "NCCL INFO" in text:
         return cause.weight > Weight.ECHO
+    if cause.weight is Weight.CAUSE:
+        return cause.kind in _OF_PROGRAM and _WARNING.search(text) is not None
     return cause.weight is Weight.ERROR and _ADVISORY.search(text) is not None
 
 
