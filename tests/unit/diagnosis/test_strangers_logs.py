@@ -121,6 +121,17 @@ def test_unknown_end_quotes_suspicious_lines(tmp_path: Path) -> None:
     assert diagnosis.evidence == ("widget 7 is broken and gives up",)
 
 
+def test_end_of_an_unnamed_reason_quotes_suspicious_lines(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "widget 7 is broken and gives up",
+        *("step" for _ in range(9)),
+        "srun: error: node1: task 0: Exited with exit code 1",
+    )
+    assert diagnosis.cause == "rank-exited"
+    assert "widget 7 is broken and gives up" in diagnosis.evidence
+
+
 def test_end_of_a_training_is_no_failure(tmp_path: Path) -> None:
     diagnosis = diagnose(tmp_path, "loading", "[after training is done] datetime: 2024-05-01 10:00:00")
     assert (diagnosis.kind, diagnosis.says) == (CauseKind.NONE, "the training is over")
