@@ -138,6 +138,7 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     leaving = finished or decision.stop is not None
     reason = run.state.spike if run.config.spike.save else ""
     background = run.config.checkpoint.background and not leaving
+    run.state.positions = run.batches.blend.positions(run.state.consumed_samples)
     run.checkpoints.save(run.state, background=background, keep=reason)
     _collect_save(run, wait=leaving)
     if finished and run.state.checkpoint_step != run.state.step:
