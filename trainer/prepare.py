@@ -1,15 +1,14 @@
 """`python -m opsctl.trainer.prepare --input PATH… --output PREFIX`: convert text to a corpus in Megatron's format.
 
-A file is one document; in a `.jsonl` file, every line is a document, by its key `text`. Tokens are bytes with 256 at
-the end of a document, or the tokens of a `tokenizer.json`. Files are read in the order of their paths, so that the same
-input gives the same corpus, byte for byte, for any number of processes. `PREFIX.idx` is written last: without the index
-there is no corpus.
+A file of text is one document. JSON Lines, JSON and Parquet hold many, by their key `text`; gzip, bzip2, xz and zstd
+are decompressed, and binary files are refused. Tokens are bytes with 256 at the end of a document, or the tokens of a
+`tokenizer.json`. Files are read in the order of their paths, so that the same input gives the same corpus, byte for
+byte, for any number of processes. `PREFIX.idx` is written last: without the index there is no corpus.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
+from opsctl.trainer.text_sources import NoDocument, read_documents
 from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
 _CHUNK_DOCUMENTS = 64
@@ -58,11 +58,14 @@ def _files_below(directory: Path, suffix: str) -> list[Path]:
 def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
     """Yield the non-empty documents in the files, up to `limit` bytes.
 
-    Raises OSError. Raises Refused with every invalid line at the end; after the first of them no document is yielded.
+    Raises OSError. Raises Refused with every invalid file and line at the end; after the first of them no document is
+    yielded.
     """
     total, wrong = 0, list[str]()
-    texts = (_lines(path, key, wrong) if path.suffix == ".jsonl" else (path.read_bytes(),) for path in paths)
-    for text in chain.from_iterable(texts):
+    for text in chain.from_iterable(_documents_or_refusal(path, key) for path in paths):
+        if not isinstance(text, bytes):
+            wrong.append(str(text))
+            continue
         total += len(text)
         if limit is not None and total > limit:
             break
@@ -70,18 +73,15 @@ def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator
             yield text
     if wrong:
         rest = [f"and {len(wrong) - _MAX_SHOWN_LINES} more"] if len(wrong) > _MAX_SHOWN_LINES else []
-        raise Refused(f"not JSON objects with a text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
+        raise Refused(f"no text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
 
 
-def _lines(path: Path, key: str, wrong: list[str]) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)[key].encode(errors="replace")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                wrong.append(f"{path}:{number} ({error!r})")
+def _documents_or_refusal(path: Path, key: str) -> Iterator[bytes | NoDocument | Refused]:
+    """Yield the documents of one file; a refused file is named among the wrong places, and the others are read."""
+    try:
+        yield from read_documents(path, key)
+    except Refused as error:
+        yield error
 
 
 class _Progress:
@@ -157,7 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--suffix", default="", help="suffix of files to read below directories, such as .py (default: all files)"
     )
-    parser.add_argument("--json-key", default="text", metavar="KEY", help="key of the text in lines of .jsonl files")
+    parser.add_argument(
+        "--json-key", default="text", metavar="KEY", help="key or column of the text in JSON and Parquet"
+    )
     parser.add_argument(
         "--max-bytes", type=_count, metavar="N", help="stop before the document that exceeds this total"
     )
