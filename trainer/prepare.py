@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from opsctl.trainer import shards
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.text_sources import NoDocument, read_documents
@@ -87,12 +88,13 @@ def _documents_or_refusal(path: Path, key: str) -> Iterator[bytes | NoDocument |
 class _Progress:
     """Prints progress to stderr, at most one line per `every` seconds."""
 
-    def __init__(self, *, every: float) -> None:
+    def __init__(self, *, every: float, may_be_empty: bool) -> None:
+        self._may_be_empty = may_be_empty
         self._every, self._started, self._printed_at = every, time.monotonic(), time.monotonic()
         self._documents, self._tokens = 0, 0
 
     def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Count and yield the documents in `encoded`. Raises Refused if there are none."""
+        """Count and yield the documents in `encoded`. Raises Refused if there are none, unless there may be none."""
         for tokens in encoded:
             self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
             now = time.monotonic()
@@ -101,7 +103,7 @@ class _Progress:
                 speed = self._tokens / (now - self._started)
                 sys.stderr.write(f"prepare: {self._documents} documents, {self._tokens} tokens, {speed:.0f} tokens/s\n")
             yield tokens
-        if not self._documents:
+        if not self._documents and not self._may_be_empty:
             raise Refused("the input has no text")
 
 
@@ -148,9 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m opsctl.trainer.prepare", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument(
-        "--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories to read"
-    )
+    parser.add_argument("--input", nargs="+", type=Path, metavar="PATH", help="files and directories to read")
     parser.add_argument(
         "--output", type=Path, required=True, metavar="PREFIX", help="path of the corpus without .bin and .idx"
     )
@@ -166,6 +166,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
     parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
     parser.add_argument("--processes", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
+    shares = parser.add_mutually_exclusive_group()
+    shares.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="prepare part I, from 0, of N parts of the input, as PREFIX-I-of-N; does nothing if it is there already",
+    )
+    shares.add_argument("--merge", type=_count, metavar="N", help="join the N shards of PREFIX; needs no --input")
     parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between progress lines")
     return parser
 
@@ -176,27 +184,54 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N - 1")
+    return int(number), int(count)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.end_token and not arguments.tokenizer:
         parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
+    if not arguments.input and not arguments.merge:
+        parser.error("--input is missing")
+    if arguments.shard and arguments.max_bytes:
+        parser.error("--max-bytes counts the whole input and cannot be used with --shard")
     try:
-        known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
-        paths = text_files(arguments.input, suffix=arguments.suffix)
-        texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
-        tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
-        count, total = write_corpus(
-            _Progress(every=arguments.progress_s).watch(tokens),
-            arguments.output,
-            vocabulary=known.vocabulary if known else _BYTES,
-            facts={"tokenizer": f"sha256:{known.sha256}" if known else "bytes"},
-        )
+        line = _merge(arguments) if arguments.merge else _prepare(arguments)
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
-    sys.stdout.write(f"{arguments.output}: {count} documents, {total} tokens\n")
+    sys.stdout.write(f"{line}\n")
     return 0
+
+
+def _merge(arguments: argparse.Namespace) -> str:
+    count, total = shards.merge(arguments.output, arguments.merge)
+    return f"{arguments.output}: {count} documents, {total} tokens"
+
+
+def _prepare(arguments: argparse.Namespace) -> str:
+    known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
+    facts = {"tokenizer": f"sha256:{known.sha256}" if known else "bytes"}
+    paths, prefix = list(text_files(arguments.input, suffix=arguments.suffix)), arguments.output
+    if arguments.shard:
+        prefix = shards.shard_prefix(prefix, *arguments.shard)
+        paths = shards.files_of_shard(paths, *arguments.shard)
+        facts["input"] = shards.describe_input(
+            paths, {"key": arguments.json_key, "end": arguments.end_token, "tokenizer": facts["tokenizer"]}
+        )
+        if shards.is_prepared(prefix, facts["input"]):
+            return f"{prefix}: is there already"
+    texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
+    tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
+    progress = _Progress(every=arguments.progress_s, may_be_empty=bool(arguments.shard))
+    vocabulary = known.vocabulary if known else _BYTES
+    count, total = write_corpus(progress.watch(tokens), prefix, vocabulary=vocabulary, facts=facts)
+    return f"{prefix}: {count} documents, {total} tokens"
 
 
 if __name__ == "__main__":

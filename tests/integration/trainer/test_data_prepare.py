@@ -217,3 +217,47 @@ def test_several_processes_write_the_same_corpus(tmp_path, tokenizer, capsys):
     assert (tmp_path / "x1.bin").read_bytes() == (tmp_path / "x2.bin").read_bytes()
     assert (tmp_path / "x1.idx").read_bytes() == (tmp_path / "x2.idx").read_bytes()
     assert "prepare: 1000 documents, " in capsys.readouterr().err
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Ten files of very different sizes."""
+    (tmp_path / "in").mkdir()
+    for number in range(10):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"{number} " * 4**number)
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_merged_shards_are_the_corpus_prepared_at_once(tmp_path, texts, count):
+    assert prepare("--input", texts, "--output", tmp_path / "whole") == 0
+    for number in range(count):
+        assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", f"{number}/{count}") == 0
+    assert prepare("--output", tmp_path / "c", "--merge", count) == 0
+    for end in (".bin", ".idx", ".json"):
+        assert (tmp_path / f"c{end}").read_bytes() == (tmp_path / f"whole{end}").read_bytes()
+
+
+def test_shard_that_is_there_is_not_prepared_again(tmp_path, texts, capsys):
+    arguments = ("--input", texts, "--output", tmp_path / "c", "--shard", "1/2")
+    assert prepare(*arguments) == 0
+    first = (tmp_path / "c-00001-of-00002.bin").stat()
+    assert prepare(*arguments) == 0
+    assert "c-00001-of-00002: is there already" in capsys.readouterr().out
+    (texts / "9.txt").write_text("other text")
+    assert prepare(*arguments) == 0
+    assert (tmp_path / "c-00001-of-00002.bin").stat().st_ino != first.st_ino
+
+
+def test_missing_shards_are_all_named(tmp_path, texts, capsys):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "1/3") == 0
+    words = read_refusal(capsys, "--output", tmp_path / "c", "--merge", 3)
+    assert "c-00000-of-00003 cannot be read" in words
+    assert "c-00002-of-00003 cannot be read" in words
+    assert not (tmp_path / "c.idx").exists()
+
+
+def test_shards_of_two_tokenizers_are_refused(tmp_path, texts, tokenizer, capsys):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "0/2") == 0
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "1/2", "--tokenizer", tokenizer) == 0
+    assert "the shards have 2 tokenizers" in read_refusal(capsys, "--output", tmp_path / "c", "--merge", 2)
