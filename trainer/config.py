@@ -26,39 +26,9 @@ from opsctl.trainer.config_tables import (
     Seconds,
     Share,
     SpikeConfig,
+    refuse,
 )
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-class ModelConfig(ConfigTable):
-    """A GPT: pre-norm blocks, output tied to the token embedding."""
-
-    family: Literal["gpt2", "bloom"] = "gpt2"
-    """gpt2: learnt positions. bloom: a norm after the embedding, and ALiBi instead of positions."""
-    layers: Count = 4
-    """Transformer blocks."""
-    hidden: Count = 128
-    """Width of the residual stream."""
-    heads: Count = 4
-    """Attention heads of a block; divides `hidden`."""
-    sequence: Count = 128
-    """Tokens of one sample; for gpt2 also the number of learnt positions."""
-    vocabulary: Count = 264
-    """Rows of the token embedding: 256 bytes and the end of a document, rounded up to a multiple of 8."""
-    dropout: Share = 0.0
-    """Probability of dropping an activation: after the embedding, in attention and after both halves of a block."""
-    init_std: Annotated[float, Field(gt=0)] | None = None
-    """Standard deviation of initial weights; √(1/(3·hidden)) if absent."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ModelConfig:
-        if self.hidden % self.heads:
-            raise ValueError(f"heads = {self.heads} does not divide hidden = {self.hidden}")
-        return self
+from opsctl.trainer.model_config import ModelConfig
 
 
 class ParallelConfig(ConfigTable):
@@ -112,7 +82,7 @@ class OptimizerConfig(ConfigTable):
             problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
         if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
             problems.append(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
-        _refuse([*problems, *self._keys_of_other_decays()])
+        refuse([*problems, *self._keys_of_other_decays()])
         return self
 
     def _keys_of_other_decays(self) -> Iterator[str]:
@@ -154,6 +124,9 @@ class TrainerConfig(ConfigTable):
     """Step at which the run is finished."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
     """Seed of initial weights, order of samples and dropout; if absent, drawn, logged and saved in checkpoints."""
+    weights: str | None = None
+    """Directory of a model of Hugging Face's transformers, whose weights a run without a checkpoint begins with;
+    `opsctl checkpoint import` prints the model table for it."""
     accept: bool = False
     """Resume although the learning rate at the checkpoint is another than this config's; same as `--accept`."""
     deterministic: bool = False
@@ -179,9 +152,7 @@ class TrainerConfig(ConfigTable):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> TrainerConfig:
-        _refuse(
-            [*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._nothing_held_out()]
-        )
+        refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._nothing_held_out()])
         return self
 
     def _wrong_without_zero(self) -> Iterator[str]:

@@ -27,6 +27,12 @@ class ConfigTable(BaseModel):
     )
 
 
+def refuse(problems: Sequence[str]) -> None:
+    """Raise ValueError with all problems, if there are any."""
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
 class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 

@@ -20,11 +20,11 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from opsctl.trainer import dropout, gpt, tensor_parallel
+from opsctl.trainer import architecture, dropout, tensor_parallel
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import Layout
 
-_BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "type:Block"}
+_BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
 
 
 class Engine:
@@ -40,7 +40,7 @@ class Engine:
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
         module = PipelineModule(
-            gpt.layers(config.model, seed=config.seed, part=part),
+            architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
             loss_fn=partial(tensor_parallel.cross_entropy, part=part),
             partition_method=_BALANCE[config.parallel.balance],
@@ -49,15 +49,15 @@ class Engine:
             base_seed=dropout.BASE,
             activation_checkpoint_interval=int(config.recompute),
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
-            checkpointable_layers=["Block"],
+            checkpointable_layers=list(architecture.BLOCKS),
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
-        module.universal_checkpoint_info = gpt.universal_info(
+        module.universal_checkpoint_info = architecture.universal_info(
             config.model
         )  # DeepSpeed writes this into every checkpoint
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
-            list(gpt.parameter_groups(module, weight_decay=optimizer.weight_decay)),
+            list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
