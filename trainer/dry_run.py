@@ -12,6 +12,7 @@ from opsctl.trainer import blend, footprint
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
 from opsctl.trainer.schedule import Decay, Rate
@@ -56,13 +57,18 @@ def _model(config: TrainerConfig) -> Iterator[str]:
     count = footprint.model_parameters(model)
     yield _row(
         "model",
-        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {model.heads} heads, "
+        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {_heads(model)}, "
         f"sequence {model.sequence}, vocabulary {model.vocabulary}, {config.precision}"
         + (", recomputed" if config.recompute else ""),
     )
     yield _row(
         "checkpoint", f"{_short(footprint.checkpoint_bytes(config))}B each, every {config.checkpoint.every} steps"
     )
+
+
+def _heads(model: ModelConfig) -> str:
+    shared = f" in {model.group_count} groups" if model.group_count != model.heads else ""
+    return f"{model.heads} heads{shared}"
 
 
 def _steps(config: TrainerConfig) -> Iterator[str]:

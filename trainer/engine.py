@@ -21,6 +21,7 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
 from opsctl.trainer import architecture, dropout, tensor_parallel
+from opsctl.trainer.checkpoint.hf_weights import load_weights
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import Layout
 
@@ -55,6 +56,8 @@ class Engine:
         module.universal_checkpoint_info = architecture.universal_info(
             config.model
         )  # DeepSpeed writes this into every checkpoint
+        if config.weights:
+            load_weights(_layers_by_number(module), Path(config.weights), config.model, part)
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -119,6 +122,15 @@ class Engine:
         self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
+
+def _layers_by_number(module: PipelineModule) -> dict[int, torch.nn.Module]:
+    """Return this stage's layers by their number in the whole model; a tied output is layer 0 again."""
+    layers = {}
+    for place, layer in enumerate(module.forward_funcs):
+        is_tied = isinstance(layer, partial) and not isinstance(layer, torch.nn.Module)
+        layers[0 if is_tied else module._local_start + place] = layer.args[0] if is_tied else layer
+    return layers
 
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from opsctl.trainer.engine import Engine
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import Checkpoint, Manifest
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.run_state import RunState
 
-_SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
-"""Keys of the model table that must be equal in the checkpoint and in the run."""
+_FREE = ("dropout", "init_std")
+"""Keys of the model table that may differ between the checkpoint and the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +88,11 @@ class Resuming:
         if saved.kind == manifest.WEIGHTS:
             raise Refused(f"checkpoint {checkpoint.path} holds only weights, no optimizer state, and cannot be resumed")
         model = self.config.model.model_dump()
-        expected: dict[str, Any] = {key: model[key] for key in _SHAPE}
+        expected: dict[str, Any] = {key: value for key, value in model.items() if key not in _FREE}
         if saved.kind == manifest.NATIVE:
             expected = {**self.topology, "precision": self.config.precision, **expected}
-        actual = {**saved.topology, "precision": saved.precision, **saved.model}
+        unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
+        actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
         differences = [
             f"{key} is {actual.get(key)} there and {value} here"
             for key, value in expected.items()

@@ -9,9 +9,9 @@ import torch
 
 from opsctl.trainer import architecture, manifest
 from opsctl.trainer.checkpoint.pickles import load
-from opsctl.trainer.config import ModelConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
+from opsctl.trainer.model_config import ModelConfig
 
 _FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 
@@ -43,10 +43,16 @@ class Weights:
         return {name: self._merge(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
     def _merge(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        info = architecture.universal_info(self.config)
-        if len(parts) == 1 or _matches(name, info["tp_replicated_parameter_patterns"]):
-            return parts[0]
-        return torch.cat(parts, dim=1 if _matches(name, info["parameter_with_row_parallelism_patterns"]) else 0)
+        axis = cut_axis(self.config, name)
+        return parts[0] if len(parts) == 1 or axis is None else torch.cat(parts, dim=axis)
+
+
+def cut_axis(config: ModelConfig, name: str) -> int | None:
+    """Return the axis along which tensor ranks cut the parameter `<layer>.<name>`; None if every rank holds all."""
+    info = architecture.universal_info(config)
+    if _matches(name, info["tp_replicated_parameter_patterns"]):
+        return None
+    return 1 if _matches(name, info["parameter_with_row_parallelism_patterns"]) else 0
 
 
 def _matches(name: str, patterns: list[str]) -> bool:
