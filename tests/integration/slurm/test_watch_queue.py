@@ -82,7 +82,7 @@ def test_cycle_runs_three_slurm_commands_at_most(trains: Trains, app: CountedApp
 
 
 def test_long_held_train_is_reported(trains: Trains, app: CountedApp, clock: ForwardClock) -> None:
-    trains.opsctl("launch", trains.toml(extra=()))
+    trains.opsctl("launch", trains.toml(extra=("--begin=now+1day",)))
     trains.opsctl("hold", "t", "--reason", "look at the data")
     until(lambda: trains.rows() and all(job.is_held for job in trains.rows()))
     report = cycle(app)
