@@ -75,7 +75,7 @@ class DataConfig(ConfigTable):
         return ranges
 
     @model_validator(mode="after")
-    def _stages_follow_each_other(self) -> DataConfig:
+    def _stages_begin_in_order(self) -> DataConfig:
         starts = [stage.from_sample for stage in self.stages]
         if starts != sorted(set(starts)):
             raise ValueError(f"stages begin at the samples {starts}: every stage must begin after the one before")

@@ -13,6 +13,7 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
 from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
 from opsctl.trainer.schedule import Decay, Rate
@@ -54,7 +55,7 @@ def _row(name: str, text: str) -> str:
 
 def _model(config: TrainerConfig) -> Iterator[str]:
     model = config.model
-    count = footprint.model_parameters(model)
+    count = model_parameters(model)
     yield _row(
         "model",
         f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {_heads(model)}, "
@@ -144,12 +145,12 @@ def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
     opened = {trained.corpus.prefix: trained for trained, _ in parts}
     requested, realised = _requested_samples(config), blend.Turns(config.data).counts(config.samples())
     lines = []
-    for prefix, asked, samples in zip(prefixes, requested, realised, strict=True):
+    for prefix, requested_samples, samples in zip(prefixes, requested, realised, strict=True):
         text = "refused" if prefix in here else "not on this machine, not checked"
         if part := opened.get(prefix):
             text = f"{_short(len(part.corpus.tokens))} tokens, {samples / part.samples:.3g} epochs"
         if len(prefixes) > 1:
-            text += f", {samples} samples, {asked:.1f} requested"
+            text += f", {samples} samples, {requested_samples:.1f} requested"
         lines.append(_row("data", f"{prefix}: {text}"))
     return lines, problems
 

@@ -21,7 +21,7 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
 from opsctl.trainer import architecture, dropout, tensor_parallel
-from opsctl.trainer.checkpoint.hf_weights import load_weights
+from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import Layout
 

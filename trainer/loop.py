@@ -17,10 +17,10 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.evaluate import Evaluation, evaluation, line
-from opsctl.trainer.footprint import model_parameters
 from opsctl.trainer.heartbeats import Pulse, now_text, print_line, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState

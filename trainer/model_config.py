@@ -20,6 +20,7 @@ class RopeScaling(ConfigTable):
     kind: Literal["linear", "llama3"]
     """linear divides all frequencies by `factor` (Chen et al., arXiv 2306.15595); llama3 only the low ones."""
     factor: Annotated[float, Field(gt=0)]
+    """Stretch, such as 8."""
     low_freq_factor: Annotated[float, Field(gt=0)] = 1.0
     """llama3: wavelengths above original_sequence / low_freq_factor are stretched by `factor`."""
     high_freq_factor: Annotated[float, Field(gt=0)] = 4.0

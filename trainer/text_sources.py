@@ -13,7 +13,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,11 @@ from opsctl.trainer.errors import Refused
 
 _PROBE_BYTES = 1 << 16
 _ZSTD, _PARQUET = b"\x28\xb5\x2f\xfd", b"PAR1"
-_COMPRESSIONS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_COMPRESSIONS: dict[bytes, Callable[[Path, str], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 _NO_TEXT = {
     b"PK\x03\x04": "a zip archive",
     b"MMIDIDX": "the index of a corpus that is prepared already",

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from opsctl.trainer.atomic_files import write_atomic
-from opsctl.trainer.checkpoint.hf_config import write_config
-from opsctl.trainer.checkpoint.hf_names import to_hf
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
+from opsctl.trainer.checkpoint.transformers_config import write_config
+from opsctl.trainer.checkpoint.transformers_names import to_transformers
 from opsctl.trainer.checkpoint.weights import Weights
 
 
@@ -28,7 +28,7 @@ def export(checkpoint: Path, target: Path, *, trust: bool = False) -> Path:
         count = len(weights.layers)
         where: dict[str, str] = {}
         for number in weights.layers:
-            named = to_hf(weights.config, number, weights.layer(number))
+            named = to_transformers(weights.config, number, weights.layer(number))
             tensors = {name: tensor.contiguous() for name, tensor in named}
             if not tensors:  # dropout has none
                 continue

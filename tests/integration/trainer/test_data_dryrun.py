@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.trainer import dry_run, footprint
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import layout
 from tests.integration.trainer.conftest import ROOT
 
@@ -31,7 +32,7 @@ def test_every_example_passes_its_checks(example, capsys):
 )
 def test_examples_have_the_published_size(example, billions):
     config, _ = dry_run.read(ROOT / "examples" / f"{example}.toml")
-    assert footprint.model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
+    assert model_parameters(config.model) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
 def test_memory_matches_the_measurement_for_bloom():
@@ -61,7 +62,7 @@ def test_stages_hold_the_model_once_and_the_embedding_twice():
     cut = layout(config, processes)
     parameters = cut.tensor * sum(stage.parameters for stage in footprint.stages(config, cut))
     table = config.model.vocabulary * config.model.hidden
-    assert parameters == pytest.approx(footprint.model_parameters(config.model) + table, rel=1e-4)
+    assert parameters == pytest.approx(model_parameters(config.model) + table, rel=1e-4)
     assert sum(stage.blocks for stage in footprint.stages(config, cut)) == 70
 
 

@@ -1,6 +1,7 @@
 """Weights of real models of transformers: read, trained on, and written, with the same logits."""
 
 import json
+import tomllib
 
 import pytest
 
@@ -16,10 +17,13 @@ from safetensors import torch as safetensors
 
 from opsctl.trainer import gpt
 from opsctl.trainer.architecture import layers
-from opsctl.trainer.checkpoint.hf_config import read_model, write_config
-from opsctl.trainer.checkpoint.hf_names import from_hf, to_hf
-from opsctl.trainer.checkpoint.hf_weights import load_weights
+from opsctl.trainer.checkpoint.__main__ import main
+from opsctl.trainer.checkpoint.export import compare
+from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
+from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
+from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
 from tests.support.trainer_ranks import run_ranks
 
@@ -103,8 +107,8 @@ def test_names_and_rows_survive_both_directions(tmp_path, name):
     for number, spec in enumerate(layers(config, seed=1, part=Slice())):
         if not (config.is_tied and number == config.layers + 3):
             layer = dict(spec.build().named_parameters())
-            read = from_hf(config, number, iter(layer), lambda key: theirs.get(key, theirs.get(key[12:])))
-            written |= dict(to_hf(config, number, read))
+            read = from_transformers(config, number, iter(layer), lambda key: theirs.get(key, theirs.get(key[12:])))
+            written |= dict(to_transformers(config, number, read))
     assert written.keys() == spelled - ({"lm_head.weight"} if config.is_tied else set())
     for key, value in written.items():
         assert value.equal(theirs.get(key, theirs.get(key.removeprefix("transformer."))))
@@ -180,3 +184,25 @@ def test_missing_tensor_is_named(tmp_path):
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(Refused, match=r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
         compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
+def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
+    save_model("llama3-tied", tmp_path)
+    assert main(["import", str(tmp_path), "--sequence", "32"]) == 0
+    trainer = tomllib.loads(capsys.readouterr().out)["trainer"]
+    assert trainer["weights"] == str(tmp_path)
+    assert ModelConfig.model_validate(trainer["model"]) == read_model(tmp_path, sequence=32)
+    assert main(["import", str(tmp_path / "nowhere")]) == 2
+
+
+def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
+    """Two stages of two tensor ranks, trained for some steps."""
+    model = {"family": "llama", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 80, "sequence": 32}
+    config = tiny(model=model, parallel={"pipeline": 2, "tensor": 2}, data={"prefix": str(corpus)})
+    run_ranks(tmp_path, 4, config, steps=3, save=True)
+    checkpoint = tmp_path / "checkpoints" / "step-0000003"
+    assert main(["export", str(checkpoint), str(tmp_path / "out")]) == 0
+    assert compare(checkpoint, tmp_path / "out") <= 1e-5
+    assert read_model(tmp_path / "out") == ModelConfig.model_validate(
+        model | {"head_width": 8, "rope_theta": 10_000.0, "norm_eps": 1e-5, "tied": False}
+    )

@@ -48,33 +48,33 @@ _NORMS = {"gpt2": "transformer.ln_f", "bloom": "transformer.ln_f", "llama": "mod
 _OUTPUT = "lm_head"
 
 
-def to_hf(config: ModelConfig, number: int, layer: Layer) -> Iterator[tuple[str, Tensor]]:
+def to_transformers(config: ModelConfig, number: int, layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of layer `number` by their names in transformers."""
     for name, tensor in layer.items():
         part = name.rpartition(".")[0]
         if part == "qkv" and config.family == "llama":
-            names = (_hf_name(config, number, name).format(letter) for letter in "qkv")
+            names = (_transformers_name(config, number, name).format(letter) for letter in "qkv")
             yield from zip(names, _split_groups(config, tensor), strict=True)
         else:
-            yield _hf_name(config, number, name), _rearranged(config, part, tensor)
+            yield _transformers_name(config, number, name), _rearranged(config, part, tensor)
 
 
-def from_hf(config: ModelConfig, number: int, names: Iterator[str], read: Callable[[str], Tensor]) -> Layer:
+def from_transformers(config: ModelConfig, number: int, names: Iterator[str], read: Callable[[str], Tensor]) -> Layer:
     """Return the parameters `names` of layer `number`; `read` returns a tensor by its name in transformers."""
     layer = {}
     for name in names:
         part, _, _ = name.rpartition(".")
-        hf_name = _hf_name(config, number, name)
+        transformers_name = _transformers_name(config, number, name)
         if part == "qkv" and config.family == "llama":
-            layer[name] = _join_groups(config, [read(hf_name.format(letter)) for letter in "qkv"])
+            layer[name] = _join_groups(config, [read(transformers_name.format(letter)) for letter in "qkv"])
         else:
-            layer[name] = _restored(config, part, read(hf_name))
+            layer[name] = _restored(config, part, read(transformers_name))
     if config.family == "gpt2" and number == 1:
         layer["weight"] = layer["weight"][: config.sequence]  # a shorter sequence uses the first positions
     return layer
 
 
-def _hf_name(config: ModelConfig, number: int, name: str) -> str:
+def _transformers_name(config: ModelConfig, number: int, name: str) -> str:
     part, _, kind = name.rpartition(".")
     if number == 0:
         return f"{_EMBEDDINGS[config.family]}.{kind}"

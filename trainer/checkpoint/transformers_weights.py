@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opsctl.trainer.checkpoint.hf_config import read_model
-from opsctl.trainer.checkpoint.hf_names import from_hf
+from opsctl.trainer.checkpoint.transformers_config import read_model
+from opsctl.trainer.checkpoint.transformers_names import from_transformers
 from opsctl.trainer.checkpoint.weights import cut_axis
 from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
@@ -39,7 +39,7 @@ def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: Model
         read = _Reader(directory, stack)
         for number, module in layers.items():
             parameters = dict(module.named_parameters())
-            for name, whole in from_hf(config, number, iter(parameters), read).items():
+            for name, whole in from_transformers(config, number, iter(parameters), read).items():
                 axis = cut_axis(config, f"{number}.{name}")
                 sliced = whole if axis is None or part.size == 1 else part.of(whole, dim=axis)
                 if sliced.shape != parameters[name].shape:

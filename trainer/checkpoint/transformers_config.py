@@ -16,7 +16,16 @@ from opsctl.trainer.model_config import ModelConfig
 
 _MAX_CONFIG_BYTES = 1 << 20
 _LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-_GELUS = ("gelu_new", "gelu_pytorch_tanh")
+_ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gpt2": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "layer_norm_epsilon": (1e-5,),
+    },
+    "bloom": {"apply_residual_connection_post_layernorm": (False,), "layer_norm_epsilon": (1e-5,)},
+    "llama": {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+}
+"""The values that this trainer has, the default of transformers first, by type of model."""
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -133,11 +142,7 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
     """Yield what the model has and this trainer has not."""
     if fields.get("quantization_config"):
         yield "its weights are quantised"
-    expected: dict[str, tuple[Any, ...]] = {
-        "gpt2": {"activation_function": _GELUS, "scale_attn_weights": (True,), "layer_norm_epsilon": (1e-5,)},
-        "bloom": {"apply_residual_connection_post_layernorm": (False,), "layer_norm_epsilon": (1e-5,)},
-    }.get(kind, {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)})
-    for key, values in expected.items():
+    for key, values in _ONLY.get(kind, _ONLY["llama"]).items():
         if fields.get(key, values[0]) not in values:
             yield f"{key} is {fields[key]}, and this trainer has only {' or '.join(map(str, values))}"
     width = fields.get("n_inner")
