@@ -189,6 +189,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "storage-local": ("local-disk-error",),
     "storage-stale": ("stale-file-handle",),
     "terminated": ("terminated-signal-15",),
+    "torchrun-summary": ("child-failed-no-detail",),
     "unkillable": ("kill-task-failed",),
 }
 """The corpus' names of a cause, besides opsctl's own name."""

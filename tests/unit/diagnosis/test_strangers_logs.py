@@ -80,9 +80,11 @@ def test_launchers_traceback_is_no_cause(tmp_path: Path) -> None:
         "Traceback (most recent call last):",
         '  File "/opt/env/bin/torchrun", line 8, in <module>',
         "    sys.exit(main())",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         *SUMMARY,
+        "srun: error: node7: task 0: Exited with exit code 1",
     )
-    assert diagnosis.cause == "child-failed"
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("child-failed", "node7", 3)
 
 
 KILLED = "srun: error: node3: task 5: Killed"
