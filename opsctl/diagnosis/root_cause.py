@@ -190,7 +190,7 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     culprit = next(named, UNKNOWN_SPEAKER)
     if culprit.rank is None or culprit.node:
         return culprit
-    same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank)
+    same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank and event.speaker.node)
     return replace(culprit, node=next(same_rank, ""))
 
 

@@ -87,6 +87,15 @@ def test_launchers_traceback_is_no_cause(tmp_path: Path) -> None:
     assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("child-failed", "node7", 3)
 
 
+def test_srun_names_the_node_of_a_rank(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "srun: error: n2: task 1: Exited with exit code 1",
+    )
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-memory-full", "n2", 1)
+
+
 KILLED = "srun: error: node3: task 5: Killed"
 TIMED_OUT = (
     "[rank1]:[E501 10:30:00 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
