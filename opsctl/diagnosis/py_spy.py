@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,13 @@ TIMEOUT_S = 30.0
 FILE_NAME = "py-spy.txt"
 MAX_ERROR_CHARS = 200
 _NOT_FOUND = 127
-_SCRIPT = r"""[ -z "$2" ] || command -v "$2" >/dev/null || { echo "$2 is not installed" >&2; exit 127; }
+AUTO = "auto"
+"""As the program: py-spy beside opsctl's Python, else of the node's PATH; without either, no stacks."""
+_STATE = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10}) state (\w)(?: in (\w+))?$", re.MULTILINE)
+_SCRIPT = r"""program=
+for candidate in "$2" "$4"; do
+  [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null || { program=$candidate; break; }
+done
 read_status() { sed -n "s/^$2:[[:space:]]*\([^[:space:]]*\).*/\1/p" "$1/status"; }
 count=0
 read_variable() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
@@ -26,10 +33,12 @@ for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/nu
   [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
   parent=/proc/$(read_status "$process" PPid)
   if is_python "$parent" && [ "$(read_variable "$parent" RANK)" = "$rank" ]; then continue; fi
-  echo "== node $0 rank $rank pid ${process#/proc/} state $(read_status "$process" State)"
-  [ -n "$2" ] || continue
+  state=$(read_status "$process" State)
+  kernel=$(tr -cd '[:alnum:]_' <"$process/wchan")
+  echo "== node $0 rank $rank pid ${process#/proc/}${state:+ state $state in ${kernel:-0}}"
   # py-spy numbers the reasons of an error like srun numbers the lines of tasks.
-  "$2" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
+  [ -z "$program" ] ||
+    "$program" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
 done 2>/dev/null
 # A zombie has no environment; its parent, the shim of a rank, has Slurm's number of the rank.
 for status in $(grep -lE '^State:[[:space:]]*Z' /proc/[0-9]*/status 2>/dev/null); do
@@ -41,11 +50,28 @@ for status in $(grep -lE '^State:[[:space:]]*Z' /proc/[0-9]*/status 2>/dev/null)
 done 2>/dev/null
 scope=$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)
 echo "== processes $count uid $(id -u) scope ${scope:-0} py-spy $(command -v py-spy 2>/dev/null)"
+[ -n "$program$5" ] || [ -z "$2" ] || { echo "$2 is not installed" >&2; exit 127; }
 exit 0"""
-"""Prints every Python process of the attempt that has a rank, with its state, except processes that a rank forked to
-load data; then how much this user sees. With a program, runs py-spy on each.
+"""Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed.
+
+The last line says how much this user sees.
+
+Leaves out processes that a rank forked to load data.
 """
 _SUMMARY = re.compile(r"^== processes (\d{1,7}) uid (\d{1,10}) scope (\d) py-spy (\S*)$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """The process of one rank."""
+
+    node: str
+    rank: int
+    pid: int
+    state: str
+    """The kernel's letter: R, S, D, T, t, Z."""
+    kernel_function: str = ""
+    """Where the process waits in the kernel, as far as this user may know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +84,17 @@ class PySpyDump:
     """Whether every node answered and showed processes of the attempt: then a rank without a process is gone."""
     may_answer: bool = False
     """Whether py-spy is installed and permitted wherever ranks run."""
+    reached: tuple[str, ...] = ()
+    """Nodes whose processes were listed."""
+
+    @property
+    def states(self) -> tuple[RankState, ...]:
+        return tuple(
+            RankState(
+                node=node, rank=int(rank), pid=int(pid), state=state, kernel_function="" if kernel == "0" else kernel
+            )
+            for node, rank, pid, state, kernel in _STATE.findall(self.text)
+        )
 
     def save(self, target: Path) -> None:
         """Write the output into the directory with the ranks' own answers. Raises OSError."""
@@ -66,23 +103,27 @@ class PySpyDump:
 
 
 def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout, *, native: bool = False) -> PySpyDump:
-    """Run py-spy (`program`) on the ranks of `attempt`. Raises nothing.
+    """List the processes of the ranks of `attempt`, with their stacks by py-spy (`program`, or AUTO). Raises nothing.
 
-    `native` adds the C frames, for which py-spy stops each rank; without `native` no rank is stopped.
+    Empty `program`: no stacks. `native` adds the C frames, for which py-spy stops each rank; without `native` no rank
+    is stopped.
     """
     mode = "--native" if native else "--nonblocking"
+    beside = str(Path(sys.executable).parent / "py-spy")
+    words = (beside, mode, "py-spy", "optional") if program == AUTO else (program, mode, "", "")
 
     def argv(node: str) -> tuple[str, ...]:
-        return ("sh", "-c", _SCRIPT, node, attempt, program, mode)
+        return ("sh", "-c", _SCRIPT, node, attempt, *words)
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
-    silent = [answer for answer in answers.values() if "== node" not in answer.out]
+    silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
     views = [_SUMMARY.search(answer.out) for answer in answers.values()]
     return PySpyDump(
         text="".join(answer.out for answer in answers.values() if "== node" in answer.out),
         problems=tuple(_explain(group) for group in group_answers(silent)),
         is_complete=bool(views) and all(view and (int(view[1]) or view[2] == "0") for view in views),
         may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
+        reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
 
 

@@ -34,7 +34,7 @@ STATES = {
 }
 """Descriptions of the kernel's process states."""
 
-_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)$)?")
+_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)(?: in \w+)?$)?")
 _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d{1,20})")
 _DUMP_START = re.compile(r"at \d+\.\d+$")

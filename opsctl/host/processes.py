@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -99,6 +97,8 @@ def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessI
 
     Takes one pass over /proc. Processes of other users are found only below one that belongs.
     """
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     own = os.getpid()
     stats: dict[int, _Stat] = {}
     children: dict[int, list[int]] = {}
@@ -121,6 +121,8 @@ def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessI
 
 def memory_of(processes: Iterable[ProcessId]) -> int:
     """Return the memory of these processes, in bytes; shared memory counts once, ended processes count 0."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -136,11 +138,15 @@ def adopt_orphans() -> None:
 
 def count_descendants() -> int:
     """Return the number of running descendants. A zombie is no process."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
 
 
 def end_descendants(*, grace: float) -> int:
     """End every descendant: TERM, then KILL after `grace` seconds. Return their number."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     descendants = psutil.Process().children(recursive=True)
     for process in descendants:
         with contextlib.suppress(psutil.Error):
@@ -158,6 +164,8 @@ def signal_below(pid: int, number: int, *, spared: Collection[str] = ()) -> int:
 
     The children of the process themselves, and programs with a `spared` name with all below, get no signal.
     """
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     count = 0
     with contextlib.suppress(psutil.Error):
         waiting: list[psutil.Process] = []

@@ -12,8 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
 from opsctl.errors import InputError
 from opsctl.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.nodesets import nodeset
@@ -208,11 +206,11 @@ def parse_excluded(text: str, mark: str) -> str:
     for state, nodes in split_rows(text, mark, 2):
         if parse_state(state).is_waiting and parse_text(nodes):
             node_lists[nodes] = None
-    union = NodeSet(resolver=RESOLVER_NOGROUP)
+    excluded = nodeset("")
     for nodes in node_lists:
         with suppress(InputError, ValueError):
-            union.update(nodeset(nodes))
-    return str(union)
+            excluded.update(nodeset(nodes))
+    return str(excluded)
 
 
 def parse_end(text: str, mark: str) -> datetime | None:

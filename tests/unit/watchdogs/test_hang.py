@@ -100,6 +100,24 @@ def test_clock_ahead_is_tolerated(running: Bench) -> None:
     assert running.judge("hang").level is Level.OK
 
 
+def test_rhythm_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
+    running.clock.time += timedelta(days=1)
+    running.judge("hang")
+    running.steps(1, 5)
+    running.judge("hang")
+    running.clock.time = T0
+    assert running.judge("hang", after=TICK).level is Level.OK
+    assert running.judge("hang", after=minutes(16)).level is Level.CRITICAL
+
+
+def test_heartbeat_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
+    running.clock.time += timedelta(days=1)
+    write_heartbeat(running, Phase.TRAIN, limit_s=60)
+    running.clock.time = T0
+    assert running.judge("hang").level is Level.OK
+    assert running.judge("hang", after=minutes(2)).level is Level.CRITICAL
+
+
 def test_limit_without_heartbeat_follows_the_log(running: Bench, minutes: Minutes) -> None:
     running.judge("hang")
     for tick in range(12):  # one line every 200 s
@@ -201,7 +219,7 @@ def test_stacks_are_requested_once_and_summarized(running: Bench, minutes: Minut
     running.judge("hang")
     finding = running.judge("hang", after=minutes(2))
     assert running.attempt.stacks_request.exists()
-    assert finding.evidence[0] == "2 of 2 ranks did not answer"
+    assert finding.evidence[0] == "2 of 2 ranks did not answer: 0-1"
     running.attempt.stacks_request.unlink()
     assert running.judge("hang", after=minutes(2)).evidence == finding.evidence
     assert not running.attempt.stacks_request.exists()
@@ -230,9 +248,9 @@ def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:
         (tmp_path / f"node-a-{rank}.txt").write_text(DUMP)
     (tmp_path / "node-a-2.txt").write_text(DUMP.replace("in barrier", "in read").replace("2420", "7"))
     assert hang_stacks.summary(tmp_path, ranks=5) == [
+        "1 of 5 ranks did not answer: 4",
         "1 rank (node node-a: 2) in read at loop.py:91",
         "3 ranks (node node-a: 0-1,3) in barrier at loop.py:91",
-        "1 of 5 ranks did not answer",
         f"stacks: {tmp_path}",
     ]
 
