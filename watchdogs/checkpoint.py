@@ -78,8 +78,8 @@ class CheckpointAge:
             sizes[newest.path.name] = size_of(newest.path)[0]
             problems = tuple(find_faults(newest.path)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
-        saved_at = newest.at if newest else None
-        at = saved_at.isoformat() if saved_at else None
+        newest_at = newest.at if newest else None
+        at = newest_at.isoformat() if newest_at else None
         context.memory.write(
             self.name, target.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
         )
@@ -87,7 +87,7 @@ class CheckpointAge:
         return CheckpointObservation(
             train=target.name,
             is_running=job is not None,
-            running_s=0.0 if target.is_over else measure_running_s(target, saved_at, context.now),
+            running_s=0.0 if target.is_over else measure_running_s(target, newest_at, context.now),
             standing=_find_standing(target),
             newest=newest,
             limit_s=_limit_s(target, intervals),
