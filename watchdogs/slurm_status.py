@@ -90,29 +90,19 @@ class SlurmStatus:
             parse_past(fields.get(key) or context.now.isoformat(), context.now) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
-<<<<<<< HEAD
         times = {key: time and time.isoformat() for key, time in (("idle", idle), ("stuck", stuck))}
-        pulsed = self._pulse(context, train, queue, fields)
-        context.memory.write(self.name, train.name, {**times, **pulsed})
-=======
         waits = _add_wait(fields, queue, context.now)
         pulsed = self._pulse(context, train, queue, fields)
-        context.memory.write(self.name, train.name, {"idle": idle, "stuck": stuck, "waits": waits, **pulsed})
->>>>>>> alarms
+        context.memory.write(self.name, train.name, {**times, "waits": waits, **pulsed})
         return QueueObservation(
             train=queue.train,
             snapshot=queue.snapshot,
             jobs=queue.jobs,
             ended=queue.ended,
             limits=queue.limits,
-<<<<<<< HEAD
             idle_since=idle,
             stuck_since=stuck,
-=======
-            idle_since=datetime.fromisoformat(idle) if idle else None,
-            stuck_since=datetime.fromisoformat(stuck) if stuck else None,
             waits_s=tuple(waits),
->>>>>>> alarms
         )
 
     def _pulse(
