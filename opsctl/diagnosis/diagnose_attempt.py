@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opsctl.diagnosis.causes import CauseKind, Weight
+from opsctl.diagnosis.causes import CauseKind, Weight, causes
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
@@ -70,12 +70,20 @@ def _add_suspicious_lines(
     diagnosis: Diagnosis, paths: Sequence[Path], *, begin: int = 0, end: int | None = None
 ) -> Diagnosis:
     """Quote the most suspicious lines if no cause is known, and report a training that logged its end."""
-    if diagnosis.cause != NOTHING or not paths:
+    if not paths or not _is_unexplained(diagnosis):
         return diagnosis
-    if finished := read_last_lines(paths[-1], begin, end).finished:
+    is_silent = diagnosis.cause == NOTHING
+    if is_silent and (finished := read_last_lines(paths[-1], begin, end).finished):
         return replace(diagnosis, kind=CauseKind.NONE, says="the training is over", evidence=(finished,), advice="")
-    lines = find_suspicious_lines(paths[-1], begin, end)
-    return replace(diagnosis, evidence=lines, log=str(paths[-1]))
+    lines = find_suspicious_lines(paths[-1], begin, end, falls_back=is_silent)
+    evidence = (*diagnosis.evidence, *(line for line in lines if line not in diagnosis.evidence))
+    return replace(diagnosis, evidence=evidence, log=diagnosis.log or str(paths[-1]))
+
+
+def _is_unexplained(diagnosis: Diagnosis) -> bool:
+    """Return whether the log names no cause, or only that a rank ended."""
+    weak = {cause.name for cause in causes() if cause.kind is CauseKind.UNKNOWN and cause.weight < Weight.ERROR}
+    return diagnosis.cause == NOTHING or diagnosis.cause in weak
 
 
 def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:
