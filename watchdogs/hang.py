@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.model import Finding, Job, Level
 from opsctl.state.run_dir import Attempt
+from opsctl.state.time_stamps import date_by_first_sight, parse_past
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
@@ -63,6 +64,8 @@ class QuietObservation:
     limit_s: float = 0.0
     tolerance_s: float = 0.0
     evidence: tuple[str, ...] = ()
+    silent: str = ""
+    """The ranks that do not answer."""
 
     def is_hang(self, now: datetime) -> bool:
         return self.since is not None and now - self.since > timedelta(seconds=self.limit_s + self.tolerance_s)
@@ -79,13 +82,22 @@ class Hang:
             context.memory.write(self.name, target.name, {**fields, "attempt": ""})
             return QuietObservation(train=target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        rhythm = learn(_recall(fields), target, job, attempt, lines, now=context.now)
-        quiet = _quiet(context, target, rhythm, read_heartbeat(target.run.heartbeat / "train.json"))
+        rhythm = learn(_recall(fields, context.now), target, job, attempt, lines, now=context.now)
+        heartbeat = read_heartbeat(target.run.heartbeat / "train.json")
+        beat: list[str] = []
+        if heartbeat:
+            at = datetime.fromtimestamp(heartbeat.at, UTC)
+            at, beat = date_by_first_sight(at, context.now, fields.get("beat"))
+            heartbeat = replace(heartbeat, at=at.timestamp())
+        quiet = _quiet(context, target, rhythm, heartbeat)
         data = fields.get("evidence", {})
         if quiet.is_hang(context.now):
             data = self._evidence(context, target, quiet, data)
-            quiet = replace(quiet, evidence=tuple(data.get("lines", ())))
-        context.memory.write(self.name, target.name, {**position, **_rhythm_fields(rhythm), "evidence": data})
+            silent = "".join(data.get("silent", ()))
+            quiet = replace(quiet, evidence=tuple(data.get("lines", ())), silent=silent)
+        context.memory.write(
+            self.name, target.name, {**position, **_rhythm_fields(rhythm), "beat": beat, "evidence": data}
+        )
         return quiet
 
     def _evidence(
@@ -97,16 +109,19 @@ class Hang:
         if fields.get("since") == since or not context.acts or not train.run.is_ours or attempt is None or job is None:
             return fields
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
-        ranks, lines = train.config.world_size, []
+        ranks, lines, silent = train.config.world_size, [], []
         try:
             hang_stacks.request_by_file(
                 attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock
             )
-            problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, context.runner) if watch.py_spy else ()
-            lines = [*hang_stacks.summary(target, ranks=ranks), *problems]
+            dump = hang_stacks.list_processes(watch.py_spy, job, attempt, target, context.runner)
+            silent = hang_stacks.find_silent(
+                target, job, dump, ranks=ranks, ranks_per_node=train.config.slurm.processes_per_node
+            )
+            lines = [*silent, *hang_stacks.summary(target, ranks=ranks), *dump.problems]
         except OSError as error:
             lines.append(f"stacks could not be stored: {error}")
-        return {"since": since, "lines": lines}
+        return {"since": since, "lines": lines, "silent": silent[:1]}
 
     def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{observation.train}: no task runs", ""
@@ -123,7 +138,7 @@ class Hang:
                 level = Level.CRITICAL
                 summary = (
                     f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of"
-                    f" life for {age} {limit}"
+                    f" life for {age} {limit}{f'; {observation.silent}' if observation.silent else ''}"
                 )
                 task = f"{observation.train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
                 remedy = f"opsctl stacks {observation.train}; opsctl cancel {task}"
@@ -224,10 +239,10 @@ def _quiet(context: WatchContext, train: WatchedTrain, rhythm: Rhythm, heartbeat
     return quiet
 
 
-def _recall(fields: dict[str, Any]) -> Rhythm | None:
+def _recall(fields: dict[str, Any], now: datetime) -> Rhythm | None:
     try:
         stored = fields["rhythm"]
-        times = {key: datetime.fromisoformat(stored[key]) for key in ("since", "checked_at")}
+        times = {key: parse_past(stored[key], now) for key in ("since", "checked_at")}
         return Rhythm(**{**stored, **times, "pauses": tuple(stored["pauses"]), "attempt": fields["attempt"]})
     except (KeyError, TypeError, ValueError):
         return None

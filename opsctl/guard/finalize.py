@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -20,10 +19,12 @@ from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.errors import Unreachable
 from opsctl.guard import attempt_record
+from opsctl.guard.before_body import is_row_of, list_unfinalized
 from opsctl.guard.cause_inquiry import CauseInquiry, inquire
 from opsctl.guard.diagnose import describe_diagnosis, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
+from opsctl.guard.last_output import date_last_output
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.outcome import ACTIONS, Action, FinishedAttempt, Outcome, decide_outcome
 from opsctl.guard.progress_signs import read_attempt_progress
@@ -38,7 +39,6 @@ from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
-ATTEMPT = re.compile(r"(\d+)(?:_(\d+))?\.(\d+)", re.ASCII)
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """Events by which a person restarts the train. Crashes before such an event count no more."""
 
@@ -87,6 +87,7 @@ def finalize(
                 why=event.data["why"],
                 done=(*ended.done, *(_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt))),
             )
+        ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
@@ -165,6 +166,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
+            "last_output": datetime.fromisoformat(fields["last_output"]) if fields.get("last_output") else None,
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(fields["outcome"]),
             "action": Action(fields["action"]),
@@ -274,25 +276,14 @@ def finalize_ended(
 
 
 def find_unfinalized(run: RunDir, snapshot: TrainSnapshot) -> list[Attempt]:
-    """Return the attempts that are not finalized, in the order of the journal; unjournalled attempts come last."""
-    journalled = [name for name in snapshot.history.started if name not in snapshot.history.finalized]
-    on_disk = sorted(
-        attempt.name for attempt in run.attempts() if ATTEMPT.fullmatch(attempt.name) and not attempt.end.exists()
-    )
-    return [run.attempt(name) for name in dict.fromkeys([*journalled, *on_disk])]
+    """Return the attempts that are not finalized, as `list_unfinalized`."""
+    return list_unfinalized(run, snapshot.history)
 
 
 def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
     """Return whether the queue shows no running job of the attempt: none, a later attempt, or an ended job."""
     rows = [job for job in jobs if is_row_of(job, attempt)]
     return all(job.restarts > attempt.restart or job.state.is_final or job.state.is_waiting for job in rows)
-
-
-def is_row_of(job: Job, attempt: Attempt) -> bool:
-    """Return whether a row of the queue belongs to the attempt's job, before or after a requeue."""
-    return job.array == attempt.array and (
-        job.id == attempt.array if attempt.task is None else attempt.task in job.tasks
-    )
 
 
 def _find_final_row(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:

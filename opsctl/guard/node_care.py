@@ -89,6 +89,7 @@ class NodeCare:
             site=site,
             clock=self.clock,
             busy=busy_by_node(nodes),
+            slurm_kinds=scheduler.kinds(),
         )
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:

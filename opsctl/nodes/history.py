@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
+from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Verdict
+from opsctl.nodes.health.usual_hardware import measure
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
@@ -30,9 +31,6 @@ LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents")
 """Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
-DRAIN_POINTS = 2.0
-HANG_POINTS = 2.0
-INCIDENT_POINTS = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +71,10 @@ class NodeRecord:
     health: str = ""
     evidence: tuple[str, ...] = ()
     boot: str = ""
+    kind: str = ""
+    """Configuration, product and models that nodes of one kind share; empty if unknown."""
+    hardware: dict[str, float] = field(default_factory=dict)
+    """Values that nodes of one kind share, at the last health check that could read them."""
     cards: tuple[Card, ...] = ()
     memory_kb: int | None = None
     shm_kb: int | None = None
@@ -141,14 +143,21 @@ class NodeHistory:
                 continue
         return incidents_by_uuid
 
-    def save(self, checks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
-        """Store the results of health checks. Raises RunDirError, Busy."""
+    def save(
+        self,
+        checks: Iterable[tuple[NodeSnapshot, Verdict]],
+        *,
+        baseline_hours: float,
+        kinds: Mapping[str, str] | None = None,
+    ) -> list[NodeRecord]:
+        """Store the results of health checks; `kinds` is the kind by node. Raises RunDirError, Busy."""
         self.site.create()
         records = []
         with lease(self.site.nodes, self.clock):
             for snapshot, verdict in checks:
                 before = self.read(snapshot.node)
-                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours)
+                kind = (kinds or {}).get(snapshot.node, "")
+                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours, kind=kind)
                 self._write(record)
                 self._write_cards(record, before)
                 records.append(record)
@@ -182,7 +191,7 @@ class NodeHistory:
             in_order = sorted({attempt: at.timestamp(), **record.hangs}.items(), key=lambda hang: hang[1])
             hangs = dict(in_order[-MAX_ENTRIES:])
             self._write(replace(record, hangs=hangs))
-            return _count_recent(hangs.values(), at, days)
+            return count_recent(hangs.values(), at, days)
 
     def note_cleared(self, node: str) -> None:
         """Store that a node is put back into service. Raises RunDirError, Busy."""
@@ -223,7 +232,9 @@ class NodeHistory:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
-def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
+def update_record(
+    before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float, kind: str = ""
+) -> NodeRecord:
     """Return a node's record with one more health check. Values that the check could not read stay as stored. Pure."""
     at = snapshot.at.timestamp()
     gpus = snapshot.smi.gpus if snapshot.smi else ()
@@ -235,6 +246,8 @@ def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, 
         health=verdict.health.value,
         evidence=tuple(result.evidence for result in verdict.evidence),
         boot=snapshot.boot or before.boot,
+        kind=kind or before.kind,
+        hardware={**before.hardware, **measure(snapshot)},
         cards=_merge_cards(before, snapshot),
         memory_kb=max(before.memory_kb or 0, snapshot.memory_kb or 0) or None,
         shm_kb=snapshot.shm_kb if snapshot.shm_kb is not None else before.shm_kb,
@@ -316,46 +329,10 @@ def _key(incident: Incident) -> tuple[str, str, str, str]:
     return incident.node, incident.check, incident.gpu, incident.boot
 
 
-def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime, days: float) -> float:
-    """Return the flaky-node score: 3 a faulty incident of the last `days`, 1 a degraded incident, 2 a drain."""
-    since = (now - timedelta(days=days)).timestamp()
-    recent = [incident for incident in incidents if incident.last >= since]
-    points = sum(INCIDENT_POINTS.get(incident.severity, 0.0) for incident in recent)
-    return points + DRAIN_POINTS * _count_recent(drained, now, days)
-
-
-def _count_recent(times: Iterable[float], now: datetime, days: float) -> int:
+def count_recent(times: Iterable[float], now: datetime, days: float) -> int:
+    """Return how many `times`, in seconds since the epoch, lie in the last `days`."""
     since = (now - timedelta(days=days)).timestamp()
     return sum(at >= since for at in times)
-
-
-def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
-    """Return a node's flaky-node score: its incidents, and those of its GPUs under other node names.
-
-    Each hang in which the node's ranks differed adds 2, from the second hang on: the program may have caused the first.
-    """
-    incidents = list(record.incidents)
-    for card in record.cards:
-        incidents += [incident for incident in cards.get(card.uuid, ()) if incident.node != record.node]
-    hangs = _count_recent(record.hangs.values(), now, days)
-    return score(incidents, record.drained, now, days) + (HANG_POINTS * hangs if hangs > 1 else 0.0)
-
-
-def find_flaky_gpus(
-    cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float
-) -> dict[str, str]:
-    """Return a summary by UUID and by serial number of each GPU whose score reaches `limit`."""
-    summaries: dict[str, str] = {}
-    for uuid, incidents in cards.items():
-        points = score(incidents, (), now, days)
-        if not incidents or points < limit:
-            continue
-        newest = max(incidents, key=lambda incident: incident.last)
-        day = datetime.fromtimestamp(newest.last, UTC)
-        text = f"score {points:g}; last on {newest.node}, {day:%Y-%m-%d}: {newest.check}: {newest.evidence[:80]}"
-        summaries[uuid] = text
-        summaries |= {incident.serial: text for incident in incidents if incident.serial}
-    return summaries
 
 
 def _read(path: Path) -> NodeRecord | None:
@@ -377,6 +354,7 @@ def _parse_record(fields: dict[str, Any]) -> NodeRecord:
     parsed: dict[str, Any] = {
         "evidence": tuple(fields.get("evidence", ())),
         "cards": tuple(Card(**card) for card in fields.get("cards", ())),
+        "hardware": dict(fields.get("hardware", {})),
         "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
         "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
         "passed": tuple(fields.get("passed", ())),

@@ -39,6 +39,7 @@ class EventKind(StrEnum):
     ARMED = "armed"
     DISARMED = "disarmed"
     EDITED = "edited"
+    ALLOWED = "allowed"
     REQUEST_DONE = "request-done"
     REQUEST_REFUSED = "request-refused"
 
@@ -66,6 +67,7 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.ARMED: frozenset({"switch", "by", "why"}),
     EventKind.DISARMED: frozenset({"switch", "by"}),
     EventKind.EDITED: frozenset({"revision"}),
+    EventKind.ALLOWED: frozenset({"check", "what", "origin"}),
     EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
     EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }

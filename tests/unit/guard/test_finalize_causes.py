@@ -21,7 +21,7 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState, Node
 from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
-from opsctl.nodes.history import node_score
+from opsctl.nodes.node_score import node_score
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Attempt, RunDir
 from tests.support.finalized_trains import QueuedTrain, make_node_care
@@ -201,7 +201,7 @@ def test_hang_names_the_odd_rank_and_excludes_nothing(train: QueuedTrain, care: 
     assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
-        f"12_1.0 hangs: no sign of life for 20 min; unknown: the attempt hung, odd: {odd} (node002, rank 3)"
+        f"12_1.0 hangs: no sign of life for 20 min; hang: the attempt hung, odd: {odd} (node002, rank 3)"
     )
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
     [cause] = events(train, EventKind.DIAGNOSED)
@@ -236,15 +236,16 @@ def test_hang_without_stacks_has_no_suspect(train: QueuedTrain, care: NodeCare) 
     attempt = hang_attempt(train, 1, log=CANCELLED)
     shutil.rmtree(attempt.path / "evidence")
     ended = finalize(train.chain, train.rules, attempt, care=care)
-    assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "unknown: the attempt hung", ())
+    assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "hang: the attempt hung", ())
 
 
 def test_failed_diagnosis_does_not_stop_finalize(
     train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The table of causes is broken, so the attempt is finalized as without a diagnosis."""
+    """A table of causes is broken, so the attempt is finalized as without a diagnosis."""
     attempt = crash_attempt(train, ECC)
-    (tmp_path / "causes.toml").write_text("[[cause]\n")
+    (tmp_path / "catalogue").mkdir()
+    (tmp_path / "catalogue" / "own.toml").write_text("[[cause]\n")
     monkeypatch.setattr(causes, "files", lambda _: tmp_path)
     causes.causes.cache_clear()
     try:

@@ -1,19 +1,14 @@
-"""Nodes, cron, wait reasons, isolation and the registry, without Slurm."""
+"""Nodes, cron, wait reasons and the registry, without Slurm."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.cli.watch import watch
-from opsctl.errors import OpsctlError
-from opsctl.host.isolation import Failed, Isolation
-from opsctl.host.system import SystemClock
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
 from opsctl.model import JobState, Level, Node
 from opsctl.state.journal import EventKind
@@ -108,6 +103,46 @@ def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
     assert bench.judge("cron_alive").level is Level.OK
 
 
+def select_cron(bench: Bench, tick: datetime, entries: dict[str, dict[str, object]] | None = None) -> None:
+    """Write the files of a cron with a selected driver, its last tick and its ledger."""
+    cron_dir = bench.root / ".site/cron"
+    (cron_dir / "driver").mkdir(parents=True, exist_ok=True)
+    (cron_dir / "driver/wanted.json").write_text("{}")
+    (cron_dir / "last-tick").write_text(f"{tick.timestamp():.0f}\n")
+    (cron_dir / "ledger.json").write_text(json.dumps({"entries": entries or {}, "ticks": []}))
+
+
+def test_tick_from_the_future_counts_from_its_first_sight(bench: Bench) -> None:
+    select_cron(bench, T0 + timedelta(hours=1))
+    assert bench.judge("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive", after=timedelta(minutes=31)).level is Level.CRITICAL
+    assert bench.judge("cron_alive", after=timedelta(minutes=30)).level is Level.CRITICAL
+
+
+def test_watch_entry_that_does_not_run_is_critical(bench: Bench) -> None:
+    since = {"since": T0.isoformat(), "result": "ok"}
+    now = T0 + timedelta(minutes=45)
+    select_cron(bench, now, {"opsctl watch --once": since})
+    finding = bench.judge("cron_alive", after=now - T0)
+    assert (finding.level, finding.remedy) == (Level.CRITICAL, "opsctl cron status")
+    assert finding.summary == "cron: ticks come, but `opsctl watch --once` has not run since 2026-01-05 01:00 UTC"
+
+
+@pytest.mark.parametrize("result", ["failed", "timeout", "refused"])
+def test_watch_entry_that_fails_is_a_warning(bench: Bench, result: str) -> None:
+    ran = {"since": T0.isoformat(), "result": result, "detail": "exit 3"}
+    select_cron(bench, T0, {"opsctl watch --once": ran})
+    finding = bench.judge("cron_alive")
+    assert (finding.level, finding.summary) == (Level.WARNING, f"cron: `opsctl watch --once`: {result}: exit 3")
+
+
+def test_watch_entry_on_time_is_ok(bench: Bench) -> None:
+    select_cron(bench, T0, {"opsctl watch --once": {"since": T0.isoformat(), "result": "running"}})
+    assert bench.judge("cron_alive").level is Level.OK
+    select_cron(bench, T0 + timedelta(minutes=15), {"opsctl watch --once": {"since": T0.isoformat(), "result": "ok"}})
+    assert bench.judge("cron_alive", after=timedelta(minutes=15)).level is Level.OK
+
+
 # --- waiting
 
 
@@ -139,6 +174,33 @@ def test_lasting_unknown_reason_is_unknown(bench: Bench) -> None:
     bench.jobs = (waiting("SomethingNew"),)
     assert bench.judge("slurm_status").level is Level.OK
     assert bench.judge("slurm_status", after=timedelta(minutes=31)).level is Level.UNKNOWN
+
+
+def test_long_wait_behind_other_jobs_is_a_warning(bench: Bench) -> None:
+    bench.jobs = (waiting("Priority"),)
+    assert bench.judge("slurm_status").level is Level.OK
+    assert bench.judge("slurm_status", after=timedelta(hours=23)).level is Level.OK
+    finding = bench.judge("slurm_status", after=timedelta(hours=2))
+    assert finding.level is Level.WARNING
+    assert "for 1d 1h (limit 1d); Slurm estimates no start" in finding.summary
+
+
+def test_wait_is_compared_with_the_trains_own_waits(bench: Bench) -> None:
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status")
+    bench.start_task()
+    bench.judge("slurm_status", after=timedelta(hours=20))
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(hours=59)).level is Level.OK
+    assert bench.judge("slurm_status", after=timedelta(hours=2)).level is Level.WARNING
+
+
+def test_waiting_hours_override_the_history(bench: Bench) -> None:
+    bench.site = {"watch": {"waiting_hours": 2.0}}
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(hours=3)).level is Level.WARNING
 
 
 def test_lasting_account_limit_without_start_is_a_warning(bench: Bench) -> None:
@@ -244,6 +306,23 @@ def test_pulse_is_written_on_change_and_every_ten_minutes(bench: Bench) -> None:
     assert not bench.run.main_log.exists()
 
 
+def test_pulse_goes_on_after_a_clock_ahead(bench: Bench) -> None:
+    bench.start_task()
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status", after=timedelta(minutes=11))
+    assert len((bench.run.logs / "pulse.log").read_text().splitlines()) == 2
+
+
+def test_wait_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.site = {"watch": {"exclusive_allocation_minutes": 60}}
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(minutes=61)).level is Level.CRITICAL
+
+
 # --- holds
 
 
@@ -257,6 +336,14 @@ def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
     )
 
 
+def test_hold_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.jobs = (waiting("JobHeldUser"),)
+    bench.judge("held", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("held")
+    assert bench.judge("held", after=timedelta(hours=13)).level is Level.WARNING
+
+
 # --- names
 
 
@@ -268,60 +355,14 @@ def test_related_jobs_match_name_and_user() -> None:
     assert find_related_jobs(("gpt-eval",), tuple(rows), "me", {"0"}) == ()
 
 
-# --- isolation
-
-
-class LeapingClock(SystemClock):
-    """A clock that shows the given times in order, then the last one for ever."""
-
-    def __init__(self, *times: float) -> None:
-        self.times = [*times]
-
-    def monotonic(self) -> float:
-        return self.times.pop(0) if len(self.times) > 1 else self.times[0]
-
-
-def test_failing_watchdog_does_not_stop_the_others() -> None:
-    def broken() -> int:
-        raise OpsctlError("no such quota")
-
-    def crash() -> int:
-        return int(str(None)[9])
-
-    answers: dict[str, int | Failed] = Isolation(SystemClock(), 100).run({"a": broken, "b": crash, "c": lambda: 3})
-    assert (answers["a"], answers["c"]) == (Failed(why="no such quota"), 3)
-    failed = answers["b"]
-    assert isinstance(failed, Failed) and failed.why == "a bug in opsctl: IndexError: string index out of range"
-    assert any("in crash" in line for line in failed.traceback)
-
-
-def test_hanging_watchdog_is_not_started_again() -> None:
-    gate, begun = threading.Event(), []
-
-    def hangs() -> int:
-        begun.append(1)
-        gate.wait(300)
-        return 1
-
-    isolation = Isolation[str, int](LeapingClock(0, -1000, 9), 9)  # after "b" has answered, the time is up
-    late = Failed(why="no answer within 9 s")
-    assert isolation.run({"b": lambda: 2, "a": hangs}) == {"a": late, "b": 2}
-    assert isolation.run({"a": hangs}) == {"a": late}
-    assert begun == [1]
-    gate.set()
-    while any(thread.name == "a" for thread in threading.enumerate()):
-        time.sleep(0.01)
-    isolation.clock = SystemClock()
-    assert isolation.run({"a": hangs}) == {"a": 1}
-
-
 # --- the registry
 
 
 @pytest.mark.parametrize("name", WATCHDOGS)
 def test_watchdog_has_file_test_and_documentation(name: str) -> None:
     assert WATCHDOGS[name].name == name
-    assert (ROOT / f"watchdogs/{name}.py").is_file()
+    module = "own_checks" if name.endswith("_checks") else name
+    assert (ROOT / f"watchdogs/{module}.py").is_file()
     assert name in str(watch.help).split("NAMEs")[1], "the help of opsctl watch names the watchdog"
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     assert f'"{name}"' in tests.replace(f'"{name}": ', "")
