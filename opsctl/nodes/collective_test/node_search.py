@@ -136,7 +136,8 @@ def _find_bad_links(
 ) -> Iterable[tuple[Group, Group]]:
     """Yield the sides that fail together again although both are good."""
     pairs = [pair for pair in halving.failed_pairs if pair[0] != pair[1]]
-    pairs += [(suspect, partner) for suspect in trials.passed for partner in trials.failed.get(suspect, ())]
+    for suspect in sorted(trials.passed):
+        pairs += [(suspect, partner) for partner in trials.failed.get(suspect, ())]
     for left, right in pairs:
         if left in good and right in good and _fails((left, right), test):
             yield (left,), (right,)
