@@ -146,7 +146,7 @@ def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, .
 
 
 def _measure_free_space(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
-    text = next(iter(request.recipe.flags.get("save", ())), "{{")
+    text = request.recipe.save or "{{"
     target = place.run.checkpoints if "{{" in text or "$" in text else _trainer_path(request, place, text)
     existing = next((path for path in (target, *target.parents) if exists(path)), Path("/"))
     filesystem = _choose_filesystem(existing, place.filesystems)
