@@ -154,6 +154,9 @@ class Scheduler(Protocol):
     def members(self, partition: str) -> list[str]:
         """Return the names of a partition's nodes; empty for a partition that does not exist."""
 
+    def kinds(self) -> dict[str, str]:
+        """Return the CPUs, memory and gres that the configuration gives each node, as text, by node."""
+
     def reasons(self) -> list[DrainReason]:
         """Return why nodes are out of service, since when, and the user who took each node out."""
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.errors import MissingProgram
-from opsctl.host.processes import die_with_parent
+from opsctl.host.parent_death import die_with_parent
 from opsctl.ports import Completed, Flooded, TimedOut
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from opsctl.scheduler import accounting
 from opsctl.scheduler.field_values import split_list
 from opsctl.scheduler.parse_output import (
     END_FIELDS,
+    KIND_FIELDS,
     REASON_FIELDS,
     SACCT_FIELDS,
     SINFO_FIELDS,
@@ -25,6 +26,7 @@ from opsctl.scheduler.parse_output import (
     parse_end,
     parse_excluded,
     parse_jobs,
+    parse_kinds,
     parse_limits,
     parse_nodes,
     parse_partitions,
@@ -177,6 +179,10 @@ class Slurm:
     def members(self, partition: str) -> list[str]:
         done = self._run_checked("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
         return sorted(set(done.out.split()))
+
+    def kinds(self) -> dict[str, str]:
+        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(KIND_FIELDS, self.mark)}")
+        return parse_kinds(whole(self._run_checked(*argv), self.mark, len(KIND_FIELDS)), self.mark)
 
     def reasons(self) -> list[DrainReason]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")

@@ -72,8 +72,11 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
 """The exact fields of every kind."""
-OPTIONAL: dict[EventKind, frozenset[str]] = {EventKind.EXCLUDED: frozenset({"until"})}
-"""Optional fields: the end of an exclusion, if any."""
+OPTIONAL: dict[EventKind, frozenset[str]] = {
+    EventKind.EXCLUDED: frozenset({"until"}),
+    EventKind.DIAGNOSED: frozenset({"accused", "acquitted"}),
+}
+"""Optional fields: the end of an exclusion, if any; the nodes that the logs name, and why some are not excluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,8 @@ _TYPES: Mapping[str, Callable[[Any], object]] = {
     "attempt": _match(_ATTEMPT),
     "jobs": _ids,
     "suspects": _texts,
+    "accused": _texts,
+    "acquitted": _texts,
     "evidence": _texts,
     "also": _texts,
     "done": _texts,
