@@ -225,8 +225,8 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
-    flags = request.recipe.flags
-    for path in (*flags.get("deepspeed-config", ())[:1], *flags.get("deepspeed", ())[:1]):
+    path = request.recipe.deepspeed_file
+    if path:
         with contextlib.suppress(OSError, ValueError):
             settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}

@@ -93,6 +93,9 @@ class Recipe:
     overwrites: bool = False
     save_every: int | None = None
     """Steps between saves; 0 means never."""
+    exit_minutes: int | None = None
+    """Minutes after its start at which the trainer saves and exits."""
+    deepspeed_file: str = ""
     evaluate_every: int | None = None
     evaluate_batches: int | None = None
     keep_last: int = 0
