@@ -155,7 +155,7 @@ class Recipe:
             zero=self.zero,
             precision=self.precision,
             embedding_slots=self.embedding_slots,
-            recompute=self.recompute != "none",
+            recompute=self.recompute,
         )
 
     @property
