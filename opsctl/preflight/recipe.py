@@ -130,7 +130,7 @@ class Recipe:
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
         gated = bool(self.gated_mlp)  # as in Llama and its kin, which have no biases and no learnt positions
-        experts = {} if not self.experts else {"experts": self.experts, "active_experts": self.active_experts or 2}
+        experts = self.experts or 0
         try:
             return ModelShape(
                 layers=self.layers,
@@ -146,7 +146,8 @@ class Recipe:
                 tied=self.tied_embeddings is not False,
                 positions=not (bloom or gated),
                 embedding_norm=bloom,
-                **experts,
+                experts=experts,
+                active_experts=(self.active_experts or 2) if experts else 0,
             )
         except InputError:
             return None
