@@ -25,7 +25,7 @@ from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
-from opsctl.monitor.cycle_report import CycleReport, log_report
+from opsctl.monitor.cycle_report import CycleReport, log_deliveries, log_report
 from opsctl.monitor.handle_answers import AnswerPoller
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
@@ -136,7 +136,12 @@ class Watch:
 
     def finish_sending(self) -> Collection[str]:
         """Wait for the channels that still send, a bounded time; return those that do not answer."""
-        return self._senders.wait(FINISH_WAIT_S)
+        running = self._senders.wait(FINISH_WAIT_S)
+        try:
+            log_deliveries(self._senders.collect())
+        except (OpsctlError, OSError) as error:
+            log.warning("alerting: %s", error)
+        return running
 
     # --- collect
 
