@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs audit prove integrations matrix bench lock lowest clean
+.PHONY: demo test check docs audit prove integrations matrix bench race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -63,10 +63,14 @@ matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each
 
 bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/commands.py
+	$(BIN)/python -P benchmarks/task_gap.py
 	$(BIN)/python -P benchmarks/watch.py
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
+
+race: $(VENV)/ready  ## opsctl with default settings against the plain recipe, three schedules, three runs: 100 minutes
+	$(BIN)/python -P benchmarks/races.py
 
 # requirements/README.md says why torch and deepspeed are outside the lock.
 $(VENV)/ready: pyproject.toml requirements/dev.txt .ci/packages .ci/torch

@@ -25,12 +25,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from opsctl.host.processes import die_with_parent
+from opsctl.host.parent_death import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "race"
 CONTENDER_SCRIPT = Path(__file__).parent / "race" / "run_contender.py"
-CONTENDERS = ("plain", "retry", "submitit", "opsctl", "person-5", "person-1", "no-faults")
+CONTENDERS = ("plain", "retry", "submitit", "opsctl", "opsctl-default", "person-5", "person-1", "no-faults")
 FAULTS = ("gpu", "rank", "disk", "hang", "node", "bug")
 NODES = 6
 

@@ -156,9 +156,14 @@ class App:
     @property
     def node_care(self) -> NodeCare:
         """The node actions of finalize."""
+        return self.make_node_care(jobs={})
+
+    def make_node_care(self, *, jobs: Mapping[str, str]) -> NodeCare:
+        """Return the node actions of finalize. `jobs` maps a node to a running job of the user."""
         from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (slow import: finalize only)
 
         return NodeCare(
+            jobs=jobs,
             site=self.site.health,
             history=self.history,
             exclusions=self.exclusions,
@@ -243,10 +248,10 @@ def build(site_file: Path | None = None) -> App:
     return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
 
 
-def open_debug_log(app: App) -> None:
+def open_debug_log(app: App, command: str = "") -> None:
     """Write the log records of this process, and its command line, to the debug log of the site."""
     debug_log.attach(app.site_dir, app.clock)
-    log.debug("opsctl %s", shlex.join(sys.argv[1:]))
+    log.debug("opsctl %s", command or shlex.join(sys.argv[1:]))
 
 
 def built_in_site() -> SiteSettings:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError
+from typing import TYPE_CHECKING
 
 from opsctl.errors import InputError
+
+if TYPE_CHECKING:
+    from ClusterShell.NodeSet import NodeSet
 
 MAX_NODES = 100_000
 """Nodes in one list: more than any cluster has. A few characters can name more nodes than fit into memory."""
@@ -39,6 +41,8 @@ def nodeset(text: str) -> NodeSet:
         raise InputError(f"{text!r:.80} is not a node list", hint="such as node[001-004,007]")
     if sum(map(_count_nodes, _TERM.findall(text))) > MAX_NODES:
         raise InputError(f"{text!r:.80} names more than {MAX_NODES} nodes")
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError  # noqa: PLC0415 (slow import)
+
     try:
         return NodeSet(text, resolver=RESOLVER_NOGROUP)
     except NodeSetParseError as error:
@@ -82,4 +86,6 @@ def expand(text: str) -> list[str]:
 
 def fold(nodes: Iterable[str]) -> str:
     """Return the shortest list of these nodes."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow import)
+
     return str(NodeSet.fromlist(sorted(set(nodes)), resolver=RESOLVER_NOGROUP))

@@ -111,6 +111,9 @@ class Scheduler(Protocol):
     def nodes(self) -> list[Node]:
         """Return every node."""
 
+    def features(self) -> frozenset[str]:
+        """Return the features of all nodes, which a job may ask for by --constraint."""
+
     def partitions(self) -> list[Partition]:
         """Return every partition that the user may see."""
 
@@ -150,6 +153,9 @@ class Scheduler(Protocol):
 
     def members(self, partition: str) -> list[str]:
         """Return the names of a partition's nodes; empty for a partition that does not exist."""
+
+    def kinds(self) -> dict[str, str]:
+        """Return the CPUs, memory and gres that the configuration gives each node, as text, by node."""
 
     def reasons(self) -> list[DrainReason]:
         """Return why nodes are out of service, since when, and the user who took each node out."""

@@ -1,7 +1,8 @@
-"""Checkpoints that are late, grow, or are damaged."""
+"""Checkpoints that are late, grow, or are damaged, and attempts that do not advance the step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,12 @@ from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.units import format_size
+from opsctl.watchdogs.attempt_progress import (
+    EndedAttempt,
+    is_standstill,
+    measure_running_s,
+    read_ended_attempts,
+)
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 LATE_INTERVALS = 3.0
@@ -34,7 +41,11 @@ class CheckpointObservation:
     """The checkpoints of a train."""
 
     train: str
-    runs_since: datetime | None = None
+    is_running: bool = False
+    running_s: float = 0.0
+    """Running time since the newest checkpoint, all attempts together."""
+    standing: tuple[EndedAttempt, ...] = ()
+    """The attempts that did not advance the step; empty if the train advances."""
     newest: Save | None = None
     limit_s: float = UNKNOWN_S
     size: int | None = None
@@ -74,7 +85,9 @@ class CheckpointAge:
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
             train=target.name,
-            runs_since=job.start if job else None,
+            is_running=job is not None,
+            running_s=0.0 if target.is_over else measure_running_s(target, newest.at if newest else None, context.now),
+            standing=_find_standing(target),
             newest=newest,
             limit_s=_limit_s(target, intervals),
             size=sizes.get(newest.path.name) if newest else None,
@@ -86,14 +99,10 @@ class CheckpointAge:
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
         key, newest = f"{self.name}/{observation.train}", observation.newest.path.name if observation.newest else "none"
         level, summary = Level.OK, f"{observation.train}: newest checkpoint: {newest}"
-        if observation.runs_since:
-            since = max(observation.runs_since, observation.newest.at) if observation.newest else observation.runs_since
-            age = max(0.0, (now - since).total_seconds())  # file times come from another machine's clock
-            level = judge_age(age, observation.limit_s)
+        if observation.is_running or observation.running_s:
+            level, hours = judge_age(observation.running_s, observation.limit_s), observation.running_s / 3600
             limit = f"limit {observation.limit_s / 3600:.1f} h"
-            summary = (
-                f"{observation.train}: no new checkpoint for {age / 3600:.1f} h of running ({limit}); newest: {newest}"
-            )
+            summary = f"{observation.train}: no new checkpoint for {hours:.1f} h of running ({limit}); newest: {newest}"
         findings = [
             Finding(
                 key=key,
@@ -103,6 +112,8 @@ class CheckpointAge:
                 remedy=f"opsctl save-switch {observation.train}" if level is not Level.OK else "",
             )
         ]
+        if observation.standing:
+            findings.append(_judge_standstill(observation.standing, key, observation.train))
         if (
             observation.size is not None
             and observation.usual
@@ -132,6 +143,26 @@ class CheckpointAge:
                 )
             )
         return findings
+
+
+def _find_standing(train: WatchedTrain) -> tuple[EndedAttempt, ...]:
+    count = train.config.watch.stalled_attempts
+    attempts = read_ended_attempts(train, count)
+    return tuple(attempts) if not train.is_over and is_standstill(attempts, count) else ()
+
+
+def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) -> Finding:
+    start = max(attempt.resume_step or 0 for attempt in attempts)
+    summary = f"{train}: the last {len(attempts)} attempts all went on from step {start} and saved nothing"
+    reached = [f"{attempt.name}: reached step {attempt.highest_step}" for attempt in attempts]
+    return Finding(
+        key=f"{key}/step",
+        level=Level.CRITICAL,
+        summary=summary,
+        train=train,
+        evidence=tuple(reached),
+        remedy=f"save more often, or lengthen the tasks: opsctl edit {train}; find the cause: opsctl why {train}",
+    )
 
 
 def judge_age(age_s: float, limit_s: float) -> Level:

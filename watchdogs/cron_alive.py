@@ -1,15 +1,23 @@
-"""Missing cron ticks, noticed by any other watch cycle: of a person, of another cron, of a watcher in tmux."""
+"""Missing cron ticks and watch cycles, noticed by any other watch cycle: of a person, of another cron, in tmux."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 from opsctl.cron.cron_dir import CronDir
+from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.model import Finding, Level
+from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir
+from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.watchdogs.context import WatchContext
+
+WATCH_COMMAND = re.compile(r"\bopsctl\b.*\bwatch\b", re.ASCII)
+"""An entry of the crontab that runs watch cycles."""
+FAILURES = frozenset({EntryResult.FAILED, EntryResult.TIMEOUT, EntryResult.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +26,8 @@ class TickObservation:
     """Whether a driver was started and not stopped."""
     last: datetime | None
     limit: timedelta
+    watch_entries: tuple[tuple[str, EntryRun], ...] = ()
+    """The entries that run watch cycles, with their last runs."""
 
 
 class CronAlive:
@@ -27,21 +37,65 @@ class CronAlive:
 
     def probe(self, context: WatchContext, target: None) -> TickObservation:
         place = CronDir(SiteDir(context.site_dir))
+        fields = context.memory.read(self.name, "site")
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
-        return TickObservation(
-            is_selected=place.selected.exists(), last=place.last_tick(), limit=timedelta(minutes=minutes)
+        last = place.last_tick()
+        seen: list[str] = []
+        if last is not None:
+            last, seen = date_by_first_sight(last, context.now, fields.get("tick"))
+        runs = {id: ran for id, ran in read_ledger(place).entries.items() if WATCH_COMMAND.search(id)}
+        seen_before, sights = fields.get("entries"), dict[str, list[str]]()
+        seen_before = seen_before if isinstance(seen_before, dict) else {}
+        for id, ran in runs.items():
+            since, sights[id] = date_by_first_sight(ran.since, context.now, seen_before.get(id))
+            runs[id] = replace(ran, since=since)
+        context.memory.write(self.name, "site", {"tick": seen, "entries": sights})
+        observation = TickObservation(
+            is_selected=place.selected.exists(),
+            last=last,
+            limit=timedelta(minutes=minutes),
+            watch_entries=tuple(sorted(runs.items())),
         )
+        if _find_watch_problem(observation, context.now):
+            listed = _list_entries(context.site.cron)
+            entries = tuple((id, ran) for id, ran in observation.watch_entries if id in listed)
+            observation = replace(observation, watch_entries=entries)
+        return observation
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
         level, summary = Level.OK, "cron: not started"
+        remedy = "opsctl cron status; opsctl cron start"
         if observation.last is not None:
             minutes = (now - observation.last).total_seconds() / 60
             summary = f"cron: last tick {minutes:.0f} min ago"
-            # A tick in the future comes from another host's clock.
             if observation.is_selected and now - observation.last > observation.limit:
                 level, limit = Level.CRITICAL, observation.limit.total_seconds() / 60
                 summary = f"cron: no tick for {minutes:.0f} min (limit {limit:.0f} min)"
+            elif observation.is_selected and (problem := _find_watch_problem(observation, now)):
+                (level, summary), remedy = problem, "opsctl cron status"
         elif observation.is_selected:
             level, summary = Level.WARNING, "cron: started, but no tick yet"
-        remedy = "opsctl cron status; opsctl cron start" if level is not Level.OK else ""
+        remedy = remedy if level is not Level.OK else ""
         return [Finding(key=f"{self.name}/site", level=level, summary=summary, remedy=remedy)]
+
+
+def _list_entries(settings: CronSettings) -> set[str]:
+    """Return the ids of the entries in the crontab: the ledger remembers removed entries for a month."""
+    from opsctl.cron.cron_context import find_zone  # noqa: PLC0415 (imports APScheduler)
+    from opsctl.cron.crontab import read_schedule, shipped  # noqa: PLC0415 (imports APScheduler)
+
+    schedule = read_schedule(settings.own_directory() or shipped(), find_zone(settings))
+    return {entry.id for entry in schedule.entries}
+
+
+def _find_watch_problem(observation: TickObservation, now: datetime) -> tuple[Level, str] | None:
+    """Return why no watch cycle runs although ticks come: then nothing is watched and nothing is sent."""
+    entries = observation.watch_entries
+    if entries and all(now - ran.since > observation.limit for _, ran in entries):
+        id, ran = max(entries, key=lambda entry: entry[1].since)
+        since = f"{ran.since:%Y-%m-%d %H:%M} UTC"
+        return Level.CRITICAL, f"cron: ticks come, but `{id}` has not run since {since}"
+    for id, ran in entries:
+        if ran.result in FAILURES:
+            return Level.WARNING, f"cron: `{id}`: {ran.result}: {ran.detail}"
+    return None

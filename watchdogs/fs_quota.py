@@ -11,6 +11,7 @@ from opsctl.host import disk_usage
 from opsctl.host.disk_usage import Space, User
 from opsctl.model import Finding, Level
 from opsctl.settings.watch import Filesystem
+from opsctl.state.time_stamps import parse_past
 from opsctl.units import format_size
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.fill_rate import Growth, measure_growth, measure_observed
@@ -93,10 +94,11 @@ class FsQuota:
     def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
         figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]
         moved = fields.get("moved") if fields.get("figures") == figures else None
-        samples = list(fields.get("samples", []))
+        moved = parse_past(moved, now).isoformat() if moved else now.isoformat()
+        samples = [sample for sample in fields.get("samples", []) if sample[0] <= now.timestamp()]
         if space.used is not None and (not samples or now.timestamp() - samples[-1][0] >= 600):
             samples.append([now.timestamp(), space.used])
-        return {**fields, "figures": figures, "moved": moved or now.isoformat(), "samples": samples[-SAMPLES:]}
+        return {**fields, "figures": figures, "moved": moved, "samples": samples[-SAMPLES:]}
 
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
         level, summary = _judged(observation, now)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.model import Finding, Job, Level
 from opsctl.state.run_dir import Attempt
+from opsctl.state.time_stamps import date_by_first_sight, parse_past
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
@@ -81,14 +82,22 @@ class Hang:
             context.memory.write(self.name, target.name, {**fields, "attempt": ""})
             return QuietObservation(train=target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        rhythm = learn(_recall(fields), target, job, attempt, lines, now=context.now)
-        quiet = _quiet(context, target, rhythm, read_heartbeat(target.run.heartbeat / "train.json"))
+        rhythm = learn(_recall(fields, context.now), target, job, attempt, lines, now=context.now)
+        heartbeat = read_heartbeat(target.run.heartbeat / "train.json")
+        beat: list[str] = []
+        if heartbeat:
+            at = datetime.fromtimestamp(heartbeat.at, UTC)
+            at, beat = date_by_first_sight(at, context.now, fields.get("beat"))
+            heartbeat = replace(heartbeat, at=at.timestamp())
+        quiet = _quiet(context, target, rhythm, heartbeat)
         data = fields.get("evidence", {})
         if quiet.is_hang(context.now):
             data = self._evidence(context, target, quiet, data)
             silent = "".join(data.get("silent", ()))
             quiet = replace(quiet, evidence=tuple(data.get("lines", ())), silent=silent)
-        context.memory.write(self.name, target.name, {**position, **_rhythm_fields(rhythm), "evidence": data})
+        context.memory.write(
+            self.name, target.name, {**position, **_rhythm_fields(rhythm), "beat": beat, "evidence": data}
+        )
         return quiet
 
     def _evidence(
@@ -230,10 +239,10 @@ def _quiet(context: WatchContext, train: WatchedTrain, rhythm: Rhythm, heartbeat
     return quiet
 
 
-def _recall(fields: dict[str, Any]) -> Rhythm | None:
+def _recall(fields: dict[str, Any], now: datetime) -> Rhythm | None:
     try:
         stored = fields["rhythm"]
-        times = {key: datetime.fromisoformat(stored[key]) for key in ("since", "checked_at")}
+        times = {key: parse_past(stored[key], now) for key in ("since", "checked_at")}
         return Rhythm(**{**stored, **times, "pauses": tuple(stored["pauses"]), "attempt": fields["attempt"]})
     except (KeyError, TypeError, ValueError):
         return None

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from opsctl.model import Finding, Level
 from opsctl.state import switches
 from opsctl.state.switches import Switch
+from opsctl.state.time_stamps import parse_past
 from opsctl.watchdogs.checkpoint import judge_age
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
@@ -34,10 +35,11 @@ class HeldTrain:
         if target.snapshot.active or not waiting or not all(job.is_held for job in waiting):
             context.memory.write(self.name, target.name, {})
             return HoldObservation(train=target.name, hours=hours)
-        since = context.memory.read(self.name, target.name).get("since") or context.now.isoformat()
-        context.memory.write(self.name, target.name, {"since": since})
+        stored = context.memory.read(self.name, target.name).get("since")
+        since = parse_past(stored, context.now) if stored else context.now
+        context.memory.write(self.name, target.name, {"since": since.isoformat()})
         held, paused = target.snapshot.history.held, switches.read(target.run, Switch.PAUSE)
-        times = [datetime.fromisoformat(since)]
+        times = [since]
         why = "held by hand"
         if held:
             times.append(held.when)

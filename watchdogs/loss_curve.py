@@ -1,19 +1,21 @@
 """What a loss curve does: calm, spike, recovery, divergence. Robust statistics, no clock and no files.
 
 The level is the median of a window of lines, the noise their median absolute deviation about the trend. While a spike
-lasts, the window stands still, so that the spike does not become the new normal.
+lasts, the window stands still, so that the spike does not become the new normal. Permanent rises are found by
+loss_level.py, from the same lines.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
 
 from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.watchdogs.loss_level import LevelState, add_loss, raise_level, roll_back
 
 WINDOW = 100
 """Number of log lines that define the level and the noise."""
@@ -28,9 +30,12 @@ SLOW = 20
 LOST = 200
 """Lines after which a higher loss becomes the new level."""
 TREND = 20
-"""Number of newest lines whose median is compared with the lowest level, to detect divergence without a spike."""
-DRIFT, BACK = 4.0, 2.0
-"""Deviations above the lowest level at which a divergence starts, and at which the divergence ends."""
+"""Number of newest losses that are remembered, also during a spike."""
+CLIP = 4.0
+"""Deviations beyond which a line counts no further for the level: single odd lines are no rise."""
+MIN_PASSED_LINES = 3
+"""A spike or a lack of finite losses that began and ended between two cycles is reported from this many lines on."""
+MAX_PASSED = 5
 DEVIATION = 1.4826
 """Ratio of standard deviation to median absolute deviation of a normal distribution."""
 
@@ -49,6 +54,18 @@ class LossShape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassedIncident:
+    """A spike, or a run of lines without a finite loss, that is over."""
+
+    shape: LossShape
+    step: int
+    """The first step, or for NaN the first step afterwards."""
+    lines: int
+    peak: float = math.nan
+    level: float = math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossState:
     """The remembered state of a loss curve."""
 
@@ -59,13 +76,10 @@ class LossState:
     step: int = 0
     loss: float | None = None
     grad_norm: float | None = None
-    low: float | None = None
-    """The lowest level so far."""
-    low_step: int = 0
-    drifts: bool = False
-    """Whether the loss rises from the lowest level without a spike."""
-    far: int = 0
-    """Number of consecutive lines far above the lowest level."""
+    long_level: LevelState = field(default_factory=LevelState)
+    """The level over many lines, and its permanent rise."""
+    passed: tuple[PassedIncident, ...] = ()
+    """Incidents that began and ended in the lines of the last call of `advance`. Not stored."""
     spike_step: int | None = None
     """First step of the current spike."""
     spike_lines: int = 0
@@ -76,10 +90,6 @@ class LossState:
     """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
     no_gradient: int = 0
     has_gradient: bool = False
-    settled_lines: int = 0
-    """Number of further lines for which the new level is reported."""
-    before: float = 0.0
-    """The level before the new level."""
 
     @property
     def level(self) -> float | None:
@@ -98,7 +108,9 @@ class LossState:
         return max(DEVIATION * spread, FLOOR * abs(middle))
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        fields = asdict(self)
+        del fields["passed"]
+        return fields
 
     @classmethod
     def from_json(cls, stored: object) -> LossState:
@@ -106,16 +118,21 @@ class LossState:
         try:
             fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
             points = tuple((int(step), float(loss)) for step, loss in fields.pop("points"))
-            return cls(**{**fields, "points": points, "recent": tuple(fields.pop("recent"))})
+            level = LevelState.from_json(fields.pop("long_level"))
+            return cls(**{**fields, "points": points, "recent": tuple(fields.pop("recent")), "long_level": level})
         except (TypeError, ValueError, KeyError):
             return cls()
 
 
 def advance(curve: LossState, lines: Iterable[Iteration]) -> LossState:
-    """Return the state after `lines`."""
+    """Return the state after `lines`, with the incidents that began and ended in them."""
+    spike_step, was_bad = curve.spike_step, curve.bad > 0
+    curve = replace(curve, passed=())
     for line in lines:
         curve = _advance_line(curve, line)
-    return curve
+        if was_bad and curve.bad == 0:
+            was_bad, curve = False, replace(curve, passed=())
+    return replace(curve, passed=tuple(passed for passed in curve.passed if passed.step != spike_step))
 
 
 def _advance_line(curve: LossState, line: Iteration) -> LossState:
@@ -129,8 +146,14 @@ def _advance_line(curve: LossState, line: Iteration) -> LossState:
     # For a NaN step a trainer prints no loss, or the previous one.
     if line.loss is None or not math.isfinite(line.loss) or line.nans:
         return replace(curve, bad=curve.bad + 1, loss=line.loss if line.loss is not None else math.nan)
+    if curve.bad >= MIN_PASSED_LINES:
+        curve = _note(curve, PassedIncident(shape=LossShape.NAN, step=line.step, lines=curve.bad))
     curve = replace(curve, bad=0, loss=line.loss, recent=(*curve.recent, line.loss)[-TREND:])
-    return _drift(_judge_point(curve, line.loss))
+    return _judge_point(curve, line.loss)
+
+
+def _note(curve: LossState, incident: PassedIncident) -> LossState:
+    return replace(curve, passed=(*curve.passed, incident)[-MAX_PASSED:])
 
 
 def _rolled_back(curve: LossState, step: int) -> LossState:
@@ -138,6 +161,7 @@ def _rolled_back(curve: LossState, step: int) -> LossState:
     return replace(
         curve,
         points=tuple(point for point in curve.points if point[0] < step),
+        long_level=roll_back(curve.long_level, step),
         recent=(),
         spike_step=None,
         spike_lines=0,
@@ -161,37 +185,33 @@ def _gradient(curve: LossState, line: Iteration) -> LossState:
 
 
 def _judge_point(curve: LossState, loss: float) -> LossState:
-    curve = replace(curve, settled_lines=max(0, curve.settled_lines - 1))
     level = curve.level
     if level is None:
-        return _take(curve, loss)
+        return _take(curve, loss, loss, noise=0.0)
     if curve.spike_step is not None:
         return _in_spike(curve, loss, level)
-    excess = (loss - level) / curve.noise
+    noise = curve.noise
+    excess = (loss - level) / noise
     above = curve.above + 1 if excess > JUMP else 0
     if above >= 2 or excess > 2 * JUMP:
         return replace(curve, spike_step=curve.step, spike_lines=1, peak=loss, above=above)
-    return replace(curve, above=above) if above else _take(curve, loss)
+    return replace(curve, above=above) if above else _take(curve, loss, level, noise=noise)
 
 
 def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
     lines = curve.spike_lines + 1
-    if median(curve.recent[-3:]) < level + JUMP / 2 * curve.noise:
+    noise, step = curve.noise, curve.spike_step or curve.step
+    if median(curve.recent[-3:]) < level + JUMP / 2 * noise:
+        if lines > MIN_PASSED_LINES:
+            spike = PassedIncident(shape=LossShape.SPIKE, step=step, lines=lines, peak=curve.peak, level=level)
+            curve = _note(curve, spike)
         # Losses during the spike must not influence the judgement after the spike.
-        return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss)
+        return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss, level, noise=noise)
     if lines > LOST and _is_flat(curve.recent):
         fresh = tuple((curve.step, value) for value in curve.recent)
-        return replace(
-            curve,
-            points=fresh,
-            spike_step=None,
-            spike_lines=0,
-            above=0,
-            settled_lines=WINDOW,
-            before=level,
-            low=median(curve.recent),
-            low_step=curve.step,
-        )
+        before = level if curve.long_level.before is None else curve.long_level.before
+        raised = raise_level(curve.long_level, before=before, after=median(curve.recent), step=step)
+        return replace(curve, points=fresh, spike_step=None, spike_lines=0, above=0, long_level=raised)
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
 
 
@@ -202,22 +222,14 @@ def _is_flat(recent: Sequence[float]) -> bool:
     return abs(after - before) < 2 * FLOOR * abs(before)
 
 
-def _take(curve: LossState, loss: float) -> LossState:
-    """Add a normal line to the window."""
-    curve = replace(curve, points=(*curve.points, (curve.step, loss))[-WINDOW:], above=0)
-    level = curve.level if len(curve.points) >= WINDOW // 2 else None
-    if level is not None and (curve.low is None or level < curve.low):
-        return replace(curve, low=level, low_step=curve.step)
-    return curve
-
-
-def _drift(curve: LossState) -> LossState:
-    """Detect a lasting rise without a spike, too slow for the window. Short rises are normal."""
-    if curve.low is None or len(curve.recent) < TREND:
-        return replace(curve, drifts=False, far=0)
-    limit = BACK if curve.drifts else DRIFT
-    far = curve.far + 1 if median(curve.recent) > curve.low + limit * curve.noise else 0
-    return replace(curve, far=far, drifts=far > 0 and (curve.drifts or far >= TREND))
+def _take(curve: LossState, loss: float, level: float, *, noise: float) -> LossState:
+    """Add a normal line to the window and to the level."""
+    points = (*curve.points, (curve.step, loss))[-WINDOW:]
+    clipped = min(max(loss, level - CLIP * noise), level + CLIP * noise)
+    long_level = curve.long_level
+    if len(curve.points) >= MIN_LINES:
+        long_level = add_loss(long_level, curve.step, clipped, noise)
+    return replace(curve, points=points, long_level=long_level, above=0)
 
 
 def shape(curve: LossState) -> LossShape:
@@ -229,8 +241,8 @@ def shape(curve: LossState) -> LossShape:
         (LossShape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
         (LossShape.SLOW, curve.spike_lines > SLOW),
         (LossShape.SPIKE, curve.spike_step is not None),
-        (LossShape.DIVERGING, curve.drifts),
-        (LossShape.SETTLED, curve.settled_lines > 0),
+        (LossShape.DIVERGING, curve.long_level.is_rising),
+        (LossShape.SETTLED, curve.long_level.is_raised),
     ):
         if holds:
             return loss_shape

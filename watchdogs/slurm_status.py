@@ -12,6 +12,7 @@ from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
 from opsctl.model import Finding, Job, JobState, Level
 from opsctl.settings.watch import WatchSettings
+from opsctl.state.time_stamps import parse_past
 from opsctl.units import format_duration
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -86,20 +87,21 @@ class SlurmStatus:
         is_idle = bool(queue.waiting) and not queue.active
         is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
         idle, stuck = (
-            (fields.get(key) or context.now.isoformat()) if holds else None
+            parse_past(fields.get(key) or context.now.isoformat(), context.now) if holds else None
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
+        times = {key: time and time.isoformat() for key, time in (("idle", idle), ("stuck", stuck))}
         waits = _add_wait(fields, queue, context.now)
         pulsed = self._pulse(context, train, queue, fields)
-        context.memory.write(self.name, train.name, {"idle": idle, "stuck": stuck, "waits": waits, **pulsed})
+        context.memory.write(self.name, train.name, {**times, "waits": waits, **pulsed})
         return QueueObservation(
             train=queue.train,
             snapshot=queue.snapshot,
             jobs=queue.jobs,
             ended=queue.ended,
             limits=queue.limits,
-            idle_since=datetime.fromisoformat(idle) if idle else None,
-            stuck_since=datetime.fromisoformat(stuck) if stuck else None,
+            idle_since=idle,
+            stuck_since=stuck,
             waits_s=tuple(waits),
         )
 
@@ -110,7 +112,9 @@ class SlurmStatus:
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
         written: dict[str, str] = {key: fields[key] for key in ("pulse", "state") if key in fields}
         last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
-        is_due = state != written.get("state") or context.now - last >= timedelta(minutes=queue.limits.pulse_minutes)
+        # abs(): after a tick of a clock that was ahead, the lines must not stop.
+        age = abs(context.now - last)
+        is_due = state != written.get("state") or age >= timedelta(minutes=queue.limits.pulse_minutes)
         if not (context.acts and is_due and train.run.is_ours) or (queue.ended and not queue.jobs):
             return written
         with contextlib.suppress(OSError):  # the watchdog fs_quota reports a full disk

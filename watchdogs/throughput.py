@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from statistics import median
 from typing import Any, ClassVar, Literal
 
 from opsctl.model import Finding, Level
+from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
+from opsctl.watchdogs.accepted_levels import read_acceptance
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import new_iterations, why_idle
+from opsctl.watchdogs.speed_level import SpeedState, advance
 
-WINDOW = 200
-"""Number of log lines in the usual median."""
-RECENT = 10
-"""Number of newest lines in the current median: single slow steps, such as after a save, do not count."""
-MIN_LINES = 30
-MIN_DEVIATIONS = 3.0
-"""The drop must also exceed this many deviations: some systems are never steady."""
-CRITICAL_PERCENT = 30.0
-"""A drop of more is critical."""
+MAX_BASELINES = 8
+"""Configurations whose usual speed is remembered."""
 
 REMEDIES = {
     Level.OK: "",
@@ -34,12 +30,10 @@ REMEDIES = {
 class SpeedObservation:
     train: str
     unit: str = ""
-    rates: tuple[float, ...] = ()
-    """Higher is faster, the newest last."""
+    speed: SpeedState = field(default_factory=SpeedState)
     step: int = 0
     nodes: tuple[tuple[str, float], ...] = ()
     """Seconds per step of each node with a heartbeat, the slowest first."""
-    slower_percent: float
     idle: str = ""
     """Why no steps are expected; empty if the train should log steps."""
 
@@ -53,40 +47,41 @@ class Throughput:
         fields = context.memory.read(self.name, target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
         job = target.running
-        size = job.node_count if job else fields.get("size", 0)
-        unit, rates = _rates(fields if fields.get("size") in {0, size} else {}, lines)
-        if target.is_over:  # the next launch may be a different model
-            rates = []
+        size = job.node_count if job else int(fields.get("size", 0))
+        place = f"{size} {_digest(target.config)}"
+        accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
+        speeds, unit = _recall(fields), str(fields.get("unit", ""))
+        if accepted != fields.get("accepted", ""):
+            speeds.pop(f"{place} {unit}", None)
+        # After a change of the configuration, the lines since the last cycle belong to both.
+        counted = lines if fields.get("place", place) == place else []
+        for unit, rate in filter(None, map(_rate, counted)):
+            speed = speeds.pop(f"{place} {unit}", SpeedState())
+            speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
         step = lines[-1].step if lines else int(fields.get("step", 0))
-        context.memory.write(
-            self.name, target.name, {**position, "size": size, "unit": unit, "rates": rates, "step": step}
-        )
+        kept = {key: speed.to_json() for key, speed in list(speeds.items())[-MAX_BASELINES:]}
+        remembered = {"size": size, "place": place, "unit": unit, "speeds": kept, "step": step, "accepted": accepted}
+        context.memory.write(self.name, target.name, {**position, **remembered})
+        speed = SpeedState() if target.is_over else speeds.get(f"{place} {unit}", SpeedState())
         return SpeedObservation(
-            train=target.name,
-            unit=unit,
-            rates=tuple(rates),
-            step=step,
-            nodes=_nodes(target),
-            slower_percent=target.config.watch.slower_percent,
-            idle=why_idle(target),
+            train=target.name, unit=unit, speed=speed, step=step, nodes=_nodes(target), idle=why_idle(target)
         )
 
     def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
+        speed = observation.speed
         level, summary, slow = Level.OK, f"{observation.train}: too few steps to judge", ""
-        if not observation.rates and observation.idle:
+        if not speed.recent and observation.idle:
             summary = f"{observation.train}: no step times: {observation.idle}"
-        elif not observation.rates:
+        elif not speed.recent and not observation.unit:
             level, summary = Level.UNKNOWN, f"{observation.train}: no step times in the log"
-        if len(observation.rates) >= MIN_LINES:
-            usual, lately, noise = _figures(observation.rates)
-            less = 100 * (1 - lately / usual)
-            summary = (
-                f"{observation.train}: {lately:.4g} {observation.unit} at step {observation.step}, usually {usual:.4g}"
-            )
-            if less > observation.slower_percent and usual - lately > MIN_DEVIATIONS * noise:
-                level = Level.CRITICAL if less > CRITICAL_PERCENT else Level.WARNING
-                slow = _slowest(observation.nodes)
-                summary += f": {less:.0f} % slower" + (f"; {slow}" if slow else "")
+        if speed.is_known:
+            level = speed.level
+            figures = f"{speed.current:.4g} {observation.unit} at step {observation.step}, usually {speed.usual:.4g}"
+            summary = f"{observation.train}: {figures}"
+        if level in {Level.WARNING, Level.CRITICAL}:
+            slow = _slowest(observation.nodes)
+            summary += f": {speed.less_percent:.0f} % slower" + (f"; {slow}" if slow else "")
+        accept = f"find a slow node: opsctl health; if this is the new normal: opsctl alerts accept {self.name}/"
         return [
             Finding(
                 key=f"{self.name}/{observation.train}",
@@ -95,22 +90,21 @@ class Throughput:
                 train=observation.train,
                 node=observation.nodes[0][0] if slow else "",
                 evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in observation.nodes[:8] if slow),
-                remedy=REMEDIES.get(level, "find a slow node: opsctl health"),
+                remedy=REMEDIES.get(level, f"{accept}{observation.train} --reason ..."),
             )
         ]
 
 
-def _rates(fields: dict[str, Any], lines: Sequence[Iteration]) -> tuple[str, list[float]]:
-    """Return unit and rates with the new lines; a change of the unit starts a new window."""
-    unit, rates = str(fields.get("unit", "")), [float(rate) for rate in fields.get("rates", [])]
-    for line in lines:
-        measured = _rate(line)
-        if measured is None:
-            continue
-        if measured[0] != unit:
-            unit, rates = measured[0], []
-        rates.append(measured[1])
-    return unit, rates[-WINDOW:]
+def _recall(fields: dict[str, Any]) -> dict[str, SpeedState]:
+    """Return the remembered speeds by configuration and unit, the last used last."""
+    stored = fields.get("speeds")
+    return {key: SpeedState.from_json(speed) for key, speed in stored.items()} if isinstance(stored, dict) else {}
+
+
+def _digest(config: TrainSettings) -> str:
+    """Return a short name of the configuration: another trainer or other settings have another usual speed."""
+    parts = [config.command, config.trainer, config.environment, config.container, config.slurm.processes_per_node]
+    return hashlib.sha256(repr([*parts, config.slurm.partition]).encode(errors="replace")).hexdigest()[:12]
 
 
 def _rate(line: Iteration) -> tuple[str, float] | None:
@@ -124,14 +118,6 @@ def _rate(line: Iteration) -> tuple[str, float] | None:
     if line.step_s and line.step_s > 0:
         return ("samples/s", line.global_batch / line.step_s) if line.global_batch else ("steps/s", 1 / line.step_s)
     return None
-
-
-def _figures(rates: Sequence[float]) -> tuple[float, float, float]:
-    """Return the usual rate, the current rate, and the usual deviation of a median of RECENT lines."""
-    before = rates[:-RECENT]
-    usual = median(before)
-    deviation = 1.4826 * median(abs(rate - usual) for rate in before)
-    return usual, median(rates[-RECENT:]), 1.25 * deviation / RECENT**0.5
 
 
 def _nodes(train: WatchedTrain) -> tuple[tuple[str, float], ...]:

@@ -18,7 +18,7 @@ from race import contenders
 from race.cluster import queue
 from race.faults import Night, schedule
 from race.time_account import Account, Event, Sample, account
-from race.with_opsctl import Opsctl
+from race.with_opsctl import Opsctl, OpsctlDefault
 
 HELD = {"JobHeldUser", "JobHeldAdmin"}
 LOOK_S = 0.5
@@ -29,6 +29,7 @@ CONTENDERS = {
     "person-5": lambda place: contenders.Person(place=place, every=300),
     "person-1": lambda place: contenders.Person(place=place, every=60),
     "opsctl": lambda place: Opsctl(place=place),
+    "opsctl-default": lambda place: OpsctlDefault(place=place),
     "no-faults": lambda place: contenders.Plain(place=place),
 }
 

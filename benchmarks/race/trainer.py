@@ -1,7 +1,7 @@
 """A light trainer that knows nothing of opsctl: steps of a quarter of a second, a checkpoint every 15 s, ranks that
 wait for each other. Standard library only; started once per rank, it finds its place in Slurm's variables.
 
-python trainer.py --place DIR --checkpoints DIR [--exit-after SECONDS]
+python trainer.py --place DIR --save DIR [--exit-after SECONDS]
 
 What it did stands in DIR/events.jsonl, one line an event, written by rank 0. DIR/faults holds what is broken.
 """
@@ -144,7 +144,7 @@ class Trainer:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--place", type=Path, required=True)
-    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--checkpoints", "--save", type=Path, required=True)
     parser.add_argument("--exit-after", type=float, default=float("inf"))
     arguments = parser.parse_args()
     Trainer(arguments.place, arguments.checkpoints, arguments.exit_after).run()

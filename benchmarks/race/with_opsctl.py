@@ -41,6 +41,10 @@ stacks_seconds = 1
 
 
 class Opsctl(Contender):
+    """opsctl tuned for tasks of two minutes, with a resident watch."""
+
+    site, train = SITE, TRAIN
+
     @property
     def root(self) -> Path:
         return self.place / "trains"
@@ -57,20 +61,24 @@ class Opsctl(Contender):
     def log(self) -> Path:
         return self.run / "logs" / "main_log.txt"
 
+    @property
+    def checkpoint_words(self) -> list[str]:
+        """How the trainer learns where its checkpoints go."""
+        return ["--checkpoints", "{{ checkpoint_dir }}"]
+
     def prepare(self) -> None:
         words = [
             sys.executable,
             str(TRAINER),
             "--place",
             str(self.place),
-            "--checkpoints",
-            "{{ checkpoint_dir }}",
+            *self.checkpoint_words,
             "--exit-after",
             str(EXIT_AFTER_S),
         ]
-        (self.place / "site.toml").write_text(SITE.format(root=self.root))
+        (self.place / "site.toml").write_text(self.site.format(root=self.root))
         (self.place / "race.toml").write_text(
-            TRAIN.format(command=json.dumps(words), nodes=NODES, ranks=RANKS_A_NODE, minutes=MINUTES, tasks=TASKS)
+            self.train.format(command=json.dumps(words), nodes=NODES, ranks=RANKS_A_NODE, minutes=MINUTES, tasks=TASKS)
         )
         os.environ["OPSCTL_SITE"] = str(self.place / "site.toml")
         self.checkpoints.mkdir(parents=True)
@@ -78,8 +86,41 @@ class Opsctl(Contender):
     def start(self) -> None:
         if code := self.opsctl("launch", str(self.place / "race.toml")).wait():
             raise SystemExit(f"opsctl launch: {code}, see {self.place}/own.txt")
+        self.look_after()
+
+    def look_after(self) -> None:
         self.opsctl("cron", "start")
         self.opsctl("watch", "--every", "1s")
 
     def opsctl(self, *words: str):  # noqa: ANN201
         return self.spawn(sys.executable, "-P", "-m", "opsctl", *words)
+
+
+DEFAULT_SITE = """root = "{root}"
+trust_parents = true
+"""
+DEFAULT_TRAIN = """name = "race"
+command = {command}
+[slurm]
+nodes = {nodes}
+processes_per_node = {ranks}
+time_limit = "{minutes}"
+tasks = {tasks}
+"""
+
+
+class OpsctlDefault(Opsctl):
+    """opsctl with default settings, for a trainer with checkpoints of its own, outside of the run directory."""
+
+    site, train = DEFAULT_SITE, DEFAULT_TRAIN
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.place / "checkpoints"
+
+    @property
+    def checkpoint_words(self) -> list[str]:
+        return ["--save", str(self.checkpoints)]
+
+    def look_after(self) -> None:
+        self.opsctl("cron", "start")

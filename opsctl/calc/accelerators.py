@@ -1,9 +1,12 @@
-"""Peak figures of accelerators, from their makers' data sheets."""
+"""Peak figures of accelerators, from accelerators.toml."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 from opsctl.errors import InputError
 
@@ -18,37 +21,83 @@ class Accelerator:
     memory_gb: float
     memory_tb_s: float
     link_gb_s: float
-    """To the other accelerators of the node, in one direction."""
+    """To the other accelerators of the domain, in one direction."""
     processors: int
     """Streaming multiprocessors or compute units, for wave quantisation."""
+    fp8_tflops: float = 0.0
+    """0 without fp8."""
+    network_gb_s: float = 25.0
+    """Of one accelerator, in one direction, in the maker's reference cluster."""
+    domain: int = 8
+    """Number of accelerators that `link_gb_s` joins: 8 in most nodes, 72 in an NVL72 rack."""
+    watts: float = 0.0
+    generation: str = "hopper"
+    """Key of the fitted efficiencies in step_time.toml."""
+
+    fp4_tflops: float = 0.0
+    """0 without fp4."""
+    sustained: float = 1.0
+    """Share of the clock that the power limit allows, next to the largest part of the generation."""
+
+    def peak_tflops(self, number_format: str) -> float:
+        """Return the peak in `fp4`, in `fp8`, or in half precision."""
+        return {"fp4": self.fp4_tflops, "fp8": self.fp8_tflops}.get(number_format, self.tflops)
+
+    def has(self, number_format: str) -> bool:
+        return self.peak_tflops(number_format) > 0
 
 
-ACCELERATORS: dict[str, Accelerator] = {
-    accelerator.name: accelerator
-    for accelerator in (
-        Accelerator(name="V100", tflops=125, memory_gb=32, memory_tb_s=0.9, link_gb_s=150, processors=80),
-        Accelerator(name="A100", tflops=312, memory_gb=80, memory_tb_s=2.0, link_gb_s=300, processors=108),
-        Accelerator(name="A100-40", tflops=312, memory_gb=40, memory_tb_s=1.55, link_gb_s=300, processors=108),
-        Accelerator(name="H100", tflops=989, memory_gb=80, memory_tb_s=3.35, link_gb_s=450, processors=132),
-        Accelerator(name="H100-PCIe", tflops=756, memory_gb=80, memory_tb_s=2.0, link_gb_s=300, processors=114),
-        Accelerator(name="H200", tflops=989, memory_gb=141, memory_tb_s=4.8, link_gb_s=450, processors=132),
-        Accelerator(name="B200", tflops=2250, memory_gb=180, memory_tb_s=8.0, link_gb_s=900, processors=148),
-        Accelerator(name="MI250X", tflops=383, memory_gb=128, memory_tb_s=3.28, link_gb_s=400, processors=220),
-        Accelerator(name="MI300X", tflops=1307, memory_gb=192, memory_tb_s=5.3, link_gb_s=448, processors=304),
-    )
-}
-"""V100 to MI250X: the tables of the Machine Learning Engineering book ("Accelerators"); the rest: data sheets."""
+def _read() -> dict[str, Accelerator]:
+    tables = tomllib.loads(files("opsctl.calc").joinpath("accelerators.toml").read_text())
+    return {name: Accelerator(name=name, **figures) for name, figures in tables.items()}
+
+
+ACCELERATORS: dict[str, Accelerator] = _read()
 
 
 def unknown(name: str) -> Iterator[str]:
-    """Yield a problem if `name` is not a known accelerator."""
-    if name.lower() not in map(str.lower, ACCELERATORS):
+    """Yield a problem if `name` is neither a known accelerator nor the figures of one."""
+    if "=" in name:
+        try:
+            _read_figures(name)
+        except InputError as error:
+            yield error.message
+    elif name.lower() not in map(str.lower, ACCELERATORS):
         yield f"gpu: {name!r} is not known; known: {', '.join(ACCELERATORS)}"
 
 
 def accelerator(name: str) -> Accelerator:
-    """Return an accelerator by name, in any case. Raises InputError."""
+    """Return an accelerator by name, in any case, or by its figures. Raises InputError."""
+    if "=" in name:
+        return _read_figures(name)
     for known, known_accelerator in ACCELERATORS.items():
         if known.lower() == name.lower():
             return known_accelerator
     raise InputError(f"gpu: {name!r} is not known", hint=f"known: {', '.join(ACCELERATORS)}")
+
+
+def _read_figures(text: str) -> Accelerator:
+    """Read `tflops=989,memory_gb=80,memory_tb_s=3.35,link_gb_s=450`, and further figures of Accelerator."""
+    figures: dict[str, str] = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        figures[name.strip()] = value.strip()
+    generation = figures.pop("generation", "hopper")
+    missing = [name for name in ("tflops", "memory_gb", "memory_tb_s", "link_gb_s") if name not in figures]
+    try:
+        numbers: dict[str, Any] = {name: float(value) for name, value in figures.items()}
+        whole = {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
+        if not missing and all(0 < number < 1e9 for number in numbers.values()):
+            own = {"processors": 132, **numbers, **whole}
+            return Accelerator(name="own", generation=_known_generation(generation), **own)
+    except (TypeError, ValueError):
+        pass
+    reason = f"{', '.join(missing)} not given" if missing else "a figure is not known or no number above 0"
+    raise InputError(f"gpu: {text!r}: {reason}", hint="tflops=989,memory_gb=80,memory_tb_s=3.35,link_gb_s=450")
+
+
+def _known_generation(name: str) -> str:
+    generations = sorted({known.generation for known in ACCELERATORS.values()})
+    if name not in generations:
+        raise InputError(f"gpu: generation {name!r} is not known", hint=f"known: {', '.join(generations)}")
+    return name

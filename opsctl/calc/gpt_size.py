@@ -1,16 +1,33 @@
-"""The number of parameters of a GPT."""
+"""The shape of a decoder and the number of its parameters: GPT, Llama, Qwen, Gemma, mixtures of experts."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.trainer import flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values from small latents."""
+
+    query_rank: int
+    """0: queries come from the hidden state."""
+    key_value_rank: int
+    rope_size: int
+    """Columns of a head with positions."""
+    plain_size: int
+    """Columns of a head without positions."""
+    value_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A decoder of equal blocks. The output layer shares the weights of the embedding."""
+    """A decoder. By default a GPT: fourfold feed-forward width, biases, learnt positions, tied output layer."""
 
     layers: int
     hidden: int
@@ -21,6 +38,33 @@ class ModelShape:
     """Learnt positions. Without them (ALiBi, rotary), there is no table of sequence x hidden."""
     embedding_norm: bool = False
     """A layer norm after the embedding, as BLOOM has."""
+    kv_heads: int | None = None
+    """Heads of keys and values (grouped queries); None: as many as heads."""
+    head_columns: int | None = None
+    """Columns of a head; None: hidden / heads."""
+    ffn: int | None = None
+    """Width of the feed-forward part, or of one expert; None: 4 x hidden."""
+    gated: bool = False
+    """SwiGLU or GeGLU: three matrices instead of two."""
+    biases: bool = True
+    """Biases, and layer norms with a bias. Without: RMS norms."""
+    tied: bool = True
+    """The output layer shares the weights of the embedding."""
+    experts: int = 0
+    """Routed experts of a layer; 0: dense."""
+    active_experts: int = 0
+    """Routed experts that a token uses."""
+    shared_ffn: int = 0
+    """Width of the experts that every token uses."""
+    dense_layers: int = 0
+    """First layers without experts."""
+    dense_ffn: int = 0
+    """Width of the feed-forward part of these layers."""
+    window: int = 0
+    """Tokens that a layer with a sliding window looks back; 0: no window."""
+    windowed: float = 1.0
+    """Share of the layers that have the window."""
+    latent: LatentAttention | None = None
 
     def __post_init__(self) -> None:
         problems = list(
@@ -32,13 +76,33 @@ class ModelShape:
                 sequence=self.sequence,
             )
         )
-        if not problems and self.hidden % self.heads:
-            problems.append(f"hidden {self.hidden} does not divide by {self.heads} heads")
+        if not problems:
+            problems.extend(_find_contradictions(self))
         refuse("model", problems)
 
     @property
     def head_size(self) -> int:
-        return self.hidden // self.heads
+        return self.head_columns or self.hidden // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def width(self) -> int:
+        """Width of the feed-forward part, or of one expert."""
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of a feed-forward part."""
+        return 3 if self.gated else 2
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
 
     @property
     def ratio(self) -> float:
@@ -46,44 +110,108 @@ class ModelShape:
         return self.hidden / self.layers
 
 
-PUBLISHED: dict[str, ModelShape] = {
-    "tr8-104b": ModelShape(layers=32, hidden=16384, heads=32, vocabulary=50257),
-    "104b": ModelShape(layers=64, hidden=11600, heads=80, vocabulary=50257),
-    "megatron-145b": ModelShape(layers=80, hidden=12288, heads=96, vocabulary=50257),
-    "gpt-3": ModelShape(layers=96, hidden=12288, heads=96, vocabulary=50257),
-    "megatron-310b": ModelShape(layers=96, hidden=16384, heads=128, vocabulary=50257),
-    "mt-nlg-530b": ModelShape(layers=105, hidden=20480, heads=128, vocabulary=50257),
-    "bloom": ModelShape(layers=70, hidden=14336, heads=112, vocabulary=250880, positions=False, embedding_norm=True),
-}
-"""Shapes of the README of tr8, of the prequel's table of sizes, and BLOOM's. Heads of Megatron's: Narayanan 2021."""
+def _find_contradictions(shape: ModelShape) -> Iterator[str]:
+    if shape.head_columns is None and shape.hidden % shape.heads:
+        yield f"hidden {shape.hidden} does not divide by {shape.heads} heads"
+    if shape.heads % shape.groups:
+        yield f"{shape.heads} heads do not divide by {shape.groups} heads of keys and values"
+    if shape.experts and not 0 < shape.active_experts <= shape.experts:
+        yield f"active experts is {shape.active_experts}, needs to be between 1 and {shape.experts}"
+    if shape.experts and shape.dense_layers >= shape.layers:
+        yield f"dense layers is {shape.dense_layers}, needs to be below {shape.layers}"
+
+
+def _read_presets() -> dict[str, ModelShape]:
+    tables = tomllib.loads(files("opsctl.calc").joinpath("models.toml").read_text())
+    return {name: _shape(figures) for name, figures in tables.items()}
+
+
+def _shape(figures: dict[str, Any]) -> ModelShape:
+    latent = figures.pop("latent", None)
+    return ModelShape(**figures, latent=LatentAttention(**latent) if latent else None)
 
 
 def parameters(shape: ModelShape) -> int:
     """Return the exact number of parameters.
 
-    l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"). The last 2h is the final layer norm.
+    For a GPT: l·(12h² + 13h) + V·h + s·h + 2h (prequel of tr11, "Size"). The last 2h is the final layer norm.
     """
-    count = flops.parameters(
-        layers=shape.layers, hidden=shape.hidden, sequence=shape.sequence, vocabulary=shape.vocabulary
-    )
-    if not shape.positions:
-        count -= shape.sequence * shape.hidden
-    return count + 2 * shape.hidden * shape.embedding_norm
+    count = shape.expert_layers * block_parameters(shape)
+    count += (shape.layers - shape.expert_layers) * dense_block_parameters(shape)
+    count += embedding_parameters(shape) * (1 if shape.tied else 2)
+    count += shape.sequence * shape.hidden * shape.positions
+    return count + (1 + shape.biases) * shape.hidden + 2 * shape.hidden * shape.embedding_norm
+
+
+def active_parameters(shape: ModelShape) -> int:
+    """Return the parameters that one token uses: all, without the routed experts that the token is not sent to."""
+    idle = shape.experts - shape.active_experts
+    return parameters(shape) - shape.expert_layers * idle * shape.matrices * shape.hidden * shape.width
 
 
 def approximate_parameters(shape: ModelShape) -> int:
     """Return the parameters without the final layer norm.
 
-    l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2).
+    For a GPT: l·(12h² + 13h) + V·h + s·h (README of tr8; Narayanan et al. 2021, eq. 2).
     """
-    return shape.layers * block_parameters(shape) + (shape.vocabulary + shape.sequence) * shape.hidden
+    return parameters(shape) - (1 + shape.biases) * shape.hidden - 2 * shape.hidden * shape.embedding_norm
 
 
 def block_parameters(shape: ModelShape) -> int:
-    """Return the parameters of one transformer block: 12h² + 13h (prequel of tr11, "104B topology / memory usage")."""
-    return 12 * shape.hidden**2 + 13 * shape.hidden
+    """Return the parameters of one transformer block; of a mixture, of a block with experts.
+
+    For a GPT: 12h² + 13h (prequel of tr11, "104B topology / memory usage").
+    """
+    if not shape.experts:
+        return dense_block_parameters(shape)
+    return common_parameters(shape) + expert_parameters(shape)
+
+
+def dense_block_parameters(shape: ModelShape) -> int:
+    """Return the parameters of a block without experts."""
+    width = (shape.dense_ffn or shape.width) if shape.experts else shape.width
+    biases = width + shape.hidden if shape.biases else 0
+    return attention_parameters(shape) + shape.matrices * shape.hidden * width + biases
+
+
+def common_parameters(shape: ModelShape) -> int:
+    """Return the parameters of a block with experts that every token uses: attention, router, shared experts."""
+    router = shape.hidden * shape.experts
+    return attention_parameters(shape) + router + shape.matrices * shape.hidden * shape.shared_ffn
+
+
+def expert_parameters(shape: ModelShape) -> int:
+    """Return the parameters of all routed experts of a block."""
+    return shape.experts * shape.matrices * shape.hidden * shape.width
+
+
+def attention_parameters(shape: ModelShape) -> int:
+    """Return the parameters of the attention and of both norms of a block."""
+    hidden, head = shape.hidden, shape.head_size
+    norms = (4 if shape.biases else 2) * hidden
+    if shape.latent:
+        return norms + sum(rows * columns for rows, columns in latent_matrices(shape, shape.latent))
+    queries, keys = shape.heads * head, shape.groups * head
+    biases = queries + 2 * keys + hidden if shape.biases else 0
+    return norms + biases + hidden * (2 * queries + 2 * keys)
+
+
+def latent_matrices(shape: ModelShape, latent: LatentAttention) -> list[tuple[int, int]]:
+    """Return rows and columns of the matrices of latent attention (arXiv 2405.04434, section 2.1)."""
+    queries = shape.heads * (latent.rope_size + latent.plain_size)
+    compressed = latent.query_rank
+    return [
+        *([(shape.hidden, compressed), (compressed, queries)] if compressed else [(shape.hidden, queries)]),
+        (shape.hidden, latent.key_value_rank + latent.rope_size),
+        (latent.key_value_rank, shape.heads * (latent.plain_size + latent.value_size)),
+        (shape.heads * latent.value_size, shape.hidden),
+    ]
 
 
 def embedding_parameters(shape: ModelShape) -> int:
     """Return the parameters of the word embedding, without positions: V·h (prequel of tr11, same section)."""
     return shape.vocabulary * shape.hidden
+
+
+PUBLISHED: dict[str, ModelShape] = _read_presets()
+"""The presets of models.toml by name."""

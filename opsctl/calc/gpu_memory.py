@@ -6,13 +6,23 @@ import math
 from dataclasses import dataclass
 
 from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import ModelShape, block_parameters, embedding_parameters
-from opsctl.calc.parallel_layout import Topology, layers_of_stages
+from opsctl.calc.error_bars import MEMORY_BAR
+from opsctl.calc.gpt_size import (
+    ModelShape,
+    common_parameters,
+    dense_block_parameters,
+    embedding_parameters,
+    expert_parameters,
+)
+from opsctl.calc.layer_work import stored_bytes
+from opsctl.calc.parallel_layout import RECOMPUTATIONS, Topology, layers_of_stages
 from opsctl.errors import InputError
 
 GIB = 2**30
-OVERHEAD_RATIO = 1.25
-"""Memory held by the allocator over memory requested: buckets and fragments. Fitted to the prequel's measurements."""
+OVERHEAD_RATIO = 0.2
+"""Memory in buckets and fragments, over memory requested. Fitted to the prequel and to the tuning half."""
+SHARDED_OVERHEAD_RATIO = 0.05
+"""The same where ZeRO-3 or FSDP keeps the states in flat shards."""
 CONTEXT_BYTES = 1573 * 2**20
 """CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 
@@ -38,9 +48,15 @@ PRECISIONS: dict[str, Precision] = {
     "fp16": Precision(weights=2, gradients=2, optimizer=12, partition=4),
     "bf16": Precision(weights=2, gradients=4, optimizer=12, partition=0),
     "bf16-optimizer": Precision(weights=2, gradients=6, optimizer=12, partition=0),
+    "bf16-pure": Precision(weights=2, gradients=2, optimizer=4, partition=0),
+    "fp8": Precision(weights=2, gradients=4, optimizer=12, partition=0),
+    "fp4": Precision(weights=2, gradients=4, optimizer=12, partition=0),
 }
 """bf16: the documents' 18 bytes. fp16: 16-bit gradients. bf16-optimizer: DeepSpeed's BF16_Optimizer in BLOOM's
-settings, with 16-bit gradients and accumulated fp32 gradients."""
+settings, with 16-bit gradients and accumulated fp32 gradients. bf16-pure: no fp32 anywhere. fp8: products in fp8, and
+the weights twice, once transposed."""
+SHARDED_FP32 = Precision(weights=4, gradients=4, optimizer=8, partition=0)
+"""FSDP with mixed precision: gathers in 16 bits what it keeps in 32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +73,8 @@ class StageMemory:
     """Stored for the backward pass, plus the working memory of one layer."""
     output: float
     """Logits and their gradients, on the last stage only."""
+    gathered: float
+    """Whole layers that ZeRO-3 or FSDP gathers."""
     overhead: float
     context: float = CONTEXT_BYTES
 
@@ -66,11 +84,21 @@ class StageMemory:
 
     @property
     def total(self) -> float:
-        return self.states + self.activations + self.output + self.overhead + self.context
+        return self.states + self.activations + self.output + self.gathered + self.overhead + self.context
 
     @property
     def gib(self) -> float:
         return self.total / GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageParameters:
+    """The parameters of one GPU of a stage before ZeRO shards them."""
+
+    common: float
+    """Of all tokens; shared by all data and context parallel ranks."""
+    routed: float
+    """Of routed experts; shared by the ranks that hold the same experts."""
 
 
 def precision(name: str) -> Precision:
@@ -82,8 +110,7 @@ def precision(name: str) -> Precision:
 def stages(shape: ModelShape, topology: Topology, *, batch: int) -> list[StageMemory]:
     """Return the memory of every stage, from first to last."""
     layers = layers_of_stages(shape, topology)
-    in_flight = [min(topology.micro_batches(batch), topology.pp - stage) for stage in range(topology.pp)]
-    return [_stage(shape, topology, stage, layers[stage], in_flight[stage]) for stage in range(topology.pp)]
+    return [_stage(shape, topology, stage, layers[stage], batch) for stage in range(topology.pp)]
 
 
 def fullest(shape: ModelShape, topology: Topology, *, batch: int) -> StageMemory:
@@ -91,59 +118,128 @@ def fullest(shape: ModelShape, topology: Topology, *, batch: int) -> StageMemory
     return max(stages(shape, topology, batch=batch), key=lambda stage: stage.total)
 
 
-def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, in_flight: int) -> StageMemory:
-    first, last = stage == 0, stage == topology.pp - 1
-    count: float = layers * block_parameters(shape)
-    if first or last:  # the output layer of the last stage has a copy of the tied weights
-        count += embedding_parameters(shape)
-    count /= topology.tp
-    weights, gradients, optimizer = states_bytes(topology)
-    activations = activation_bytes(shape, topology, layers=layers, in_flight=in_flight)
-    output = logits_bytes(shape, topology) if last else 0.0
-    requested = count * (weights + gradients + optimizer) + activations + output
+def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch: int) -> StageMemory:
+    count = stage_parameters(shape, topology, stage=stage, layers=layers)
+    common, routed = states_bytes(topology), states_bytes(topology, of_experts=True)
+    weights, gradients, optimizer = (
+        count.common * all_ranks + count.routed * expert_ranks
+        for all_ranks, expert_ranks in zip(common, routed, strict=True)
+    )
+    activations = activation_bytes(shape, topology, layers=layers, in_flight=in_flight(topology, stage, batch))
+    output = logits_bytes(shape, topology) if stage == topology.pp - 1 else 0.0
+    gathered = gathered_bytes(shape, topology)
+    requested = weights + gradients + optimizer + activations + output + gathered
     return StageMemory(
         stage=stage,
         layers=layers,
-        parameters=count,
-        weights=count * weights,
-        gradients=count * gradients,
-        optimizer=count * optimizer,
+        parameters=count.common + count.routed,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
         activations=activations,
         output=output,
-        overhead=requested * (OVERHEAD_RATIO - 1),
+        gathered=gathered,
+        overhead=requested * (SHARDED_OVERHEAD_RATIO if topology.zero >= 3 else OVERHEAD_RATIO),
     )
 
 
-def states_bytes(topology: Topology) -> tuple[float, float, float]:
+def is_too_large(gib: float, memory_gb: float) -> bool:
+    """Whether a GPU certainly has too little memory: even a need that is smaller by the error bar does not fit."""
+    return gib * MEMORY_BAR.low > memory_gb
+
+
+def in_flight(topology: Topology, stage: int, batch: int) -> float:
+    """Return the micro batches of which a stage stores all layers.
+
+    p − r in 1F1B. With v chunks, (2(p − r − 1) + (v − 1)p + 1)/v (Megatron-LM, schedules.py; Korthikanti et al. 2022,
+    section 4.2.3).
+    """
+    after = topology.pp - stage - 1
+    chunks = topology.chunks
+    stored = after + 1.0 if chunks == 1 else (2 * after + (chunks - 1) * topology.pp + 1) / chunks
+    return min(float(topology.micro_batches(batch)), stored)
+
+
+def stage_parameters(shape: ModelShape, topology: Topology, *, stage: int, layers: int) -> StageParameters:
+    """Return the parameters of one GPU of a stage. Tied: the last stage has a copy of the embedding."""
+    first, last = stage == 0, stage == topology.pp - 1
+    expert_share = shape.expert_layers / shape.layers
+    common = layers * (1 - expert_share) * dense_block_parameters(shape)
+    routed = 0.0
+    if shape.experts:
+        common += layers * expert_share * common_parameters(shape)
+        routed = layers * expert_share * expert_parameters(shape) / (topology.tp * topology.ep)
+    tables = first + last if topology.pp > 1 or not shape.tied else 1
+    return StageParameters(common=(common + tables * embedding_parameters(shape)) / topology.tp, routed=routed)
+
+
+def states_bytes(topology: Topology, *, of_experts: bool = False) -> tuple[float, float, float]:
     """Return bytes per parameter of weights, gradients and optimizer (ZeRO: Rajbhandari et al. 2020, section 5).
 
-    Stage 1 splits the optimizer over the replicas, stage 2 also the gradients, stage 3 also the weights.
+    Stage 1 splits the optimizer over the replicas, stage 2 also the gradients, stage 3 also the weights, of which FSDP
+    keeps the fp32 copy alone (Zhao et al. 2023, section 4.4).
     """
-    kind, dp, zero = precision(topology.precision), topology.dp, topology.zero
-    weights = kind.weights / (dp if zero >= 3 else 1)
-    gradients = kind.gradients / (dp if zero >= 2 else 1)
-    optimizer = (kind.optimizer + kind.partition) / (dp if zero >= 1 else 1)
+    kind, zero = precision(topology.precision), topology.zero
+    if zero >= 3 and kind.optimizer == 12:
+        kind = SHARDED_FP32
+    ranks = max(1.0, topology.shards / (topology.ep if of_experts else 1))
+    weights = kind.weights / (ranks if zero >= 3 else 1)
+    gradients = kind.gradients / (ranks if zero >= 2 else 1)
+    on_gpu = 0 if topology.offload else kind.optimizer + kind.partition
+    optimizer = on_gpu / (ranks if zero >= 1 else 1)
     return weights, gradients, optimizer
 
 
 def layer_activation_bytes(shape: ModelShape, topology: Topology) -> float:
-    """Return one layer's bytes without recomputation: sbh·(10 + 24/t + 5as/(ht)) (Korthikanti et al. 2022, eq. 2)."""
-    sbh = shape.sequence * topology.micro_batch * shape.hidden
-    attention = 5 * shape.heads * shape.sequence / shape.hidden
-    return sbh * (10 + (24 + attention) / topology.tp)
+    """Return one layer's bytes without recomputation: sbh·(10 + 24/t + 5as/(ht)) for a GPT without flash attention.
+
+    Korthikanti et al. 2022, eq. 2; sequence parallelism splits the 10 as well (eq. 4). The mean over layers with and
+    without experts.
+    """
+    share = shape.expert_layers / shape.layers
+    per_token = (1 - share) * stored_bytes(shape, topology, with_experts=False).of(topology)
+    if share:
+        per_token += share * stored_bytes(shape, topology, with_experts=True).of(topology)
+    return topology.tokens(shape.sequence) * per_token
 
 
-def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_flight: int) -> float:
-    """Return all layers' bytes. With recomputation: 2sbh per layer (same paper, section 5) plus one full layer."""
-    full_layer = layer_activation_bytes(shape, topology)
-    if not topology.recompute:
-        return in_flight * layers * full_layer
-    return in_flight * layers * 2 * shape.sequence * topology.micro_batch * shape.hidden + full_layer
+def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_flight: float) -> float:
+    """Return all layers' bytes.
+
+    With recomputation, a layer stores its input, 2sbh (same paper, section 5), and one layer works with all its bytes.
+    """
+    whole = layer_activation_bytes(shape, topology)
+    entry = 2 * topology.tokens(shape.sequence) * shape.hidden / topology.norm_split
+    share = RECOMPUTATIONS[topology.recompute]
+    stored = whole
+    if topology.recompute == "selective":
+        matrix = stored_bytes(shape, topology, with_experts=False).matrix / topology.tp
+        stored -= topology.tokens(shape.sequence) * matrix
+    kept = (1 - share) * stored + share * entry
+    return in_flight * layers * kept + (whole if topology.recompute != "none" else 0.0)
+
+
+def gathered_bytes(shape: ModelShape, topology: Topology) -> float:
+    """Return the bytes of the layers that ZeRO-3 gathers: one in use, one ahead, in 16 bits, and gradients of one.
+
+    Zhao et al. 2023 (PyTorch FSDP), section 3.4. Embedding and output layer are one unit each.
+    """
+    if topology.zero < 3:
+        return 0.0
+    block = common_parameters(shape) + expert_parameters(shape) / topology.ep if shape.experts else 0.0
+    unit = max(block, dense_block_parameters(shape), embedding_parameters(shape)) / topology.tp
+    return unit * (2 * 2 + 4)
 
 
 def logits_bytes(shape: ModelShape, topology: Topology) -> float:
-    """Return the bytes of the logits: in 16 bits, in 32 bits for the loss, and 32-bit gradients."""
-    return shape.sequence * topology.micro_batch * shape.vocabulary / topology.tp * (2 + 4 + 4)
+    """Return the bytes of the logits: in 16 bits, and for the loss in 32 bits, if anything is.
+
+    Megatron's loss puts the gradients in their place (tensor_parallel/cross_entropy.py); PyTorch's does not.
+    """
+    size = 4 if topology.precision == "bf16-pure" else 6
+    if topology.zero >= 3:
+        size += size - 2
+    return topology.tokens(shape.sequence) * shape.vocabulary / topology.tp * size
 
 
 def least_gpus(*, billions: float, gpu_gb: float, training: bool = True) -> int:

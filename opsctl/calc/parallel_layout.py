@@ -21,17 +21,26 @@ class Cluster:
     nodes: int
     gpus_per_node: int
     gpu: Accelerator
-    node_gb_s: float = 50.0
-    """Network bandwidth of a node in one direction. 50 is four links of 100 Gbit/s."""
-    host_tuned: bool = True
-    """PCIe and NUMA are tuned. The prequel's hosts were not before 2022-02-25, which cost up to 5 %."""
+    node_gb_s: float | None = None
+    """Network bandwidth of a node in one direction; None: of the maker's reference cluster."""
 
     def __post_init__(self) -> None:
-        refuse("cluster", not_a_cluster(nodes=self.nodes, gpus_per_node=self.gpus_per_node, network=self.node_gb_s))
+        network = self.network_gb_s
+        refuse("cluster", not_a_cluster(nodes=self.nodes, gpus_per_node=self.gpus_per_node, network=network))
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    @property
+    def network_gb_s(self) -> float:
+        """Network bandwidth of a node in one direction, stated or assumed."""
+        return self.gpu.network_gb_s * self.gpus_per_node if self.node_gb_s is None else self.node_gb_s
+
+    @property
+    def domain(self) -> int:
+        """GPUs joined by fast links: a rack with NVLink, or a node."""
+        return max(self.gpu.domain, 1) if self.gpu.domain > 8 else min(self.gpu.domain, self.gpus_per_node)
 
 
 def not_a_cluster(*, nodes: int, gpus_per_node: int, network: float) -> Iterator[str]:
@@ -41,37 +50,94 @@ def not_a_cluster(*, nodes: int, gpus_per_node: int, network: float) -> Iterator
         yield f"gpus per node is {gpus_per_node}, at most {MAX_GPUS_PER_NODE} are known of"
 
 
+RECOMPUTATIONS = {"none": 0.0, "selective": 0.0, "alternate": 0.5, "full": 1.0}
+"""Share of the layers' forward passes that run again.
+
+selective: the attention matrix alone (Korthikanti et al. 2022, section 5). alternate: every second layer or product, as
+torchtitan's "selective". full: every layer.
+"""
+ATTENTIONS = ("flash", "unfused")
+SCHEDULES = {"1f1b": 1.0, "zero-bubble": 1 / 3}
+"""Share of the bubble of 1F1B. zero-bubble: ZB-H1 (Qi et al. 2023, table 2). Interleaving divides it further."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Tensor, pipeline and data parallel sizes, micro batch, and memory options."""
+    """Parallel sizes, micro batch, and the options that decide memory and speed."""
 
     tp: int
     pp: int
     dp: int
+    """Replicas of the data, sharded or not: GPUs / (tp x pp x cp)."""
+    cp: int = 1
+    """Ranks that share a sequence."""
+    ep: int = 1
+    """Ranks of dp x cp that share the experts of a layer."""
+    chunks: int = 1
+    """Model chunks of a pipeline rank: interleaving (Narayanan et al. 2021, section 2.2)."""
+    schedule: str = "1f1b"
     micro_batch: int = 1
     zero: int = 1
+    """ZeRO stage; 3 is FSDP as well."""
+    shard: int | None = None
+    """Replicas that share one copy of the states (HSDP, ZeRO groups); None: all."""
     precision: str = "bf16"
     embedding_slots: bool = False
     """Count the embedding and the output as one layer each when layers are assigned to stages."""
-    recompute: bool = True
+    recompute: str = "none"
+    attention: str = "flash"
+    """unfused stores the attention matrix."""
+    offload: bool = False
+    """The optimizer's states lie in the host's memory."""
+    overlap: bool = True
+    """Communication runs behind computation: FSDP, Megatron-Core's --overlap-grad-reduce and --overlap-param-gather."""
+    sequence_parallel: bool = True
+    """Split norms and dropout over the tensor parallel ranks (Korthikanti et al. 2022, section 4.2)."""
 
     def __post_init__(self) -> None:
-        problems = list(not_positive(tp=self.tp, pp=self.pp, dp=self.dp, micro_batch=self.micro_batch))
-        if self.zero not in (0, 1, 2, 3):
-            problems.append(f"zero is {self.zero}, needs to be 0, 1, 2 or 3")
-        refuse("topology", problems)
+        sizes = {"tp": self.tp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep, "chunks": self.chunks}
+        refuse(
+            "topology",
+            [
+                *not_positive(**sizes, micro_batch=self.micro_batch, shard=self.shards),
+                *_not_among("zero", self.zero, (0, 1, 2, 3)),
+                *_not_among("recompute", self.recompute, tuple(RECOMPUTATIONS)),
+                *_not_among("attention", self.attention, ATTENTIONS),
+                *_not_among("schedule", self.schedule, tuple(SCHEDULES)),
+            ],
+        )
 
     @property
     def gpus(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share one copy of the sharded states; context parallel ranks count as replicas here."""
+        return self.dp * self.cp if self.shard is None else self.shard
+
+    @property
+    def norm_split(self) -> int:
+        """Ranks that share norms, dropout and the inputs of layers."""
+        return self.tp if self.sequence_parallel else 1
 
     def micro_batches(self, batch: int) -> int:
         """Return the micro batches of a pipeline in a step."""
         return max(1, batch // (self.dp * self.micro_batch))
 
+    def tokens(self, sequence: int) -> float:
+        """Return the tokens of a micro batch on one GPU, before tensor parallelism."""
+        return self.micro_batch * sequence / self.cp
+
     def bubble(self, batch: int) -> float:
-        """Return the idle share of a stage in a step: (p − 1)/(m + p − 1) (Narayanan et al. 2021, section 2.2)."""
-        return (self.pp - 1) / (self.micro_batches(batch) + self.pp - 1)
+        """Return the idle share of a stage in a step: b/(m + b), b = (p − 1)/v (Narayanan et al. 2021, section 2.2)."""
+        idle = (self.pp - 1) / self.chunks * SCHEDULES[self.schedule]
+        return idle / (self.micro_batches(batch) + idle)
+
+
+def _not_among(name: str, value: object, known: Sequence[object]) -> Iterator[str]:
+    if value not in known:
+        yield f"{name} is {value}, needs to be {', '.join(map(str, known[:-1]))} or {known[-1]}"
 
 
 def layers_of_stages(shape: ModelShape, topology: Topology) -> list[int]:

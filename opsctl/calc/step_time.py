@@ -1,54 +1,88 @@
-"""The time of a step: the ideal time of its parts, times factors fitted to the prequel's measurements.
+"""The time of a step: the work of its parts over the peaks of the hardware, times fitted efficiencies.
 
-A step of m micro batches is (m − 1) times the slowest stage, once all stages, and then the all-reduce.
+A step of m micro batches is m times the slowest stage, the bubble of the pipeline, the communication that computation
+does not hide, and the optimizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
 
-from opsctl.calc.gpt_size import ModelShape, block_parameters, embedding_parameters
-from opsctl.calc.parallel_layout import Cluster, Topology, layers_of_stages
+from opsctl.calc.collectives import RankGroup
+from opsctl.calc.gpt_size import ModelShape
+from opsctl.calc.gpu_memory import StageParameters, precision, stage_parameters
+from opsctl.calc.layer_work import attention_flops, products, stored_bytes
+from opsctl.calc.parallel_layout import RECOMPUTATIONS, SCHEDULES, Cluster, Topology, layers_of_stages
 
-COEFFICIENTS: dict[str, float] = {
-    "compute": 1.141,
-    "misaligned": 0.5619,
-    "launch": 3.946,
-    "tensor traffic": 4.586,
-    "softmax": 27.76,
-    "all-reduce": 3.541,
-    "gradients": 13.05,
-    "fp32 gradients": 2.615,
-    "host": 0.08597,
-}
-"""Real time over ideal time of every part. `launch` is in milliseconds per layer and micro batch.
-
-Fitted by opsctl.calc.least_squares to the odd-numbered tables of the prequel (tests/corpus/plan).
-docs/explanation/planning-model.md has the errors."""
+Efficiencies = dict[str, Any]
+EFFICIENCIES: Efficiencies = tomllib.loads(files("opsctl.calc").joinpath("step_time.toml").read_text())
+"""The fitted figures of step_time.toml."""
 
 
-def parts(shape: ModelShape, topology: Topology, cluster: Cluster, *, batch: int) -> dict[str, float]:
-    """Return the ideal time of every part of a step, in seconds, in the order of COEFFICIENTS."""
-    layers = layers_of_stages(shape, topology)
-    times = topology.micro_batches(batch)
-    passes = _through(layers, times)
-    computing = _through(_in_layers(shape, topology, layers), times) * layer_s(shape, topology, cluster)
-    tokens = topology.micro_batch * shape.sequence
-    parameters = (max(layers) * block_parameters(shape) + embedding_parameters(shape)) / topology.tp
-    memory = cluster.gpu.memory_tb_s * 1e12
-    accumulating = times * parameters * 2 / memory
-    reducing = parameters * 2 * 2 * (topology.dp - 1) / topology.dp
-    return {
-        "compute": computing,
-        "misaligned": computing * (shape.head_size % 8 != 0),
-        "launch": passes / 1000,
-        "tensor traffic": passes * tokens * _all_reduce_bytes(shape, topology) / _link_bytes_s(topology, cluster),
-        "softmax": passes * tokens * shape.heads / topology.tp * shape.sequence * 2 / memory,
-        "all-reduce": reducing / (cluster.node_gb_s * 1e9 / cluster.gpus_per_node),
-        "gradients": accumulating,
-        "fp32 gradients": accumulating * (topology.precision == "bf16-optimizer"),
-        "host": computing * (not cluster.host_tuned),
-    }
+HOST_BYTES_S = 12e9
+"""Between a GPU and its host, one way: PCIe 3 with 16 lanes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """All that the time of a step depends on."""
+
+    shape: ModelShape
+    topology: Topology
+    cluster: Cluster
+    batch: int
+    fitted: Efficiencies
+
+    @property
+    def tokens(self) -> float:
+        return self.topology.tokens(self.shape.sequence)
+
+    @property
+    def memory_bytes_s(self) -> float:
+        return self.cluster.gpu.memory_tb_s * 1e12
+
+    @property
+    def number_format(self) -> str:
+        return self.topology.precision if self.topology.precision in ("fp8", "fp4") else "bf16"
+
+    def of_generation(self, name: str) -> float:
+        return float(self.fitted["generations"][self.cluster.gpu.generation][name])
+
+    def shared(self, name: str) -> float:
+        return float(self.fitted["shared"][name])
+
+    def product_s(self, flops: float, number_format: str = "bf16") -> float:
+        """Return the seconds of large matrix products."""
+        gpu = self.cluster.gpu
+        shares = {"bf16": "products", "fp8": "fp8_products", "fp4": "fp4_products"}
+        known = number_format if gpu.has(number_format) else "bf16"
+        share = self.of_generation(shares[known]) * gpu.sustained
+        if self.topology.zero == 3:
+            share *= self.of_generation("plain")
+        return flops / (gpu.peak_tflops(known) * 1e12 * share)
+
+    def hidden_share(self, name: str) -> float:
+        """Return the share of communication that can hide behind computation."""
+        return self.shared(name) if self.topology.overlap else 0.0
+
+    def data_group(self, size: int, stride: int) -> RankGroup:
+        """Return a group of replicas. Trainers without overlap send in small pieces, and copy between them."""
+        group = self.group(size, stride)
+        serial = 1.0 if self.topology.overlap else self.shared("serial")
+        return replace(group, network=group.network * serial, link=group.link * serial)
+
+    def group(self, size: int, stride: int) -> RankGroup:
+        return RankGroup(
+            size=size,
+            stride=stride,
+            cluster=self.cluster,
+            link=self.shared("link"),
+            network=self.of_generation("network"),
+            hop_us=self.shared("hop"),
+        )
 
 
 def predict(
@@ -57,40 +91,177 @@ def predict(
     cluster: Cluster,
     *,
     batch: int,
-    coefficients: dict[str, float] = COEFFICIENTS,
+    fitted: Efficiencies = EFFICIENCIES,
 ) -> dict[str, float]:
     """Return the likely seconds of every part. Their sum is the time of the step."""
-    ideal = parts(shape, topology, cluster, batch=batch)
-    return {name: coefficients.get(name, 0.0) * seconds for name, seconds in ideal.items()}
+    step = _Step(shape=shape, topology=topology, cluster=cluster, batch=batch, fitted=fitted)
+    layers = layers_of_stages(shape, topology)
+    layer = _layer_parts(step)
+    busiest = max(layers)
+    times = topology.micro_batches(batch)
+    parts = {name: times * busiest * seconds for name, seconds in layer.items()}
+    parts["output"] = times * _output_s(step) * _output_share(step, layers, sum(layer.values()))
+    stage_s = sum(layer.values()) * shape.layers / topology.pp + _output_s(step) / topology.pp
+    parts["sends"] = _sends_s(step, times)
+    parts["bubble"] = (topology.pp - 1) / topology.chunks * SCHEDULES[topology.schedule] * stage_s
+    computing = sum(parts.values())
+    count = stage_parameters(shape, topology, stage=0, layers=busiest)
+    parts["gradients"] = _exposed_s(step, count, computing, times)
+    parts["optimizer"] = _optimizer_s(step, count)
+    return parts
 
 
-def layer_s(shape: ModelShape, topology: Topology, cluster: Cluster) -> float:
-    """Return the seconds of a micro batch in one layer at peak: 96·b·s·h²·(1 + s/6h), 72 unrecomputed."""
-    factor = 96 if topology.recompute else 72
-    tokens = topology.micro_batch * shape.sequence
-    work = factor * tokens * shape.hidden**2 * (1 + shape.sequence / (6 * shape.hidden))
-    return work / (topology.tp * cluster.gpu.tflops * 1e12)
+def _output_share(step: _Step, layers: list[int], layer_s: float) -> float:
+    """Return the share of the output layer that the last stage does not fit into its fewer layers."""
+    room = (max(layers) - layers[-1]) * layer_s
+    output = _output_s(step)
+    return max(0.0, 1 - room / output)
 
 
-def _in_layers(shape: ModelShape, topology: Topology, layers: Sequence[int]) -> list[float]:
-    """Return every stage's work in layers. The last stage has the output layer: 6·b·s·V·h, never recomputed."""
-    factor = 96 if topology.recompute else 72
-    output = 6 * shape.vocabulary / (factor * shape.hidden * (1 + shape.sequence / (6 * shape.hidden)))
-    return [*layers[:-1], layers[-1] + output]
+def _layer_parts(step: _Step) -> dict[str, float]:
+    """Return the seconds of a micro batch in one layer, forward, backward and recomputed, by part."""
+    shape, topology = step.shape, step.topology
+    again = RECOMPUTATIONS[topology.recompute]
+    attention_again = 1.0 if topology.recompute == "selective" and topology.attention == "unfused" else again
+    kernel, softmax = _attention_s(step)
+    backward = 2.0 if topology.attention == "unfused" else 2.5  # flash: 5 products for 2 (Dao et al. 2022, appendix B)
+    parts = {
+        "products": (3 + again) * _products_s(step),
+        "attention": (1 + backward + attention_again) * kernel + (2 + attention_again) * softmax,
+        "traffic": (3 + again) * _traffic_s(step),
+        "tensor": (2 + again) * _tensor_s(step),
+        "context": (3 + again) * _context_s(step),
+        "experts": (2 + again) * _experts_s(step),
+    }
+    expert_share = shape.expert_layers / shape.layers
+    per_pass = expert_share * step.shared("expert_launch") + (1 - expert_share) * step.shared("launch")
+    launching, computing = (3 + again) * per_pass / 1000, sum(parts.values())
+    parts["launch"] = (launching**4 + computing**4) ** 0.25 - computing
+    return parts
 
 
-def _through(work: Sequence[float], times: int) -> float:
-    """Return a pipeline's time for `times` micro batches: all stages once, and the slowest for the other batches."""
-    return (times - 1) * max(work) + sum(work)
+def _products_s(step: _Step) -> float:
+    """Return the seconds of the products of a layer, forward: operations over the peak plus bytes over the memory's."""
+    share = step.shape.expert_layers / step.shape.layers
+    seconds = 0.0
+    for with_experts, weight in ((True, share), (False, 1 - share)):
+        for product in products(step.shape, step.topology, with_experts=with_experts) if weight else ():
+            computing = step.product_s(product.flops * step.tokens, step.number_format)
+            if step.shape.head_size % 8:
+                computing *= 1 + step.shared("misaligned")
+            seconds += weight * (computing + product.bytes(step.tokens) / step.memory_bytes_s)
+    return seconds
 
 
-def _all_reduce_bytes(shape: ModelShape, topology: Topology) -> float:
-    """Return the bytes per token and layer: two all-reduces of 2h bytes per pass (Shoeybi et al. 2019, sec. 3)."""
-    passes = 3 if topology.recompute else 2
-    return passes * 2 * 2 * shape.hidden * 2 * (topology.tp - 1) / topology.tp
+def _attention_s(step: _Step) -> tuple[float, float]:
+    """Return the seconds of the attention matrix forward: its products, and its traffic if the matrix is stored."""
+    flops = attention_flops(step.shape, step.topology) * step.tokens
+    peak = step.cluster.gpu.tflops * step.cluster.gpu.sustained * 1e12
+    if step.topology.attention == "flash":
+        return flops / (peak * step.of_generation("attention")), 0.0
+    elements = step.tokens * step.shape.heads / step.topology.tp * step.shape.sequence
+    return step.product_s(flops), elements * step.shared("softmax") / step.memory_bytes_s
 
 
-def _link_bytes_s(topology: Topology, cluster: Cluster) -> float:
-    """Return the bytes per second between the GPUs of a tensor-parallel group."""
-    is_inside_node = topology.tp <= cluster.gpus_per_node
-    return 1e9 * (cluster.gpu.link_gb_s if is_inside_node else cluster.node_gb_s / cluster.gpus_per_node)
+def _traffic_s(step: _Step) -> float:
+    """Return the seconds of norms, activations, dropout and residuals: bytes over the memory's speed."""
+    share = step.shape.expert_layers / step.shape.layers
+    per_token = 0.0
+    for with_experts, weight in ((True, share), (False, 1 - share)):
+        if weight:
+            stored = stored_bytes(step.shape, step.topology, with_experts=with_experts)
+            per_token += weight * (stored.common / step.topology.norm_split + stored.split / step.topology.tp)
+    return step.tokens * per_token * step.shared("traffic") / step.memory_bytes_s
+
+
+def _tensor_s(step: _Step) -> float:
+    """Return the seconds of the two all-reduces of a pass, 2h bytes a token each (Shoeybi et al. 2019, section 3)."""
+    group = step.group(step.topology.tp, 1)
+    return 4 * group.ring_s(2 * step.tokens * step.shape.hidden) * (1 - step.hidden_share("tensor_overlap"))
+
+
+def _context_s(step: _Step) -> float:
+    """Return the seconds in which keys and values go round the ring (Llama 3, arXiv 2407.21783, section 3.3.2)."""
+    group = step.group(step.topology.cp, step.topology.tp)
+    sent = 2 * step.tokens * 2 * step.shape.groups * step.shape.head_size / step.topology.tp
+    return group.ring_s(sent * step.topology.cp) * (1 - step.hidden_share("data_overlap"))
+
+
+def _experts_s(step: _Step) -> float:
+    """Return the seconds of sending tokens to their experts and back: 2h bytes a token and expert, twice a pass."""
+    shape, topology = step.shape, step.topology
+    if not shape.experts or topology.ep == 1:
+        return 0.0
+    group = step.group(topology.ep, topology.tp)
+    sent = 2 * step.tokens * shape.hidden * shape.active_experts / topology.norm_split
+    return 2 * group.exchange_s(sent) * shape.expert_layers / shape.layers
+
+
+def _output_s(step: _Step) -> float:
+    """Return the seconds of a micro batch in the output layer: three passes and the loss's traffic."""
+    shape, topology = step.shape, step.topology
+    rows = step.tokens * shape.vocabulary / topology.tp
+    products_s = step.product_s(3 * 2 * rows * shape.hidden)
+    return products_s + rows * (2 + 4) * step.shared("traffic") / step.memory_bytes_s
+
+
+def _sends_s(step: _Step, times: int) -> float:
+    """Return the seconds of sends between stages: 2h bytes a token, forward and backward, for every chunk.
+
+    Every tensor parallel rank sends its part (Narayanan et al. 2021, section 4.1).
+    """
+    topology = step.topology
+    if topology.pp == 1:
+        return 0.0
+    group = step.group(topology.pp, topology.tp * topology.cp * topology.dp)
+    sent = 2 * step.tokens * step.shape.hidden / topology.tp
+    hidden = 0.0 if topology.chunks == 1 else step.hidden_share("data_overlap")
+    return 2 * times * topology.chunks * group.send_s(sent) * (1 - hidden)
+
+
+def _exposed_s(step: _Step, count: StageParameters, computing: float, times: int) -> float:
+    """Return the seconds of data parallel communication that computation does not hide.
+
+    ZeRO 0 to 2: once a step, behind one micro batch. ZeRO-3: with every micro batch.
+    """
+    overlap = step.hidden_share("data_overlap")
+    window = computing if step.topology.zero == 3 else computing / times
+    sending = _data_s(step, count, times)
+    return (1 - overlap) * sending + max(0.0, overlap * sending - window)
+
+
+def _data_s(step: _Step, count: StageParameters, times: int) -> float:
+    """Return the seconds of all data parallel communication of a step.
+
+    A reduce-scatter of the gradients, of 2 bytes in the recipes for fp8, and an all-gather of 2 bytes a parameter;
+    ZeRO-3 gathers twice, and all for every micro batch (Rajbhandari et al. 2020, section 7).
+    """
+    topology = step.topology
+    gradient_bytes = 2 if step.number_format != "bf16" else min(4, precision(topology.precision).gradients)
+    is_sharded = topology.zero == 3
+    sent_bytes = times * (gradient_bytes + 4) if is_sharded else gradient_bytes + 2
+    operations = (3 * times if is_sharded else 2) * step.shape.layers / topology.pp
+    seconds = 0.0
+    for parameters, ep in ((count.common, 1), (count.routed, topology.ep)):
+        ranks = topology.dp * topology.cp
+        sharing = max(1, min(topology.shards, ranks) // ep) if topology.zero == 3 else max(1, ranks // ep)
+        group = step.data_group(sharing, topology.tp * ep)
+        seconds += group.ring_s(sent_bytes * parameters, operations if parameters else 0)
+        replicas = max(1, ranks // ep) // sharing
+        seconds += step.data_group(replicas, topology.tp * ep * sharing).ring_s(
+            2 * gradient_bytes * parameters / sharing
+        )
+    return seconds
+
+
+def _optimizer_s(step: _Step, count: StageParameters) -> float:
+    """Return the seconds of Adam: 16 bytes read and 14 written per parameter of the rank's share.
+
+    Offloaded: gradients go to the host and weights come back (Ren et al. 2021, ZeRO-Offload, section 4).
+    """
+    topology = step.topology
+    common = count.common / (topology.shards if topology.zero else 1)
+    routed = count.routed / (max(1.0, topology.shards / topology.ep) if topology.zero else 1)
+    if topology.offload:
+        return 6 * (common + routed) / HOST_BYTES_S
+    return 30 * (common + routed) / step.memory_bytes_s

@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean, pstdev
 
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
-from opsctl.trainer import flops
+from opsctl.calc.layer_work import forward_flops
 
 
 def estimated_tflops(
@@ -28,15 +28,12 @@ def passes(*, recompute: bool) -> int:
 
 
 def step_tflop(shape: ModelShape, *, batch: int, gpus: int, recompute: bool = True) -> float:
-    """Return the work of a step per GPU, in TFLOP (Narayanan et al. 2021, section 5.1, eq. 3)."""
-    total = flops.step_flops(
-        batch=batch,
-        layers=shape.layers,
-        hidden=shape.hidden,
-        sequence=shape.sequence,
-        vocabulary=shape.vocabulary,
-        recompute=recompute,
-    )
+    """Return the work of a step per GPU, in TFLOP. The masked half of the attention matrix counts.
+
+    For a GPT: Narayanan et al. 2021, section 5.1, eq. 3. For others, the same count over their own matrices.
+    """
+    layers, output = forward_flops(shape)
+    total = batch * shape.sequence * (passes(recompute=recompute) * layers + passes(recompute=False) * output)
     return total / gpus / 1e12
 
 

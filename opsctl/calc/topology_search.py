@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from opsctl.calc import gpu_memory, step_time, throughput
+from opsctl.calc import error_bars, gpu_memory, step_time, throughput
 from opsctl.calc.gpt_size import ModelShape
-from opsctl.calc.parallel_layout import Cluster, Topology
+from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 
 MICRO_BATCHES = (1, 2, 4, 8)
 TILE = 128
@@ -27,6 +28,9 @@ class Candidate:
     seconds: float
     tflops: float
     bubble: float
+    early_s: float
+    """Bounds that hold in 8 of 10 cases."""
+    late_s: float
 
 
 def candidates(
@@ -38,34 +42,54 @@ def candidates(
     zero: int = 1,
     precision: str = "bf16",
     micro_batches: Sequence[int] = MICRO_BATCHES,
-    recompute: bool = True,
+    recompute: str | None = None,
+    attention: str = "flash",
 ) -> list[Candidate]:
-    """Return every (TP, PP, DP, micro batch) that uses all GPUs: usable ones first, then by speed."""
-    judged = [
-        judge(shape, cluster, topology, batch=batch, ramp=ramp)
-        for topology in _topologies(shape, cluster, zero, precision, micro_batches, recompute=recompute)
-    ]
+    """Return every (TP, PP, DP, micro batch) that uses all GPUs: usable ones first, then by speed.
+
+    Without `recompute`, every topology recomputes as little as fits into the memory. A mixture spreads its experts over
+    as many replicas as divide them, inside a domain of fast links.
+    """
+    judged = []
+    for tp, pp in _splits(shape, cluster):
+        for micro_batch in micro_batches:
+            dp = cluster.gpus // tp // pp
+            topology = Topology(
+                tp=tp,
+                pp=pp,
+                dp=dp,
+                ep=_expert_ranks(shape, dp, cluster.domain // tp),
+                micro_batch=micro_batch,
+                zero=zero,
+                precision=precision,
+                embedding_slots=gives_embedding_slots(shape, pp),
+                recompute=recompute or "none",
+                attention=attention,
+            )
+            if recompute is None:
+                topology = least_recomputed(shape, cluster, topology, batch=batch)
+            judged.append(judge(shape, cluster, topology, batch=batch, ramp=ramp))
     return sorted(judged, key=lambda candidate: (len(candidate.problems) > 0, candidate.seconds))
 
 
-def _topologies(
-    shape: ModelShape, cluster: Cluster, zero: int, precision: str, micro_batches: Sequence[int], *, recompute: bool
-) -> Iterator[Topology]:
-    """Yield topologies with TP up to twice a node, to show why more is useless, and PP up to one layer per stage."""
-    gpus = cluster.gpus
-    for tp in _divisors(gpus, most=2 * cluster.gpus_per_node):
-        for pp in _divisors(gpus // tp, most=shape.layers):
-            for micro_batch in micro_batches:
-                yield Topology(
-                    tp=tp,
-                    pp=pp,
-                    dp=gpus // tp // pp,
-                    micro_batch=micro_batch,
-                    zero=zero,
-                    precision=precision,
-                    embedding_slots=gives_embedding_slots(shape, pp),
-                    recompute=recompute,
-                )
+def least_recomputed(shape: ModelShape, cluster: Cluster, topology: Topology, *, batch: int) -> Topology:
+    """Return the topology with the least recomputation that fits into the memory; with all, if none does."""
+    for recompute in RECOMPUTATIONS:
+        tried = replace(topology, recompute=recompute)
+        if gpu_memory.fullest(shape, tried, batch=batch).gib <= cluster.gpu.memory_gb:
+            return tried
+    return replace(topology, recompute="full")
+
+
+def _expert_ranks(shape: ModelShape, dp: int, neighbours: int) -> int:
+    return max(_divisors(math.gcd(shape.experts, dp), most=max(1, neighbours))) if shape.experts else 1
+
+
+def _splits(shape: ModelShape, cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """Yield TP up to twice a node, to show why more is useless, and PP up to one layer per stage."""
+    for tp in _divisors(cluster.gpus, most=2 * cluster.gpus_per_node):
+        for pp in _divisors(cluster.gpus // tp, most=shape.layers):
+            yield tp, pp
 
 
 def gives_embedding_slots(shape: ModelShape, pp: int) -> bool:
@@ -79,6 +103,7 @@ def judge(
     """Return the problems, memory and speed of one topology. Figures are present even if the topology cannot run."""
     stage = gpu_memory.fullest(shape, topology, batch=batch)
     seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
+    bar = error_bars.step_bar(shape, cluster.gpu)
     problems = [*_find_layout_problems(shape, cluster, topology), *_find_batch_problems(topology, batch, ramp)]
     if stage.gib > cluster.gpu.memory_gb:
         problems.append(f"memory: {stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}")
@@ -89,7 +114,11 @@ def judge(
         memory_gib=stage.gib,
         seconds=seconds,
         bubble=topology.bubble(batch),
-        tflops=throughput.tflops(shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute),
+        tflops=throughput.tflops(
+            shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute == "full"
+        ),
+        early_s=bar.low * seconds,
+        late_s=bar.high * seconds,
     )
 
 

@@ -1,4 +1,4 @@
-"""`opsctl alerts`: list, show, acknowledge, silence and test alerts."""
+"""`opsctl alerts`: list, show, acknowledge, accept, silence and test alerts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
-from opsctl.errors import InputError
+from opsctl.errors import InputError, RunDirError
 from opsctl.model import Level
+from opsctl.state.journal import actor
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
 
@@ -30,7 +31,7 @@ reason_option = click.option("--reason", required=True, help="Reason, recorded a
 
 @click.group()
 def alerts() -> None:
-    """List, acknowledge, silence and test alerts.
+    """List, acknowledge, accept, silence and test alerts.
 
     \b
     opsctl alerts list                       list open, silenced and undelivered alerts
@@ -38,6 +39,7 @@ def alerts() -> None:
     opsctl alerts test                       send a test message through every channel
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
     opsctl alerts ack hang/tiny-gpt --reason "on it"
+    opsctl alerts accept throughput/tiny-gpt --reason "a smaller batch"
     """
 
 
@@ -212,6 +214,41 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
         print_text(
             f"{key}: {'would be ' if dry_run else ''}acknowledged; opsctl alerts again if it gets worse or is resolved"
         )
+
+
+@alerts.command()
+@click.argument("key")
+@reason_option
+@dry_run_option
+@json_option
+@click.pass_obj
+def accept(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+    """Accept the current level of the alert KEY as the new normal.
+
+    For loss/TRAIN and throughput/TRAIN: the next watch cycle learns the level anew, and the alert is resolved.
+
+    \b
+    opsctl alerts accept throughput/tiny-gpt --reason "a smaller batch"
+    """
+    from opsctl.watchdogs import accepted_levels  # noqa: PLC0415 (imports every watchdog)
+    from opsctl.watchdogs.context import WatchdogMemory  # noqa: PLC0415 (imports every watchdog)
+
+    entry, place = app.alerting.ledger.find(key), app.alerting.site
+    accepting = accepted_levels.ACCEPTING
+    if key.count("/") != 1 or key.partition("/")[0] not in accepting:
+        kinds = " and ".join(f"{name}/TRAIN" for name in accepting)
+        raise InputError(f"{key}: has no level to accept", hint=f"only {kinds} have one; see opsctl alerts ack")
+    if not dry_run:
+        memory = WatchdogMemory(place.path / "watch")
+        accepted_levels.accept(memory, key, at=app.clock.now().isoformat(), by=actor(), reason=reason)
+        if memory.problems:
+            raise RunDirError(memory.problems[0], hint="only the owner of the site's directory can accept a level")
+        app.alerting.ledger.journal("accept", key=key, reason=reason)
+    if as_json:
+        print_json({**_as_data(app.alerting.ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
+    else:
+        is_now = "would be" if dry_run else "is"
+        print_text(f"{key}: the current level {is_now} accepted; the next watch cycle learns the level anew")
 
 
 @alerts.command()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from operator import attrgetter
+from typing import NoReturn
 
 import click
 from rich.table import Table
@@ -13,7 +15,9 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import cell, json_option, print_json, print_table, print_text
+from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
+from opsctl.nodes.health.node_local import check_this_node, report
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.history import node_score
 from opsctl.nodesets import fold
@@ -37,6 +41,11 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 )
 @click.option("--fio", default="", metavar="PATH", help="Measure this directory with fio as well.")
 @click.option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
+@click.option(
+    "--node-local",
+    is_flag=True,
+    help="Check this machine only: no Slurm, no history; NHC's output.",
+)
 @click.option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
 @click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
 @json_option
@@ -51,6 +60,7 @@ def health(
     dcgm: int | None,
     fio: str,
     new_baseline: bool,
+    node_local: bool,
     record: bool,
     verbose: bool,
     as_json: bool,
@@ -66,7 +76,10 @@ def health(
     opsctl health --train tiny-gpt -v
     opsctl health --partition gpu --dcgm 1
     opsctl health node001 --fio /scratch
+    opsctl health --node-local
     """
+    if node_local:
+        _check_this_machine(app, nodes or train or partition or fio, verbose=verbose, as_json=as_json)
     if fio and not fio.startswith("/"):
         raise click.UsageError(f"--fio {fio}: must be an absolute path.")
     view = NodeView(app)
@@ -84,6 +97,15 @@ def health(
             click.echo(f"opsctl: {problem}", err=True)
     if not record and any(verdict.is_bad for verdict in checked.verdicts):
         click.get_current_context().exit(1)
+
+
+def _check_this_machine(app: App, selection: str, *, verbose: bool, as_json: bool) -> NoReturn:
+    """Check this machine as the prolog does, and exit with NHC's exit code."""
+    if selection:
+        raise click.UsageError("--node-local checks this machine: name no nodes, train, partition or directory.")
+    site = app.site.health.thresholds
+    verdict = check_this_node(site, runner=SystemRunner(), clock=app.clock, timeout_s=round(site.section_seconds))
+    sys.exit(report(verdict, verbose=verbose, as_json=as_json))
 
 
 def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:

@@ -122,6 +122,7 @@ class NodeView:
             site=self.app.site.health,
             clock=self.app.clock,
             busy=busy_by_node(self.nodes),
+            slurm_kinds=self.app.scheduler.kinds(),
         )
         return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 

@@ -62,5 +62,11 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic 
         return duration
 
 
+allow_option = click.option(
+    "--allow",
+    metavar="CHECK",
+    multiple=True,
+    help="Turn errors of CHECK into journalled warnings; repeatable.",
+)
 INTERVAL = Duration(minimum=timedelta(seconds=1))
 """Time between two refreshes, or a time limit: at least a second."""

@@ -12,6 +12,7 @@ from opsctl.errors import RunDirError
 from opsctl.host.system import user_name
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 from opsctl.state.site_dir import SiteDir
+from opsctl.state.time_stamps import is_from_future
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,12 @@ class CronDir:
     def is_overdue(self, every: int, now: datetime) -> bool:
         """Return whether this user selected a driver and no tick came for more than two intervals.
 
-        Reads the state of two files only.
+        Reads the state of two files only. A tick from the future does not count: it would hide all missing ticks.
         """
         try:
             status = self.selected.stat()
         except OSError:
             return False
-        since = max(self.last_tick() or datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(status.st_mtime, UTC))
+        times = [datetime.fromtimestamp(status.st_mtime, UTC), self.last_tick() or datetime.fromtimestamp(0, UTC)]
+        since = max((time for time in times if not is_from_future(time, now)), default=datetime.fromtimestamp(0, UTC))
         return status.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)

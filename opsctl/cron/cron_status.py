@@ -50,7 +50,7 @@ def read_cron_status(cron: CronContext) -> CronStatus:
     """Return the status of cron, without calling Slurm."""
     now, ledger, schedule, wanted = cron.clock.now(), read_ledger(cron.place), cron.schedule(), alive(cron)
     last = cron.place.last_tick()
-    works = last is not None and (now - last).total_seconds() < ALIVE_S
+    works = last is not None and abs(now - last).total_seconds() < ALIVE_S
     return CronStatus(
         driver=describe(wanted) if wanted else "",
         last_tick=last,
@@ -59,7 +59,8 @@ def read_cron_status(cron: CronContext) -> CronStatus:
         directory=str(cron.directory),
         ticks=len(ledger.ticks),
         entries=tuple(
-            _entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), works=works) for entry in schedule.entries
+            _entry(entry, ledger.entries.get(entry.id, EntryRun(since=now)), now=now, works=works)
+            for entry in schedule.entries
         ),
         problems=(*schedule.problems, *_refused(cron, schedule.entries)),
     )
@@ -77,7 +78,7 @@ def _refused(cron: CronContext, entries: tuple[CronEntry, ...]) -> Iterator[str]
                 yield f"{entry.id}: {entry.refused}"
 
 
-def _entry(entry: CronEntry, ran: EntryRun, *, works: bool) -> EntryStatus:
+def _entry(entry: CronEntry, ran: EntryRun, *, now: datetime, works: bool) -> EntryStatus:
     result = "cut off" if ran.result is EntryResult.RUNNING and not works else str(ran.result or "")
     return EntryStatus(
         id=entry.id,
@@ -87,5 +88,5 @@ def _entry(entry: CronEntry, ran: EntryRun, *, works: bool) -> EntryStatus:
         result=result,
         detail=ran.detail,
         output=ran.output,
-        next=entry.when.after(ran.since),
+        next=entry.when.after(ran.due_since(now)),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.state.time_stamps import is_from_future
 
 FORGET = timedelta(days=30)
 """Time for which a removed entry is remembered, in case the entry returns."""
@@ -50,6 +51,10 @@ class EntryRun:
     def was_cut_off(self) -> bool:
         """Whether the tick was killed during the entry (unless a tick runs now) and the entry may run again."""
         return self.result is EntryResult.RUNNING and not self.again
+
+    def due_since(self, now: datetime) -> datetime:
+        """Return `since`, or `now` if a clock ahead wrote `since`: otherwise the entry would never run again."""
+        return now if is_from_future(self.since, now) else self.since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

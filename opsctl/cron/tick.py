@@ -76,7 +76,8 @@ class TickRunner:
             self._problem(problem)
         now, every = self.now, timedelta(seconds=self.cron.settings.every)
         fresh = EntryRun(since=now - every)
-        entries = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
+        known = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
+        entries = {id: replace(ran, since=ran.due_since(now)) for id, ran in known.items()}
         self.ledger = replace(self.ledger.without_stale(set(entries), now), entries={**self.ledger.entries, **entries})
         self._write()
         # Without a writable ledger, every tick would make up the same missed times.

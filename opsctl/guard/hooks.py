@@ -126,9 +126,11 @@ class CheckpointHook:
         """Start the hook if there is a new checkpoint. `is_last` looks at once."""
         now_s = self.clock.monotonic()
         is_busy = self._thread is not None and self._thread.is_alive()
-        if is_busy or (now_s < self._next_look_s and not is_last) or not self.hooks.has("on_checkpoint"):
+        if is_busy or (now_s < self._next_look_s and not is_last):
             return
         self._next_look_s = now_s + LOOK_EVERY_S
+        if not self.hooks.has("on_checkpoint"):
+            return
         found = find_newest(self.hooks.run)
         if found is None or found.mark <= self.newest:
             return

@@ -37,27 +37,44 @@ def mask_logins(text: str) -> str:
 
 
 def dump(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]) -> None:
-    """Write the record into the attempt's `repro/`, which only the owner can read. What is unknown has no file.
+    """Write the whole record. Raises OSError and RunDirError."""
+    dump_environment(run, attempt, env)
+    dump_code(run, attempt, runner, env, is_over=is_over)
 
-    Takes seconds, and writes nothing once `is_over`. Raises OSError and RunDirError.
+
+def dump_environment(run: RunDir, attempt: Attempt, env: Mapping[str, str]) -> None:
+    """Write modules and environment into the attempt's `repro/`, which only the owner can read.
+
+    Raises OSError and RunDirError.
     """
     attempt.repro.mkdir(mode=0o700, exist_ok=True)
     modules = [module for module in env.get("LOADEDMODULES", "").split(":") if module]
     run.write(attempt.repro / "modules.txt", "".join(f"{module}\n" for module in modules), mode=0o600)
     run.write(attempt.repro / "env.json", json.dumps(mask(env), indent=1) + "\n", mode=0o600)
+
+
+def dump_code(
+    run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], *, is_over: Callable[[], bool]
+) -> None:
+    """Write the state of the checkout and the packages into the attempt's `repro/`. What is unknown has no file.
+
+    Takes seconds, and neither starts a program nor writes anything once `is_over`. Raises OSError and RunDirError.
+    """
+    if is_over():
+        return
     for name, text in _describe_checkout(runner, env.get("SLURM_SUBMIT_DIR") or ".").items():
         _write_unless_over(run, attempt.repro / name, text, is_over)
-    _write_unless_over(run, attempt.repro / "packages.txt", _list_packages(runner, run), is_over)
+    python = _find_python(run)
+    for program, timeout_s in ((FREEZE, 120), (LIST, 60)):
+        packages = "" if is_over() else _read_output(runner, [python, "-c", program], timeout_s)
+        if packages:
+            _write_unless_over(run, attempt.repro / "packages.txt", packages, is_over)
+            return
 
 
 def _write_unless_over(run: RunDir, path: Path, text: str, is_over: Callable[[], bool]) -> None:
     if text and not is_over():
         run.write(path, mask_logins(text), mode=0o600)
-
-
-def _list_packages(runner: Runner, run: RunDir) -> str:
-    python = _find_python(run)
-    return _read_output(runner, [python, "-c", FREEZE], 120) or _read_output(runner, [python, "-c", LIST], 60)
 
 
 def _find_python(run: RunDir) -> str:

@@ -1,6 +1,9 @@
 """The guard: the process that runs the body as its child and turns every reason to stop into a stop request.
 
 An error in the guard never stops a healthy train: the guard reports a failed step and does the next one.
+
+All nodes of the job wait until the body runs. Modules that only the end of an attempt needs are imported beside the
+body (beside_body.py).
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from opsctl.errors import OpsctlError, RunDirError
-from opsctl.guard import attempt_record, reproduction
+from opsctl.guard import attempt_record
+from opsctl.guard.before_body import is_row_of, list_unfinalized, wants_node_check
+from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
-from opsctl.guard.finalize import finalize, finalize_ended, is_row_of
-from opsctl.guard.hooks import CheckpointHook, TrainHooks
-from opsctl.guard.node_care import NodeCare
-from opsctl.guard.node_check import check_nodes
-from opsctl.guard.outcome import Action, FinishedAttempt
+from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
@@ -33,9 +36,14 @@ from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind
+from opsctl.state.journal import EventKind, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch
+
+if TYPE_CHECKING:
+    from opsctl.guard.hooks import CheckpointHook, TrainHooks
+    from opsctl.guard.node_care import NodeCare
+    from opsctl.guard.outcome import FinishedAttempt
 
 log = logging.getLogger(__name__)
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -60,19 +68,19 @@ class Supervisor:
     """Raises RunDirError if another user could have written the scripts."""
     revive_cron: Callable[[], None] = lambda: None
     """Restarts a dead cron driver. Called about once a minute."""
-    care: NodeCare | None = None
-    """Access to nodes; None if nothing may be done about nodes."""
+    make_care: Callable[[], NodeCare]
+    """Builds the access to nodes."""
     notify: Callable[[], None] = lambda: None
     """Sends the alerts that the finalization of this attempt has caused."""
     attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
     escalation: Escalation = field(init=False)
-    hooks: TrainHooks = field(init=False)
-    checkpoint_hook: CheckpointHook = field(init=False)
+    beside: BesideBody = field(init=False)
     body: Body | None = None
     """The body, once it has been started."""
-    is_over: bool = False
+    _start_mark: int = -1
+    """The mark of the newest checkpoint at the start."""
     _errors: dict[str, str] = field(default_factory=dict)
     """By step, the error of its last run. A step that succeeded has no entry."""
     _kill_at_s: float | None = None
@@ -90,18 +98,12 @@ class Supervisor:
             clock=self.clock,
         )
         self.escalation = Escalation(self.clock)
-        self.hooks = TrainHooks(run=self.run, journal=self.chain.journal, runner=self.runner)
-        self.checkpoint_hook = CheckpointHook(self.hooks, self.attempt.name, self.clock)
+        self.beside = BesideBody(run=self.run, attempt=self.attempt, runner=self.runner, env=self.env, clock=self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
             clock=self.clock,
         )
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the body has been started."""
-        return self.body is not None
 
     @property
     def run(self) -> RunDir:
@@ -110,6 +112,18 @@ class Supervisor:
     @property
     def clock(self) -> Clock:
         return self.chain.journal.clock
+
+    @cached_property
+    def hooks(self) -> TrainHooks:
+        from opsctl.guard.hooks import TrainHooks  # noqa: PLC0415 (not needed before the body)
+
+        return TrainHooks(run=self.run, journal=self.chain.journal, runner=self.runner)
+
+    @cached_property
+    def checkpoint_hook(self) -> CheckpointHook:
+        from opsctl.guard.hooks import CheckpointHook  # noqa: PLC0415 (not needed before the body)
+
+        return CheckpointHook(self.hooks, self.attempt.name, self.clock, newest=self._start_mark)
 
     @contextlib.contextmanager
     def tolerated(self, step: str) -> Iterator[None]:
@@ -152,30 +166,45 @@ class Supervisor:
 
     def _record_start(self) -> None:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
-        self.checkpoint_hook.newest = start.checkpoint
+        self._start_mark = start.checkpoint
         attempt_record.write_start(self.run, self.attempt, start)
         self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
         log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
 
     def _finalize_earlier(self, *, leave: bool = False) -> None:
-        """Finalize earlier attempts. With `leave`, ask to stop if their end is final or excludes one of our nodes."""
+        """Finalize earlier attempts. With `leave`, ask to stop if their end is final or excludes one of our nodes.
+
+        Slurm is not asked if the journal and the files show that nothing is left to be done.
+        """
         self._has_unfinalized = True
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing earlier attempts"):
+            if self._is_all_finalized():
+                self._has_unfinalized = False
+                return
+            from opsctl.guard.finalize import finalize_ended  # noqa: PLC0415 (after a failure only)
+
             snapshot = self.chain.check()
-            finalized = finalize_ended(self.chain, self.rules, snapshot, own=self.attempt.name, care=self.care)
+            finalized = finalize_ended(self.chain, self.rules, snapshot, own=self.attempt.name, care=self.make_care())
             done = {self.attempt.name, *snapshot.history.finalized, *(finished.attempt for finished in finalized)}
             self._has_unfinalized = not done.issuperset(snapshot.history.started)
-        if leave and (final := next((finished for finished in finalized if finished.action.is_final), None)):
-            self.ask_to_stop(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
-        elif leave and (bad := self._excluded_by(finalized)):
-            self.ask_to_stop(StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {fold(bad.suspects)} as well")
+        if leave and finalized:
+            self._leave_because_of(finalized)
 
-    def _excluded_by(self, finalized: Sequence[FinishedAttempt]) -> FinishedAttempt | None:
-        """Return a finalized attempt that has excluded one of our nodes."""
-        own_nodes = set(attempt_record.expand_nodes(self.env))
-        excluding = (finished for finished in finalized if finished.action is Action.EXCLUDE_NODES)
-        return next((finished for finished in excluding if own_nodes & set(finished.suspects)), None)
+    def _leave_because_of(self, finalized: Sequence[FinishedAttempt]) -> None:
+        from opsctl.guard.outcome import find_excluding  # noqa: PLC0415 (after a failure only)
+
+        if final := next((finished for finished in finalized if finished.action.is_final), None):
+            self.ask_to_stop(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
+        elif bad := find_excluding(finalized, attempt_record.expand_nodes(self.env)):
+            nodes = fold(bad.suspects)
+            self.ask_to_stop(StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {nodes} as well")
+
+    def _is_all_finalized(self) -> bool:
+        """Whether every earlier attempt is finalized, and no submission is of unknown success."""
+        history = replay(self.chain.journal.events())
+        unfinalized = list_unfinalized(self.run, history)
+        return not history.pending and all(attempt.name == self.attempt.name for attempt in unfinalized)
 
     def _check_trusted(self) -> None:
         with self.tolerated("checking who can write the body"):
@@ -186,9 +215,12 @@ class Supervisor:
 
     def _check_nodes(self) -> None:
         """Refuse faulty nodes, if the train can run without them."""
-        if self.care is None or read_stop_request(self.attempt):
+        if read_stop_request(self.attempt) or not wants_node_check(self.run, self.rules):
             return
-        node_check = check_nodes(self.chain, self.care, self.rules, self.attempt, attempt_record.expand_nodes(self.env))
+        from opsctl.guard.node_check import check_nodes  # noqa: PLC0415 (with GPUs only)
+
+        nodes = attempt_record.expand_nodes(self.env)
+        node_check = check_nodes(self.chain, self.make_care(), self.rules, self.attempt, nodes)
         if node_check.refusal:
             self.ask_to_stop(StopKind.NODE_REFUSED, node_check.refusal)
         elif not node_check.concession:
@@ -204,11 +236,14 @@ class Supervisor:
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
         with self.tolerated("naming the runs of trackers"):
             env |= tracker_variables(self.run, self.chain.journal.events(), self.env)
+        with self.tolerated("finding a free port"):
+            env["TRAIN_FREE_PORT"] = str(find_free_port())
         self.body = body = start_body(["bash", str(self.run.body)], env)
         log.info("the body runs")
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
-        threading.Thread(target=self._dump, daemon=True).start()
+        threading.Thread(target=self._work_beside, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
+        self.beside.is_over = True
         code = body.poll()
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
@@ -223,7 +258,6 @@ class Supervisor:
         if self._kill_at_s is None:
             with self.tolerated("running the hook of the last checkpoint"):
                 self.checkpoint_hook.finish()
-        self.is_over = True
         self._end_all_below()
         if self._has_unfinalized and self._kill_at_s is None:
             # Slurm may have reported a dead node's job as active at our start. That attempt is finalized before ours.
@@ -271,9 +305,9 @@ class Supervisor:
                 if end_descendants(grace=grace) == 0:
                     return
 
-    def _dump(self) -> None:
+    def _work_beside(self) -> None:
         with self.tolerated("recording the environment"):
-            reproduction.dump(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
+            self.beside.work()
 
     # --- reasons to stop
 
@@ -355,7 +389,9 @@ class Supervisor:
             job = self._lost_node()
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
-            finalized.append(finalize(self.chain, self.rules, self.attempt, job=job, care=self.care))
+            from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)
+
+            finalized.append(finalize(self.chain, self.rules, self.attempt, job=job, care=self.make_care()))
         with self.tolerated("sending alerts"):
             self.notify()
         self.hooks.after_attempts(finalized)

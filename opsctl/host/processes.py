@@ -9,9 +9,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -100,6 +97,8 @@ def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessI
 
     Takes one pass over /proc. Processes of other users are found only below one that belongs.
     """
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     own = os.getpid()
     stats: dict[int, _Stat] = {}
     children: dict[int, list[int]] = {}
@@ -122,17 +121,14 @@ def find_processes(belongs: Callable[[ProcessCandidate], bool]) -> dict[ProcessI
 
 def memory_of(processes: Iterable[ProcessId]) -> int:
     """Return the memory of these processes, in bytes; shared memory counts once, ended processes count 0."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.is_alive:
                 total += psutil.Process(process.pid).memory_full_info().pss
     return total
-
-
-def die_with_parent(number: int) -> None:
-    """Ask the kernel to send this process a signal when its parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
@@ -142,11 +138,15 @@ def adopt_orphans() -> None:
 
 def count_descendants() -> int:
     """Return the number of running descendants. A zombie is no process."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     return sum(ProcessId.of(child.pid) is not None for child in psutil.Process().children(recursive=True))
 
 
 def end_descendants(*, grace: float) -> int:
     """End every descendant: TERM, then KILL after `grace` seconds. Return their number."""
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     descendants = psutil.Process().children(recursive=True)
     for process in descendants:
         with contextlib.suppress(psutil.Error):
@@ -164,6 +164,8 @@ def signal_below(pid: int, number: int, *, spared: Collection[str] = ()) -> int:
 
     The children of the process themselves, and programs with a `spared` name with all below, get no signal.
     """
+    import psutil  # noqa: PLC0415 (slow import: a guard needs none of this before its body runs)
+
     count = 0
     with contextlib.suppress(psutil.Error):
         waiting: list[psutil.Process] = []

@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.errors import MissingProgram
-from opsctl.host.processes import die_with_parent, find_processes
+from opsctl.host.parent_death import die_with_parent
+from opsctl.host.processes import find_processes
 from opsctl.ports import Completed, Flooded, TimedOut
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-
-from ClusterShell.NodeSet import NodeSet
+from typing import TYPE_CHECKING
 
 from opsctl.errors import InputError
 from opsctl.host.system import user_name
@@ -16,6 +15,9 @@ from opsctl.nodesets import nodeset, union
 from opsctl.ports import Scheduler
 from opsctl.state.journal import Event, EventKind, Journal, TrainHistory, replay
 from opsctl.state.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from ClusterShell.NodeSet import NodeSet
 
 UNNAMED = "nobody"
 """Slurm's word for a user whose name is unknown."""

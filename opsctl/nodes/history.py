@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
+from opsctl.nodes.health.usual_hardware import measure
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
@@ -26,6 +27,8 @@ MAX_PASSED = 20
 """Newest passed health checks that are stored for one node."""
 MAX_EVIDENCE_CHARS = 300
 
+LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents")
+"""Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
 DRAIN_POINTS = 2.0
@@ -71,6 +74,10 @@ class NodeRecord:
     health: str = ""
     evidence: tuple[str, ...] = ()
     boot: str = ""
+    kind: str = ""
+    """Configuration, product and models that nodes of one kind share; empty if unknown."""
+    hardware: dict[str, float] = field(default_factory=dict)
+    """Values that nodes of one kind share, at the last health check that could read them."""
     cards: tuple[Card, ...] = ()
     memory_kb: int | None = None
     shm_kb: int | None = None
@@ -84,6 +91,10 @@ class NodeRecord:
     """Times of the health checks in a row that found the node healthy."""
     cleared: float | None = None
     drained: tuple[float, ...] = ()
+    drain_reason: str = ""
+    """The reason that opsctl last wrote to Slurm for this node."""
+    drained_by: str = ""
+    """The user whom Slurm reports for this reason; empty if not known."""
     hangs: dict[str, float] = field(default_factory=dict)
     """By `train/attempt`: when an attempt hung and the stacks of this node's ranks differed from all others."""
     incidents: tuple[Incident, ...] = ()
@@ -135,28 +146,42 @@ class NodeHistory:
                 continue
         return incidents_by_uuid
 
-    def save(self, checks: Iterable[tuple[NodeSnapshot, Verdict]], *, baseline_hours: float) -> list[NodeRecord]:
-        """Store the results of health checks. Raises RunDirError, Busy."""
+    def save(
+        self,
+        checks: Iterable[tuple[NodeSnapshot, Verdict]],
+        *,
+        baseline_hours: float,
+        kinds: Mapping[str, str] | None = None,
+    ) -> list[NodeRecord]:
+        """Store the results of health checks; `kinds` is the kind by node. Raises RunDirError, Busy."""
         self.site.create()
         records = []
         with lease(self.site.nodes, self.clock):
             for snapshot, verdict in checks:
                 before = self.read(snapshot.node)
-                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours)
+                kind = (kinds or {}).get(snapshot.node, "")
+                record = update_record(before, snapshot, verdict, baseline_hours=baseline_hours, kind=kind)
                 self._write(record)
                 self._write_cards(record, before)
                 records.append(record)
         return records
 
-    def note_drained(self, node: str, at: datetime) -> None:
-        """Store that opsctl drained a node at a time; earlier passed health checks no longer count.
+    def note_reason(self, node: str, reason: str) -> None:
+        """Store the reason that is about to be written to Slurm. The caller holds the lease. Raises RunDirError."""
+        self._write(replace(self.read(node), drain_reason=reason, drained_by=""))
+
+    def note_drained(self, node: str, at: datetime, *, by: str = "") -> None:
+        """Store that opsctl drained a node at a time, as user `by`; earlier passed health checks no longer count.
 
         Idempotent. Raises RunDirError, Busy.
         """
         with lease(self.site.nodes, self.clock):
             record, drained_at = self.read(node), at.timestamp()
+            noted = replace(record, drained_by=record.drained_by or by)
             if all(drained_at - earlier > SAME_DRAIN_S for earlier in record.drained):
-                self._write(replace(record, drained=(*record.drained, drained_at)[-MAX_ENTRIES:], passed=()))
+                noted = replace(noted, drained=(*record.drained, drained_at)[-MAX_ENTRIES:], passed=())
+            if noted != record:
+                self._write(noted)
 
     def note_hang(self, node: str, attempt: str, at: datetime, *, days: float) -> int:
         """Store that the stacks of a node's ranks differed when `attempt` hung. Return the hangs of the last `days`.
@@ -182,7 +207,7 @@ class NodeHistory:
         with lease(self.site.nodes, self.clock):
             for node in nodes:
                 old = self.read(node)
-                self._write(NodeRecord(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
+                self._write(NodeRecord(node=node, **{name: getattr(old, name) for name in LASTING_FIELDS}))
 
     def _write_cards(self, record: NodeRecord, before: NodeRecord) -> None:
         """Store new and changed incidents of GPUs in the GPUs' own files."""
@@ -210,7 +235,9 @@ class NodeHistory:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
 
 
-def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float) -> NodeRecord:
+def update_record(
+    before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, *, baseline_hours: float, kind: str = ""
+) -> NodeRecord:
     """Return a node's record with one more health check. Values that the check could not read stay as stored. Pure."""
     at = snapshot.at.timestamp()
     gpus = snapshot.smi.gpus if snapshot.smi else ()
@@ -222,6 +249,8 @@ def update_record(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdict, 
         health=verdict.health.value,
         evidence=tuple(result.evidence for result in verdict.evidence),
         boot=snapshot.boot or before.boot,
+        kind=kind or before.kind,
+        hardware={**before.hardware, **measure(snapshot)},
         cards=_merge_cards(before, snapshot),
         memory_kb=max(before.memory_kb or 0, snapshot.memory_kb or 0) or None,
         shm_kb=snapshot.shm_kb if snapshot.shm_kb is not None else before.shm_kb,
@@ -364,6 +393,7 @@ def _parse_record(fields: dict[str, Any]) -> NodeRecord:
     parsed: dict[str, Any] = {
         "evidence": tuple(fields.get("evidence", ())),
         "cards": tuple(Card(**card) for card in fields.get("cards", ())),
+        "hardware": dict(fields.get("hardware", {})),
         "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
         "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
         "passed": tuple(fields.get("passed", ())),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from opsctl.calc.accelerators import ACCELERATORS, accelerator
+from opsctl.calc.accelerators import ACCELERATORS, Accelerator, accelerator
 
 
 def gpu_kind(names: Iterable[str]) -> str:
@@ -22,14 +22,16 @@ def _kind(name: str) -> str:
     fitting = [
         accelerator
         for accelerator in ACCELERATORS.values()
-        if set(accelerator.name.upper().split("-")) - {"40"} <= words
+        if {part for part in accelerator.name.upper().split("-") if not part.isdigit()} <= words
     ]
     sizes = [int(match[1]) for word in words if (match := re.fullmatch(r"(\d+)GB?", word))]
     size = sizes[0] if sizes else None
-    # An A100 without a size in its name counts as the large model.
-    fitting = [accelerator for accelerator in fitting if _is_as_large(accelerator.memory_gb, size)]
+    fitting = [accelerator for accelerator in fitting if _is_as_large(accelerator, size)]
     return max((accelerator.name for accelerator in fitting), key=len, default="")
 
 
-def _is_as_large(memory_gb: float, size: int | None) -> bool:
-    return memory_gb != 40 if size is None else abs(memory_gb - size) <= 0.05 * size
+def _is_as_large(kind: Accelerator, size: int | None) -> bool:
+    """Whether the memory is as large. Without a size, a GPU counts as the usual model, whose name has none."""
+    if size is None:
+        return not kind.name.split("-")[-1].isdigit()
+    return abs(kind.memory_gb - size) <= 0.05 * size

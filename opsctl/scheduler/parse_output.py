@@ -12,8 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
 from opsctl.errors import InputError
 from opsctl.model import DrainReason, Job, Limits, Node, Partition, Reservation
 from opsctl.nodesets import nodeset
@@ -68,6 +66,10 @@ SACCT_FIELDS = (
     "JobName",
 )
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
+UNSET_MEMORY_MB = frozenset({"", "0", "1"})
+"""Slurm prints 1 MB for a node without RealMemory."""
+NO_MEMORY = "memory not configured"
+KIND_FIELDS = ("NodeList", "CPUs", "Memory", "Gres")
 REASON_FIELDS = ("NodeList", "User", "Timestamp", "Reason")
 END_FIELDS = ("State", "EndTime")
 
@@ -171,6 +173,20 @@ def _parse_node(row: dict[str, str]) -> Node:
     return Node(name=row["NodeList"], state=state, address=row["NodeAddr"], reason=reason)
 
 
+def parse_kinds(text: str, mark: str) -> dict[str, str]:
+    """Parse `sinfo -N --Format` with KIND_FIELDS: what the configuration gives a node, as text, by node.
+
+    The sockets behind a gres, as in `gpu:8(S:0-1)`, come from the node and may differ on a broken one.
+    """
+    kinds: dict[str, str] = {}
+    for name, cpus, memory, gres in split_rows(text, mark, len(KIND_FIELDS)):
+        if name and cpus.strip().isdecimal():
+            plain = re.sub(r"\(S:[^)]*\)", "", parse_text(gres))
+            size = NO_MEMORY if memory.strip() in UNSET_MEMORY_MB else f"{memory.strip()} MB"
+            kinds[name] = f"{cpus.strip()} CPUs, {size}, {plain or 'no gres'}"
+    return kinds
+
+
 def parse_reasons(text: str, mark: str) -> list[DrainReason]:
     """Parse `sinfo -N --Format` with REASON_FIELDS: the nodes that have a reason, in service or not."""
     reasons = parse_rows(_parse_reason, text, mark, REASON_FIELDS)
@@ -190,11 +206,11 @@ def parse_excluded(text: str, mark: str) -> str:
     for state, nodes in split_rows(text, mark, 2):
         if parse_state(state).is_waiting and parse_text(nodes):
             node_lists[nodes] = None
-    union = NodeSet(resolver=RESOLVER_NOGROUP)
+    excluded = nodeset("")
     for nodes in node_lists:
         with suppress(InputError, ValueError):
-            union.update(nodeset(nodes))
-    return str(union)
+            excluded.update(nodeset(nodes))
+    return str(excluded)
 
 
 def parse_end(text: str, mark: str) -> datetime | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from opsctl.capabilities import parse_version
@@ -36,6 +36,10 @@ def find(runner: Runner) -> tuple[Any, str]:
 
     pyslurm is imported only if its version fits: importing pyslurm ends the process if its set-up fails.
     """
+    if find_spec("pyslurm") is None:
+        return None, "pyslurm is not installed"
+    from importlib import metadata  # noqa: PLC0415 (slow import)
+
     try:
         built_for = metadata.version("pyslurm")
     except metadata.PackageNotFoundError:

@@ -7,14 +7,17 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
 from opsctl.model import Accounting, DrainReason, Job, LaunchPlan, Limits, Node, Partition, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler import accounting
+from opsctl.scheduler.field_values import split_list
 from opsctl.scheduler.parse_output import (
     END_FIELDS,
+    KIND_FIELDS,
     REASON_FIELDS,
     SACCT_FIELDS,
     SINFO_FIELDS,
@@ -23,6 +26,7 @@ from opsctl.scheduler.parse_output import (
     parse_end,
     parse_excluded,
     parse_jobs,
+    parse_kinds,
     parse_limits,
     parse_nodes,
     parse_partitions,
@@ -103,6 +107,10 @@ class Slurm:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
         return parse_nodes(whole(self._run_checked(*argv), self.mark, len(SINFO_FIELDS)), self.mark)
 
+    def features(self) -> frozenset[str]:
+        done = self._run_checked("sinfo", "--noheader", "--all", "--Node", "--Format=Features:0")
+        return frozenset(chain.from_iterable(map(split_list, done.out.split())))
+
     def partitions(self) -> list[Partition]:
         return parse_partitions(self._run_checked("scontrol", "--all", "--oneliner", "show", "partition").out)
 
@@ -171,6 +179,10 @@ class Slurm:
     def members(self, partition: str) -> list[str]:
         done = self._run_checked("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
         return sorted(set(done.out.split()))
+
+    def kinds(self) -> dict[str, str]:
+        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(KIND_FIELDS, self.mark)}")
+        return parse_kinds(whole(self._run_checked(*argv), self.mark, len(KIND_FIELDS)), self.mark)
 
     def reasons(self) -> list[DrainReason]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")

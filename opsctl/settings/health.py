@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Literal
 
 from pydantic import Field
 
 from opsctl.settings.field_types import Pattern, SettingsTable
+from opsctl.settings.thresholds import DEFAULTS, Thresholds
 
 Way = Literal["local", "srun", "job", "ssh"]
 
@@ -41,59 +43,98 @@ class RemoteSettings(SettingsTable):
 
 
 class HealthSettings(SettingsTable):
-    """`[health]` of site.toml: thresholds of health checks. A value of 0 or unset is learnt from the node's history."""
+    """`[health]` of site.toml: thresholds of health checks.
 
-    gpus_per_node: int = Field(0, ge=0, description="GPUs expected in a node; 0: as many as before")
-    memory_gib: float = Field(0, ge=0, description="memory expected in a node; 0: as much as before")
-    mounts: tuple[str, ...] = Field((), description="paths that must be mounted and writable on every node")
-    mount_percent: float = Field(98, gt=0, le=100, description="usage of a mount above which the node is degraded")
-    shm_gib: float = Field(0, ge=0, description="smallest size of shared memory; 0: any size")
+    A value of 0 or unset is learnt: from the node's history, and from the majority of the nodes of its kind.
+    """
+
+    gpus_per_node: int = Field(
+        DEFAULTS.gpus_per_node, ge=0, description="GPUs expected in a node; 0: as many as before"
+    )
+    memory_gib: float = Field(DEFAULTS.memory_gib, ge=0, description="memory expected in a node; 0: as much as before")
+    nvlinks: int = Field(
+        DEFAULTS.nvlinks, ge=0, description="active NVLinks expected on every GPU; 0: as many as before"
+    )
+    ib_ports: int = Field(
+        DEFAULTS.ib_ports, ge=0, description="active InfiniBand or RoCE ports expected in a node; 0: as many as before"
+    )
+    ib_rate_gbps: float = Field(
+        DEFAULTS.ib_rate_gbps, ge=0, description="rate expected of an active port, in Gb/s; 0: as fast as before"
+    )
+    cpu_governor: str = Field(
+        DEFAULTS.cpu_governor, description="cpufreq governor expected on every CPU; empty: that of most nodes"
+    )
+    mounts: tuple[str, ...] = Field(
+        DEFAULTS.mounts, description="paths that must be mounted and writable on every node"
+    )
+    mount_percent: float = Field(
+        DEFAULTS.mount_percent, gt=0, le=100, description="usage of a mount above which the node is degraded"
+    )
+    shm_gib: float = Field(DEFAULTS.shm_gib, ge=0, description="smallest size of shared memory; 0: any size")
     shm_percent: float = Field(
-        90,
+        DEFAULTS.shm_percent,
         gt=0,
         le=100,
         description="usage of shared memory on an idle node above which files are left over from a job",
     )
-    xid_hours: float = Field(24, gt=0, description="hours for which lines of the kernel log count as evidence")
-    xid_repeats: int = Field(3, ge=2, description="occurrences on one GPU from which on a repeatable Xid counts")
-    sram_corrected: int = Field(
-        10_000, ge=1, description="corrected SRAM errors since the driver was loaded above which a GPU is degraded"
+    xid_hours: float = Field(
+        DEFAULTS.xid_hours, gt=0, description="hours for which lines of the kernel log count as evidence"
     )
-    dram_corrected: int = Field(20_000_000, ge=1, description="the same for DRAM")
+    xid_repeats: int = Field(
+        DEFAULTS.xid_repeats, ge=2, description="occurrences on one GPU from which on a repeatable Xid counts"
+    )
+    sram_corrected: int = Field(
+        DEFAULTS.sram_corrected,
+        ge=1,
+        description="corrected SRAM errors since the driver was loaded above which a GPU is degraded",
+    )
+    dram_corrected: int = Field(DEFAULTS.dram_corrected, ge=1, description="the same for DRAM")
     sram_uncorrected_ever: int = Field(
-        4, ge=0, description="uncorrected SRAM errors since manufacture above which a GPU must be replaced"
+        DEFAULTS.sram_uncorrected_ever,
+        ge=0,
+        description="uncorrected SRAM errors since manufacture above which a GPU must be replaced",
+    )
+    retired_pages: int = Field(
+        DEFAULTS.retired_pages,
+        ge=1,
+        description="retired memory pages from which on a GPU must be replaced (Volta, Turing)",
+    )
+    memory_corrected_per_day: int = Field(
+        DEFAULTS.memory_corrected_per_day,
+        ge=0,
+        description="corrected errors of host memory a day above which a note is made",
     )
     clock_warn_seconds: float = Field(
-        0.1, gt=0, description="clock offset from which on a note is made, as reported by the node's time service"
+        DEFAULTS.clock_warn_seconds,
+        gt=0,
+        description="clock offset from which on a note is made, as reported by the node's time service",
     )
-    clock_fail_seconds: float = Field(1.0, gt=0, description="clock offset from which on the node is degraded")
-    stuck_seconds: float = Field(300, gt=0, description="age above which zombies and processes in D state are reported")
-    ib_ignore: Pattern = Field("", description="pattern of device/port to ignore, such as a management network")
+    clock_fail_seconds: float = Field(
+        DEFAULTS.clock_fail_seconds, gt=0, description="clock offset from which on the node is degraded"
+    )
+    stuck_seconds: float = Field(
+        DEFAULTS.stuck_seconds, gt=0, description="age above which zombies and processes in D state are reported"
+    )
+    ib_ignore: Pattern = Field(
+        DEFAULTS.ib_ignore, description="pattern of device/port to ignore, such as a management network"
+    )
     may_be_unknown: tuple[str, ...] = Field(
-        (
-            "clock_skew",
-            "clocks",
-            "dcgm",
-            "fio",
-            "infiniband",
-            "memory",
-            "nvlink",
-            "pcie",
-            "persistence",
-            "processes",
-            "recovery",
-            "temperature",
-            "versions",
-        ),
-        description="checks that may be unknown on a healthy node; without ECC or with MIG, add ecc and remapped_rows",
+        DEFAULTS.may_be_unknown,
+        description="checks that may be unknown on a healthy node; with MIG, add remapped_rows",
     )
     fio_mib: int = Field(
         256, ge=1, le=65_536, description="size of the file that `opsctl health --fio` writes on every node"
     )
     fio_seconds: float = Field(60, gt=0, le=600, description="time limit of the fio check")
-    fio_write_mib_s: float = Field(0, ge=0, description="write speed below which a node is degraded; 0: any speed")
-    fio_read_mib_s: float = Field(0, ge=0, description="read speed below which a node is degraded; 0: any speed")
-    section_seconds: float = Field(20, gt=0, le=300, description="time limit of one section of the node check")
+    fio_write_mib_s: float = Field(
+        DEFAULTS.fio_write_mib_s, ge=0, description="write speed below which a node is degraded; 0: any speed"
+    )
+    fio_read_mib_s: float = Field(
+        DEFAULTS.fio_read_mib_s, ge=0, description="read speed below which a node is degraded; 0: any speed"
+    )
+    section_seconds: float = Field(
+        DEFAULTS.section_seconds, gt=0, le=300, description="time limit of one section of the node check"
+    )
     drain: Literal["try", "never"] = Field(
         "try", description="try: drain bad nodes where allowed; never: exclude them from trains and write a report"
     )
@@ -109,13 +150,20 @@ class HealthSettings(SettingsTable):
     )
     undrain_reasons: tuple[str, ...] = Field(
         ("Kill task failed",),
-        description="start of drain reasons, not set by opsctl, from which a healthy node may be resumed",
+        description="drain reasons, not set by opsctl, from which a healthy node may be resumed; `*` ends a beginning",
     )
     undrain_gap_seconds: float = Field(
         60, ge=0, description="seconds between the two health checks that a node must pass before undrain"
     )
     user_uid_min: int = Field(
-        1000, ge=1, description="lowest user id of ordinary users; processes of lower ids belong to the system"
+        DEFAULTS.user_uid_min,
+        ge=1,
+        description="lowest user id of ordinary users; processes of lower ids belong to the system",
     )
     lemon_score: float = Field(6, gt=0, description="flakiness score from which on a node or GPU is called a lemon")
     lemon_days: float = Field(28, gt=0, description="days for which an incident counts in the flakiness score")
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Return what the checks read of this table."""
+        return Thresholds(**{field.name: getattr(self, field.name) for field in fields(Thresholds)})

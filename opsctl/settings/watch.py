@@ -122,6 +122,9 @@ class TrainWatchSettings(SettingsTable):
     checkpoint_hours: float | None = Field(
         None, gt=0, description="time without a checkpoint that is a warning; unset: learnt"
     )
+    stalled_attempts: int = Field(
+        3, ge=2, description="attempts in a row that go on from the same step and save nothing, which is critical"
+    )
     slower_percent: float = Field(
         5, gt=0, lt=100, description="slowdown against the median of the run that is a warning"
     )

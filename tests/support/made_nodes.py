@@ -17,6 +17,8 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 UPTIME = 1_000_000.0
 HEALTHY_GPU = {
     "persistence": "Enabled",
+    "fabric_state": "Completed",
+    "fabric_status": "Success",
     "recovery": "None",
     "width": "16",
     "sw_power_cap": "Not Active",
@@ -80,6 +82,8 @@ def render_answer(**sections: str | tuple[int | str, str] | None) -> str:
         "shm": "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 1056826368 9 1056826359 1% /dev/shm\n",
         "processes": "1 0\n--\n" + render_stat(1, "systemd") + "--\n100\n",
         "infiniband": "",
+        "hardware": "cpu=64 AMD EPYC 7543\nclass/dmi/id/product_name:XE8545\n",
+        "nvme": (77, ""),
         "clock": "System time     : 0.000000123 seconds fast of NTP time\n",
         **sections,
     }
@@ -114,7 +118,8 @@ def judge_snapshot(
     **fields: object,
 ) -> Verdict:
     return judge(
-        snapshot, CheckInput(site=site or HealthSettings(), prior=prior or NodeBaseline(), busy=busy, **fields)
+        snapshot,
+        CheckInput(site=(site or HealthSettings()).thresholds, prior=prior or NodeBaseline(), busy=busy, **fields),
     )  # type: ignore[arg-type]  # as above
 
 

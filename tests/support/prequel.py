@@ -61,10 +61,12 @@ def _row(fields: dict[str, str]) -> Row:
         zero=number["zero"],
         precision=fields["optimizer"] if fields["optimizer"] != "bf16" else "fp16",
         embedding_slots=fields["slots"] == "layers+embedding",
+        recompute="full",
+        attention="unfused",
+        sequence_parallel=False,
+        overlap=False,
     )
-    cluster = Cluster(
-        nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], host_tuned=fields["date"] >= "2022-02-25"
-    )
+    cluster = Cluster(nodes=number["nodes"], gpus_per_node=8, gpu=ACCELERATORS["A100"], node_gb_s=50)
     return Row(
         line=number["line"],
         table=number["table"],

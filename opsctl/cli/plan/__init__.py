@@ -7,20 +7,35 @@ import click
 from opsctl.cli.plan.checkpoints import checkpoint, storage
 from opsctl.cli.plan.failures import simulate, spares
 from opsctl.cli.plan.model_size import memory, model
+from opsctl.cli.plan.overview import overview
 from opsctl.cli.plan.topologies import topology
 from opsctl.cli.plan.training_time import network, throughput
 
 
-@click.group()
+class _PlanGroup(click.Group):
+    """A group whose first word may be a model: `opsctl plan MODEL` is `opsctl plan overview MODEL`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["overview", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_PlanGroup)
 def plan() -> None:
     """Estimate sizes, memory, layouts, time and cost.
 
+    With a model in place of a command, plans a run on one page.
+
     \b
+    opsctl plan llama-3-70b --gpus 512 --gpu H100
     opsctl plan model --model bloom
-    opsctl plan topology --model bloom --nodes 48 --batch 2048
+    opsctl plan topology --model bloom --nodes 48 --gpu A100 --batch 2048
     opsctl plan simulate --nodes 48 --queue 2 --task 20
     """
 
 
-for command in (model, memory, topology, throughput, network, checkpoint, storage, spares, simulate):
+for command in (overview, model, memory, topology, throughput, network, checkpoint, storage, spares, simulate):
     plan.add_command(command)

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 RECENT_ITERATIONS = 200
 
 
+def log_step_s(log: Path) -> float:
+    """Return the median step of a log's newest iterations."""
+    if not log.is_file():
+        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
+    step_s = median_step_s(recent_iterations(log, RECENT_ITERATIONS))
+    if step_s is None:
+        raise OpsctlError(f"{log}: no iteration line has a step time")
+    return step_s
+
+
 def eta_of(
     app: App,
     *,

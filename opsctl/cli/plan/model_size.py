@@ -10,18 +10,21 @@ from opsctl.calc import gpt_size as models
 from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
+from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import ModelShape
-from opsctl.calc.parallel_layout import Topology
+from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.save_interval import size_bytes
+from opsctl.calc.topology_search import least_recomputed
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import (
+    attention_option,
     batch_option,
     gpu_option,
     needed,
     one_head,
     plot_option,
     precision_option,
-    recompute_option,
+    recomputation_option,
     takes_shape,
     zero_option,
 )
@@ -71,7 +74,8 @@ def model(shape: ModelShape | None, *, as_json: bool) -> None:
 @batch_option
 @zero_option
 @precision_option
-@recompute_option
+@recomputation_option
+@attention_option
 @click.option("--embedding-slots", is_flag=True, help="Count embedding and output as one layer each.")
 @gpu_option
 @plot_option
@@ -86,7 +90,8 @@ def memory(
     batch: int,
     zero: int,
     precision: str,
-    recompute: bool,
+    recompute: str | None,
+    attention: str,
     embedding_slots: bool,
     gpu: str,
     plot: str | None,
@@ -97,7 +102,7 @@ def memory(
     All sizes are in GiB for one GPU.
 
     \b
-    opsctl plan memory --model bloom --tp 4 --pp 12 --dp 8 --micro-batch 2 --batch 2048 --embedding-slots
+    opsctl plan memory --model bloom --tp 4 --pp 12 --dp 8 --micro-batch 2 --batch 2048 --gpu A100
     """
     shape = needed(shape)
     refuse(
@@ -118,8 +123,13 @@ def memory(
         zero=zero,
         precision=precision,
         embedding_slots=embedding_slots,
-        recompute=recompute,
+        recompute=recompute or "none",
+        attention=attention,
+        sequence_parallel=attention == "flash",
     )
+    if recompute is None:
+        cluster = Cluster(nodes=1, gpus_per_node=1, gpu=device)
+        topology = least_recomputed(shape, cluster, topology, batch=batch)
     stages = calc.stages(shape, topology, batch=batch)
     fullest = max(stages, key=lambda stage: stage.total)
     least = calc.least_gpus(billions=models.parameters(shape) / 1e9, gpu_gb=device.memory_gb)
@@ -135,6 +145,10 @@ def memory(
                 "stages": [asdict(stage) | {"gib": stage.gib} for stage in stages],
                 "fullest": fullest.stage,
                 "fits": fullest.gib <= device.memory_gb,
+                "certainly_too_large": calc.is_too_large(fullest.gib, device.memory_gb),
+                "low_gib": fullest.gib * MEMORY_BAR.low,
+                "high_gib": fullest.gib * MEMORY_BAR.high,
+                "recompute": topology.recompute,
                 "least_gpus": least,
             }
         )
@@ -142,11 +156,13 @@ def memory(
     _show(stages)
     verdict = "fits" if fullest.gib <= device.memory_gb else "does not fit"
     print_text(f"\nStage {fullest.stage} is the fullest: {fullest.gib:.1f} GiB {verdict} {gpu} ({device.memory_gb:g}).")
+    low, high = fullest.gib * MEMORY_BAR.low, fullest.gib * MEMORY_BAR.high
+    print_text(f"In 8 of 10 cases {low:.0f} to {high:.0f} GiB; recomputation: {topology.recompute}.")
     print_text(f"At 18 bytes a parameter and a quarter more for activations, {least} GPUs are the least.")
 
 
 def _show(stages: list[calc.StageMemory]) -> None:
-    names = ("weights", "gradients", "optimizer", "activations", "output", "overhead", "context")
+    names = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")
     rows = [
         [
             str(stage.stage),

@@ -12,6 +12,7 @@ import click
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
+from opsctl.calc.parallel_layout import ATTENTIONS, RECOMPUTATIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_HEAD_COLUMNS = 512
@@ -21,8 +22,10 @@ plot_option: Callable[[F], F] = click.option(
     "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
 )
 gpu_option: Callable[[F], F] = click.option(
-    "--gpu", default="A100", show_default=True, help="GPU model, such as A100 or H100."
+    "--gpu", required=True, help="GPU, such as H100, or its figures: tflops=989,memory_gb=80,…"
 )
+optional_gpu_option: Callable[[F], F] = click.option("--gpu", help="GPU, such as H100, for figures against its peak.")
+currency_option: Callable[[F], F] = click.option("--currency", help="Currency of --price, such as USD.")
 batch_option: Callable[[F], F] = click.option(
     "--batch", type=int, required=True, help="Global batch size, in samples per step."
 )
@@ -38,6 +41,18 @@ zero_option: Callable[[F], F] = click.option(
 )
 recompute_option: Callable[[F], F] = click.option(
     "--recompute/--no-recompute", default=True, show_default=True, help="Recompute activations in the backward pass."
+)
+recomputation_option: Callable[[F], F] = click.option(
+    "--recompute",
+    type=click.Choice(list(RECOMPUTATIONS)),
+    help="Recomputation of activations (default: the least that fits).",
+)
+attention_option: Callable[[F], F] = click.option(
+    "--attention",
+    type=click.Choice(ATTENTIONS),
+    default="flash",
+    show_default=True,
+    help="Attention kernel; unfused stores the matrix.",
 )
 failures_option: Callable[[F], F] = click.option(
     "--failures", type=float, default=6.5, show_default=True, help="Failures per 1000 node-days."

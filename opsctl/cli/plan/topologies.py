@@ -16,13 +16,14 @@ from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import (
+    attention_option,
     batch_option,
     gpu_option,
     needed,
     one_head,
     plot_option,
     precision_option,
-    recompute_option,
+    recomputation_option,
     takes_shape,
     zero_option,
 )
@@ -36,7 +37,7 @@ from opsctl.units import format_percent
 @click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
 @gpu_option
 @click.option(
-    "--network", type=float, default=50.0, show_default=True, help="Network bandwidth of a node, one way, in GB/s."
+    "--network", type=float, help="Network bandwidth of a node, one way, in GB/s (default: of the maker's clusters)."
 )
 @batch_option
 @click.option("--ramp", metavar="START:INCREMENT", help="Grow the global batch from START by INCREMENT.")
@@ -45,7 +46,8 @@ from opsctl.units import format_percent
 )
 @zero_option
 @precision_option
-@recompute_option
+@recomputation_option
+@attention_option
 @click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
 @plot_option
@@ -56,13 +58,14 @@ def topology(
     nodes: int,
     gpus_per_node: int,
     gpu: str,
-    network: float,
+    network: float | None,
     batch: int,
     ramp: str | None,
     micro_batch: tuple[int, ...],
     zero: int,
     precision: str,
-    recompute: bool,
+    recompute: str | None,
+    attention: str,
     show: int,
     everything: bool,
     plot: str | None,
@@ -74,7 +77,7 @@ def topology(
     few.
 
     \b
-    opsctl plan topology --model bloom --nodes 48 --batch 2048 --ramp 192:16
+    opsctl plan topology --model bloom --nodes 48 --gpu A100 --batch 2048 --ramp 192:16
     """
     shape = needed(shape)
     refuse(
@@ -82,7 +85,7 @@ def topology(
         [
             *unknown(gpu),
             *one_head(shape),
-            *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=network),
+            *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=1.0 if network is None else network),
             *not_positive(batch=batch),
             *_ramp_problems(ramp, batch),
             *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
@@ -98,6 +101,7 @@ def topology(
         precision=precision,
         micro_batches=micro_batch or calc.MICRO_BATCHES,
         recompute=recompute,
+        attention=attention,
     )
     good = [candidate for candidate in candidates if not candidate.problems]
     if plot:
@@ -109,6 +113,8 @@ def topology(
         return
     _show(candidates if everything else good[:show])
     _count(candidates, good)
+    stated = "stated" if network else "assumed, as in the maker's clusters"
+    print_text(f"{cluster.gpu.name}, {cluster.network_gb_s:g} GB/s of network a node ({stated}).")
 
 
 def _ramp(text: str | None, batch: int) -> Sequence[int]:
@@ -136,14 +142,16 @@ def _show(shown: list[calc.Candidate]) -> None:
             str(layout.dp),
             str(layout.micro_batch),
             f"{candidate.seconds:.1f}",
+            f"{candidate.early_s:.1f}-{candidate.late_s:.1f}",
+            layout.recompute,
             f"{candidate.tflops:.0f}",
             format_percent(candidate.bubble),
             f"{candidate.memory_gib:.0f}",
             "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
         ]
 
-    columns = ("TP", "PP", "DP", "micro", "s/step", "TFLOP/s", "bubble", "GiB", "remarks")
-    listing(columns, map(row, shown), left=("remarks",))
+    columns = ("TP", "PP", "DP", "micro", "s/step", "8 of 10", "recompute", "TFLOP/s", "bubble", "GiB", "remarks")
+    listing(columns, map(row, shown), left=("recompute", "remarks"))
 
 
 def _count(candidates: list[calc.Candidate], good: list[calc.Candidate]) -> None:

@@ -17,8 +17,9 @@ from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.cli.output import complete_trains, json_option, print_json
 from opsctl.cli.plan.eta import eta_of
 from opsctl.cli.plan.options import (
-    gpu_option,
+    currency_option,
     needed,
+    optional_gpu_option,
     plot_option,
     recompute_option,
     size_options,
@@ -45,13 +46,14 @@ LABELS = {
 @click.command()
 @takes_shape
 @click.option("--gpus", type=int, help="Number of GPUs that train.")
-@gpu_option
+@optional_gpu_option
 @click.option("--batch", type=int, help="Global batch size, in samples per step.")
 @click.option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
 @click.option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
 @click.option("--tokens", type=float, help="Number of training tokens, in billions.")
 @click.option("--price", type=float, help="Price of one GPU-hour.")
+@currency_option
 @click.option(
     "--train",
     shell_complete=complete_trains,
@@ -69,13 +71,14 @@ def throughput(
     shape: ModelShape | None,
     *,
     gpus: int | None,
-    gpu: str,
+    gpu: str | None,
     batch: int | None,
     seconds: float | None,
     tflops: float | None,
     recompute: bool,
     tokens: float | None,
     price: float | None,
+    currency: str | None,
     train: str | None,
     log: Path | None,
     task: float | None,
@@ -89,14 +92,14 @@ def throughput(
     Converts between step time and TFLOP/s. With --train or --log: estimates when a running train will finish.
 
     \b
-    opsctl plan throughput --model bloom --gpus 384 --batch 2048 --seconds 105 --tokens 366
+    opsctl plan throughput --model bloom --gpus 384 --gpu A100 --batch 2048 --seconds 105 --tokens 366
     opsctl plan throughput --train tr11 --task 20
     """
     refuse(
         "throughput",
         [
             *(["give either --train or --log"] if train and log else []),
-            *unknown(gpu),
+            *(unknown(gpu) if gpu else []),
             *not_positive(
                 **drop_none(gpus=gpus, batch=batch, seconds=seconds, tflops=tflops, tokens=tokens, task=task)
             ),
@@ -119,13 +122,14 @@ def throughput(
             batch=batch,
             seconds=seconds,
             tflops=tflops,
-            peak=accelerator(gpu).tflops,
+            peak=accelerator(gpu).tflops if gpu else None,
             recompute=recompute,
         )
         if tokens:
             figures |= _training(
                 needed(shape), gpus=gpus, tflops=figures["tflops"], tokens=tokens, price=price, recompute=recompute
             )
+            figures |= {"currency": currency} if currency else {}
             if plot:
                 _draw_days(plot, needed(shape), gpus, tokens, recompute=recompute)
     if as_json:
@@ -147,14 +151,16 @@ def _speed(
     batch: int,
     seconds: float | None,
     tflops: float | None,
-    peak: float,
+    peak: float | None,
     recompute: bool,
 ) -> dict[str, Any]:
     if seconds is None:
         assert tflops is not None
         seconds = calc.seconds_per_step(shape, batch=batch, tflops=tflops, gpus=gpus, recompute=recompute)
     reached = calc.tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=recompute)
-    used = calc.utilisation(shape, batch=batch, seconds=seconds, gpus=gpus, peak=peak, recompute=recompute)
+    used = None
+    if peak is not None:
+        used = calc.utilisation(shape, batch=batch, seconds=seconds, gpus=gpus, peak=peak, recompute=recompute)
     estimate = calc.estimated_tflops(
         billions=parameters(shape) / 1e9,
         sequence=shape.sequence,
@@ -168,8 +174,8 @@ def _speed(
         "step_s": seconds,
         "tflops": reached,
         "estimated_tflops": estimate,
-        "mfu": used.mfu,
-        "hfu": used.hfu,
+        "mfu": used.mfu if used else None,
+        "hfu": used.hfu if used else None,
         "tokens_per_s": tokens_s,
     }
 
@@ -213,7 +219,7 @@ def _format(name: str, value: Any) -> str:
 @click.command()
 @size_options
 @click.option("--gpus", type=int, required=True, help="Number of GPUs that train.")
-@gpu_option
+@optional_gpu_option
 @click.option("--batch", type=int, required=True, help="Global batch size, in samples per step.")
 @click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens per sample.")
 @click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
@@ -221,7 +227,7 @@ def _format(name: str, value: Any) -> str:
     "--bytes", "bytes_per_parameter", type=float, default=2.0, show_default=True, help="Bytes sent per parameter."
 )
 @click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
-@click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of peak).")
+@click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of --gpu).")
 @recompute_option
 @plot_option
 @json_option
@@ -229,7 +235,7 @@ def network(
     *,
     billions: float,
     gpus: int,
-    gpu: str,
+    gpu: str | None,
     batch: int,
     sequence: int,
     gb_s: float,
@@ -256,8 +262,9 @@ def network(
         accumulation=accumulation,
         tflops=tflops,
     )
-    refuse("network", [*unknown(gpu), *not_positive(**required)])
-    alone = 0.75 * accelerator(gpu).tflops if tflops is None else tflops
+    no_speed = ["give --gpu or --tflops"] if gpu is None and tflops is None else []
+    refuse("network", [*(unknown(gpu) if gpu else []), *no_speed, *not_positive(**required)])
+    alone = 0.75 * accelerator(gpu or "").tflops if tflops is None else tflops
     traffics = {
         zero: networks.traffic(
             billions=billions,

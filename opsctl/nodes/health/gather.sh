@@ -2,6 +2,7 @@
 #   MARK        starts every line that separates sections, so that no program's output looks like a separator
 #   LIMIT       time limit of a section in seconds
 #   MOUNTS      paths of file systems, one a line
+#   GRACE       seconds to wait for late sections after their time limit (default 3)
 #   DCGM        level of DCGM's diagnostic, or 0;  DCGM_LIMIT  its time limit in seconds
 #   FIO         directory to measure, or empty;    FIO_MIB     size of the file there;  FIO_LIMIT  time limit in seconds
 # All sections run at the same time. A late section is abandoned: nothing can kill a program that hangs in the kernel.
@@ -54,11 +55,17 @@ gather pci "$LIMIT" '
     done 2>/dev/null
     exit 0'
 gather kernel "$LIMIT" '
-    pattern="NVRM|fallen off the bus|nvidia-nvswitch|SXid|mlx5_core.*(health|unrecoverable|command leak)|I/O error|EXT4-fs error"
+    cards="NVRM|fallen off the bus"
+    nodes="SXid|mlx5_core.*(health|unrecoverable|firmware internal|leak of a command|temperature|insufficient power|TX timeout)"
+    nodes="$nodes|EDAC .*: [0-9]+ [CU]E |Memory failure: |[Mm]achine [Cc]heck|Hardware Error|context corrupt|mce: .*rror"
+    nodes="$nodes|mce: .*temperature above|AER: |PCIe Bus Error: severity=Uncor|nvme nvme.*(down|probe failure|reset|timeout)"
+    nodes="$nodes|I/O error|EXT4-fs error|EXT4-fs .*read-only|XFS .*([Ss]hut|orrupt)|blocked for more than|LustreError"
     for command in "dmesg" "journalctl -k -b --no-pager -q -o short-monotonic"; do
         if $command >"$1/kernel.log"; then
             echo "source=${command%% *}"
-            grep -E "$pattern" "$1/kernel.log" | tail -n 2000
+            # Each with a bound of its own: a flood of corrected errors hides no Xid.
+            grep -E "$cards" "$1/kernel.log" | tail -n 2000
+            grep -E "$nodes" "$1/kernel.log" | grep -vE "$cards" | tail -n 2000
             exit 0
         fi
     done
@@ -78,6 +85,34 @@ gather infiniband "$LIMIT" '
     cd /sys/class/infiniband 2>/dev/null || exit 0
     grep -s "" */ports/*/state */ports/*/phys_state */ports/*/link_layer */ports/*/rate \
         */ports/*/counters/* */ports/*/hw_counters/*
+    exit 0'
+gather hardware "$LIMIT" '
+    cd /sys || exit 0
+    echo "cpu=$(sed -n "s/^model name[[:space:]]*: //p" /proc/cpuinfo | sort | uniq -c | head -n 1)"
+    echo "fabric_service=$(systemctl is-active nvidia-fabricmanager 2>/dev/null)"
+    grep -s "" class/dmi/id/product_name devices/system/clocksource/clocksource0/current_clocksource \
+        devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor class/nvme/nvme*/state fs/lustre/health_check \
+        devices/system/edac/mc/mc*/[cu]e_count
+    grep -s "" devices/system/edac/mc/mc*/dimm*/dimm_[cu]e_count bus/pci/devices/*/aer_dev_* | grep -vE "[: ]0$"
+    for device in bus/pci/devices/*; do
+        read -r vendor <"$device/vendor" && read -r class <"$device/class" || continue
+        case $vendor:$class in
+            0x10de:0x0680*) echo "nvswitch=${device##*/}" ;;
+            0x10de:0x0302* | 0x10de:0x0300* | 0x1002:0x1200* | 0x1002:0x0380*)
+                read -r model <"$device/device" && echo "gpu_model=$vendor:$model"
+                ;;
+        esac
+    done 2>/dev/null
+    exit 0'
+gather nvme "$LIMIT" '
+    [ "$(id -u)" -eq 0 ] || { echo "needs root" >&2; exit 77; }
+    command -v nvme >/dev/null || command -v smartctl >/dev/null || exit 127
+    for device in /sys/class/nvme/nvme*; do
+        [ -e "$device" ] || continue
+        echo "@${device##*/}"
+        nvme smart-log "/dev/${device##*/}" --output-format=json 2>/dev/null ||
+            smartctl --json=c --log=smart -A -H "/dev/${device##*/}"
+    done
     exit 0'
 gather clock "$LIMIT" 'chronyc -n tracking 2>/dev/null || timedatectl show -p NTPSynchronized'
 number=0
@@ -117,7 +152,7 @@ export FIO_MIB
 longest=$LIMIT
 [ "${DCGM:-0}" -eq 0 ] || longest=$DCGM_LIMIT
 [ -z "${FIO:-}" ] || [ "$FIO_LIMIT" -le "$longest" ] || longest=$FIO_LIMIT
-ticks=$(((longest + 3) * 10))
+ticks=$(((longest + ${GRACE:-3}) * 10))
 for name in $names; do
     while [ ! -e "$work/$name.code" ] && [ "$ticks" -gt 0 ]; do
         sleep 0.1

@@ -11,6 +11,7 @@ from opsctl.nodes.health.node_state import KernelLine, Mount, NodeProcess, Port,
 
 STAMP = re.compile(r"^\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\S+ kernel:\s)?(.*)$", re.ASCII)
 STAT = re.compile(r"^(\d{1,10}) \((.*)\) (\S) (.*)$", re.ASCII)
+RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec", re.ASCII)
 LIBRARY = re.compile(r"(lib[a-z0-9]{1,20})\.so\.([0-9.]{1,30})", re.ASCII)
 MAX_PROCESSES = 5000
 MAX_DCGM_DEPTH = 20
@@ -104,6 +105,7 @@ def parse_ports(text: str) -> dict[str, Port]:
     """Parse lines of the form `device/ports/number/file:value` from /sys/class/infiniband."""
     states: dict[str, str] = {}
     counters: dict[str, dict[str, int]] = {}
+    rates: dict[str, float] = {}
     for line in text.splitlines():
         path, _, value = line.partition(":")
         parts = path.split("/")
@@ -113,10 +115,16 @@ def parse_ports(text: str) -> dict[str, Port]:
         if parts[3] == "state":
             states[port] = value.rpartition(":")[2].strip()
             continue
+        if parts[3] == "rate" and (rate := RATE.match(value)):
+            rates[port] = float(rate[1])
+            continue
         count = parse_int(value.strip())
         if len(parts) == 5 and count is not None:
             counters.setdefault(port, {})[parts[4]] = count
-    return {port: Port(state=state, counters=counters.get(port, {})) for port, state in states.items()}
+    return {
+        port: Port(state=state, counters=counters.get(port, {}), rate_gbps=rates.get(port))
+        for port, state in states.items()
+    }
 
 
 def parse_offset(text: str) -> float | None:

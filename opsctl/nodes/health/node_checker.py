@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from opsctl.errors import OpsctlError
-from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Verdict
+from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Usual, Verdict
 from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
+from opsctl.nodes.health.usual_hardware import MEMORY, find_usual_by_node, measure, name_kind
 from opsctl.nodes.health.verdict import add_usual_versions, judge
 from opsctl.nodes.history import NodeHistory, NodeRecord, find_flaky_gpus
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.ports import Answer, Clock
+from opsctl.scheduler.parse_output import NO_MEMORY
 from opsctl.settings.health import HealthSettings
 
 
@@ -34,6 +36,8 @@ class NodeChecker:
     clock: Clock
     busy: Mapping[str, bool]
     """Whether Slurm has a job on the node; nodes of unknown state are missing."""
+    slurm_kinds: Mapping[str, str] = field(default_factory=dict)
+    """CPUs, memory and gres that Slurm's configuration gives a node, as text. Missing nodes are not compared."""
 
     def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", gpus: int = 0) -> CheckedNodes:
         """Check these nodes and store the results. Raises nothing.
@@ -49,11 +53,13 @@ class NodeChecker:
             self.history.cards(), self.clock.now(), days=site.lemon_days, limit=site.lemon_score
         )
         priors = {node: self.history.read(node).prior for node in snapshots}
-        verdicts = judge_all(snapshots, priors, site, self.busy, flaky_gpus)
+        kinds = {node: name_kind(snapshot, self.slurm_kinds.get(node, "")) for node, snapshot in snapshots.items()}
+        usual = self._find_usual(snapshots, kinds, site.ib_ignore)
+        verdicts = judge_all(snapshots, priors, site, self.busy, flaky_gpus, usual=usual)
         problems: tuple[str, ...] = ()
         try:
             checks = [(snapshots[verdict.node], verdict) for verdict in verdicts]
-            records = self.history.save(checks, baseline_hours=site.xid_hours)
+            records = self.history.save(checks, baseline_hours=site.xid_hours, kinds=kinds)
         except (OpsctlError, OSError) as error:
             problems = (f"the history could not be written: {error}",)
             records = [self.history.read(node) for node in snapshots]
@@ -63,6 +69,22 @@ class NodeChecker:
             records={record.node: record for record in records},
             problems=problems,
         )
+
+    def _find_usual(
+        self, snapshots: Mapping[str, NodeSnapshot], kinds: Mapping[str, str], ib_ignore: str
+    ) -> dict[str, Usual]:
+        """Return what the other nodes of each node's kind have, in this check or, if not in this check, before."""
+        known = [(node, kinds[node], measure(snapshot, ib_ignore)) for node, snapshot in snapshots.items()]
+        if any(kinds.values()):
+            records = [record for record in self.history.all() if record.node in self.slurm_kinds]
+            known += [(record.node, record.kind, record.hardware) for record in records if record.node not in kinds]
+        members: dict[str, dict[str, dict[str, float]]] = {}
+        for node, kind, values in known:
+            # Without memory in Slurm's configuration, nodes with more memory may be of the same kind.
+            comparable = {name: value for name, value in values.items() if name != MEMORY or NO_MEMORY not in kind}
+            members.setdefault(kind, {})[node] = comparable
+        members.pop("", None)
+        return find_usual_by_node(members)
 
     def gather(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "") -> dict[str, NodeSnapshot]:
         """Run the gathering script once on every node. Return the parsed answers by node. Raises nothing."""
@@ -89,11 +111,18 @@ def judge_all(
     site: HealthSettings,
     busy: Mapping[str, bool],
     flaky_gpus: Mapping[str, str],
+    *,
+    usual: Mapping[str, Usual] | None = None,
 ) -> list[Verdict]:
     """Return the verdict on every node. Pure."""
-    common = add_usual_versions(CheckInput(site=site, flaky_gpus=dict(flaky_gpus)), snapshots.values())
+    common = add_usual_versions(CheckInput(site=site.thresholds, flaky_gpus=dict(flaky_gpus)), snapshots.values())
     verdicts = []
     for node, snapshot in snapshots.items():
-        check_input = replace(common, prior=priors.get(node, NodeBaseline()), busy=busy.get(node))
+        check_input = replace(
+            common,
+            prior=priors.get(node, NodeBaseline()),
+            busy=busy.get(node),
+            usual=(usual or {}).get(node, Usual()),
+        )
         verdicts.append(judge(snapshot, check_input))
     return verdicts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.settings.health import HealthSettings
+from opsctl.settings.thresholds import DEFAULTS, Thresholds
 
 
 class Severity(StrEnum):
@@ -108,6 +109,8 @@ class Gpu:
     """`nvidia` or `amd`. Values that amd-smi never reports are not checked."""
     persistence: bool | None = None
     mig: bool | None = None
+    ecc_mode: str = ""
+    """`enabled`, `disabled`, or `n/a` for a card without ECC; empty if the tool does not report the mode."""
     ecc: dict[str, int] = field(default_factory=dict)
     """Error counts by name, such as `volatile.sram_uncorrectable`."""
     sram_threshold: bool | None = None
@@ -115,6 +118,12 @@ class Gpu:
     rows_failed: bool | None = None
     rows_used_up: int | None = None
     """Banks that have no spare row left."""
+    retired_pages: int | None = None
+    """Pages of memory that Volta and Turing took out of use; None on cards that remap rows."""
+    retirement_pending: bool | None = None
+    fabric_state: str | None = None
+    """Registration with the fabric manager, such as `Completed`; None for a card without NVSwitch."""
+    fabric_status: str | None = None
     reset_required: bool | None = None
     recovery: str | None = None
     clocks: frozenset[str] | None = None
@@ -133,6 +142,11 @@ class Gpu:
     """PCIe replays since driver load."""
     use_percent: int | None = None
     processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def has_no_ecc(self) -> bool:
+        """Return whether the tool says that the card lacks ECC or has ECC switched off."""
+        return self.ecc_mode in {"n/a", "disabled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +182,7 @@ class Port:
 
     state: str
     counters: dict[str, int] = field(default_factory=dict)
+    rate_gbps: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +206,42 @@ class Fio:
     """99th percentile of the latency of a small read."""
     is_direct: bool
     """True without the page cache. With the page cache, read speeds are no evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What /sys says about a node. Empty values are unknown."""
+
+    cpus: str = ""
+    """Number and model of the CPUs, such as `64 AMD EPYC 7543`."""
+    product: str = ""
+    gpu_models: tuple[str, ...] = ()
+    """PCI identifiers of the models of the GPUs on the bus, each once."""
+    clocksource: str = ""
+    governors: dict[str, int] = field(default_factory=dict)
+    """Number of CPUs by cpufreq governor."""
+    lustre: str = ""
+    """Lustre's own health check; empty without Lustre."""
+    corrected_memory: dict[str, int] = field(default_factory=dict)
+    """Corrected errors of host memory since boot, by memory controller (`mc0`) and module (`mc0/dimm3`)."""
+    uncorrected_memory: dict[str, int] = field(default_factory=dict)
+    pcie_errors: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Error totals since boot by PCI device, then by kind: `correctable`, `nonfatal`, `fatal`. Zeros are missing."""
+    disks: dict[str, str] = field(default_factory=dict)
+    """States of NVMe disks, such as `live`."""
+    nvswitches: int = 0
+    fabric_service: str = ""
+    """State of the service nvidia-fabricmanager; empty without systemd."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLog:
+    """The SMART log of an NVMe disk."""
+
+    critical_warning: int
+    """A bit mask: NVM Express Base Specification, SMART / Health Information."""
+    used_percent: int | None = None
+    media_errors: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +283,10 @@ class NodeSnapshot:
     """Processes of users, and stuck or zombie processes."""
     ports: dict[str, Port] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    uptime_s: float | None = None
+    hardware: Hardware | None = None
+    disk_logs: dict[str, DiskLog] = field(default_factory=dict)
+    """SMART logs by NVMe disk, which only root may read."""
     dcgm: tuple[tuple[str, str, str], ...] | None = None
     """Test, result and message."""
     fio: Fio | None = None
@@ -265,10 +320,20 @@ class NodeBaseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What the other nodes of a node's kind have."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The value that the majority has, by name."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Values without a majority of which another node has more, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
     """The expected values against which a node is checked."""
 
-    site: HealthSettings = field(default_factory=HealthSettings)
+    site: Thresholds = DEFAULTS
     prior: NodeBaseline = NodeBaseline()
     busy: bool | None = None
     """Whether Slurm has a job on the node; None for unknown."""
@@ -277,5 +342,8 @@ class CheckInput:
     kernel_version: str = ""
     libraries: dict[str, str] = field(default_factory=dict)
     """The most frequent versions, as above."""
+    governor: str = ""
+    """The most frequent cpufreq governor, as above."""
+    usual: Usual = Usual()
     flaky_gpus: dict[str, str] = field(default_factory=dict)
     """Summaries of flaky GPUs, by UUID and by serial number."""

@@ -52,13 +52,18 @@ def _parse_gpu(card: ET.Element) -> Gpu:
         name=read_text(card, "product_name") or "",
         persistence=parse_bool(read_text(card, "persistence_mode")),
         mig=parse_bool(read_text(card, "mig_mode/current_mig")),
-        ecc=dict(_read_ecc(card)),
+        ecc_mode=read_mode(card, "ecc_mode/current_ecc"),
+        ecc=dict(_read_ecc(card)) or dict(_read_volta_ecc(card)),
         sram_threshold=parse_bool(read_text(card, "ecc_errors/aggregate/sram_threshold_exceeded")),
         rows_pending=parse_bool(read_text(card, "remapped_rows/remapped_row_pending")),
         rows_failed=parse_bool(read_text(card, "remapped_rows/remapped_row_failure")),
         rows_used_up=parse_int(read_text(card, "remapped_rows/row_remapper_histogram/row_remapper_histogram_none")),
+        retired_pages=_read_retired_pages(card),
+        retirement_pending=parse_bool(read_text(card, "retired_pages/pending_retirement")),
         reset_required=parse_bool(read_text(card, "gpu_reset_status/reset_required")),
         recovery=read_text(card, "gpu_recovery_action"),
+        fabric_state=read_text(card, "fabric/state"),
+        fabric_status=read_text(card, "fabric/status"),
         clocks=_read_clocks(card),
         temperature_c=parse_int(read_text(card, "temperature/gpu_temp")),
         slowdown_c=parse_int(read_text(card, "temperature/gpu_temp_slow_threshold")),
@@ -79,6 +84,11 @@ def read_text(card: ET.Element, path: str) -> str | None:
     text = (card.findtext(path) or "").strip()
     is_missing = text.strip("[]").lower() in {"", "n/a", "not supported", "unknown error", "unknown"}
     return None if is_missing or "deprecated" in text or "not supported" in text.lower() else text
+
+
+def read_mode(card: ET.Element, path: str) -> str:
+    """Return the mode at a path in small letters. `n/a` is what the driver prints for a card without the feature."""
+    return (card.findtext(path) or "").strip().strip("[]").lower()
 
 
 def parse_bool(text: str | None) -> bool | None:
@@ -119,6 +129,30 @@ def _read_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
         known = [part for part in parts if part is not None]
         if known:
             yield f"{span}.sram_uncorrectable", sum(known)
+
+
+def _read_volta_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
+    """Yield the counters of Volta and older cards, which count single and double bits by memory.
+
+    Device memory is DRAM; registers and caches are SRAM.
+    """
+    for span in ("volatile", "aggregate"):
+        for bits, name in (("single_bit", "correctable"), ("double_bit", "uncorrectable")):
+            total = parse_int(read_text(card, f"ecc_errors/{span}/{bits}/total"))
+            dram = parse_int(read_text(card, f"ecc_errors/{span}/{bits}/device_memory"))
+            if total is not None and dram is not None:
+                yield f"{span}.dram_{name}", dram
+                yield f"{span}.sram_{name}", max(0, total - dram)
+
+
+def _read_retired_pages(card: ET.Element) -> int | None:
+    """Return the number of retired pages; None for a card that remaps rows instead."""
+    counts = [
+        parse_int(read_text(card, f"retired_pages/{cause}/retired_count"))
+        for cause in ("multiple_single_bit_retirement", "double_bit_retirement")
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _read_clocks(card: ET.Element) -> frozenset[str] | None:

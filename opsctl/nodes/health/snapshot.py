@@ -11,6 +11,7 @@ from pathlib import Path
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.fio_output import parse_fio
+from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_hardware
 from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
 from opsctl.ports import Answer
 
@@ -146,6 +147,9 @@ def parse(answer: Answer, mark: str, *, sent_at: datetime, answered_at: datetime
         mounts=tuple(
             host_output.parse_mount(section) for name, section in sections.items() if name.startswith("mount_")
         ),
+        uptime_s=uptime_s,
+        hardware=parse_hardware(outputs["hardware"]) if "hardware" in outputs else None,
+        disk_logs=parse_disk_logs(outputs.get("nvme", "")),
         dcgm=host_output.parse_dcgm(sections["dcgm"].out) if "dcgm" in sections else None,
         fio=parse_fio(outputs.get("fio", "")),
     )

@@ -59,6 +59,11 @@ def add_usual_versions(check_input: CheckInput, snapshots: Iterable[NodeSnapshot
         check_input,
         driver=_find_most_frequent(snapshot.smi.driver for snapshot in node_snapshots if snapshot.smi),
         kernel_version=_find_most_frequent(snapshot.kernel_version for snapshot in node_snapshots),
+        governor=_find_most_frequent(
+            max(snapshot.hardware.governors, key=snapshot.hardware.governors.__getitem__)
+            for snapshot in node_snapshots
+            if snapshot.hardware and snapshot.hardware.governors
+        ),
         libraries={
             name: _find_most_frequent(libraries.get(name, NONE) for libraries in library_sets) for name in names
         },

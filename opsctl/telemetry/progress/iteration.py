@@ -24,6 +24,9 @@ class Iteration:
     grad_norm: float | None = None
     loss_scale: float | None = None
     skipped: int | None = None
+    """Steps skipped since the line before."""
+    skipped_total: int | None = None
+    """Steps skipped since the start."""
     nans: int | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None

@@ -32,6 +32,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     "grad_norm": ("grad_norm", 1),
     "loss_scale": ("loss_scale", 1),
     "skipped": ("skipped", 1),
+    "skipped_total": ("skipped_total", 1),
     "nans": ("nans", 1),
     "step_s": ("step_s", 1),
     "step_ms": ("step_s", 1e-3),
@@ -42,7 +43,7 @@ FIELDS: Mapping[str, tuple[str, float]] = {
     "tflops": ("tflops", 1),
 }
 """For each field of log_formats.toml the field of Iteration, and the factor; -1: the value is turned round."""
-WHOLE = frozenset({"step", "last", "consumed_samples", "tokens", "global_batch", "skipped", "nans"})
+WHOLE = frozenset({"step", "last", "consumed_samples", "tokens", "global_batch", "skipped", "skipped_total", "nans"})
 
 Values = dict[str, float]
 """Values by the fields of Iteration."""

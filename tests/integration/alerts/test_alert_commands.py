@@ -209,3 +209,25 @@ def test_silence_in_advance_is_listed_with_its_begin(shell):
     assert "--at is in the past" in shell.opsctl(
         "alerts", "silence", "*", "--at", "2020-03-01", "--reason", "power", code=2
     )
+
+
+def test_accepted_level_is_journalled_and_remembered(shell):
+    finding = Finding(key="throughput/gpt", level=Level.CRITICAL, summary="38 % slower", train="gpt")
+    build(shell.site).alerting.ledger.record([finding])
+    argv = ("alerts", "accept", "throughput/gpt", "--reason", "a smaller batch")
+    assert json.loads(shell.opsctl(*argv, "--dry-run", "--json"))["dry_run"]
+    accepted = shell.root / ".site/watch/accepted/throughput%2Fgpt.json"
+    assert not accepted.exists()
+    assert shell.opsctl(*argv) == (
+        "throughput/gpt: the current level is accepted; the next watch cycle learns the level anew\n"
+    )
+    assert json.loads(accepted.read_text())["reason"] == "a smaller batch"
+    (journal,) = (shell.root / ".site/alerts").glob("journal-*.jsonl")
+    record = json.loads(journal.read_text().splitlines()[-1])
+    assert (record["kind"], record["key"], record["reason"]) == ("accept", "throughput/gpt", "a smaller batch")
+
+
+def test_alert_without_a_level_is_not_accepted(shell):
+    shell.see(Level.CRITICAL)
+    error = shell.opsctl("alerts", "accept", "hang/gpt", "--reason", "on it", code=2)
+    assert "hang/gpt: has no level to accept" in error

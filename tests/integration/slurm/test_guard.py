@@ -268,7 +268,10 @@ def test_environment_is_recorded_without_secrets(train: GuardedTrain, monkeypatc
     monkeypatch.setenv("HUB_TOKEN", "hunter2")
     monkeypatch.setenv("INDEX", "https://me:hunter2@example.org/simple")
     monkeypatch.setenv("LOADEDMODULES", "cuda/12:nccl/2.20")
-    train.submit('until [ -s "$TRAIN_RUN_DIR/attempts/$TRAIN_ATTEMPT/repro/packages.txt" ]; do sleep 0.1; done')
+    step = "echo ' iteration 1/ 9 | lm loss: 2.5 |'"
+    train.submit(
+        f'{step}; until [ -s "$TRAIN_RUN_DIR/attempts/$TRAIN_ATTEMPT/repro/packages.txt" ]; do sleep 0.1; done'
+    )
     train.wait()
     repro = train.attempt().repro
     assert repro.stat().st_mode & 0o777 == 0o700

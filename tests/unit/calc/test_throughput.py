@@ -119,7 +119,7 @@ def test_peaks_exclude_sparsity() -> None:
         "A100": 312,
         "H100": 989,
         "H200": 989,
-        "MI250X": 383,
+        "MI250X": 191.5,
         "MI300X": 1307,
     }
 

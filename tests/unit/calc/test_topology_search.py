@@ -12,7 +12,7 @@ from opsctl.errors import InputError
 
 BLOOM = PUBLISHED["bloom"]
 NODES = Cluster(nodes=48, gpus_per_node=8, gpu=accelerator("A100"))
-CHOSEN = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True)
+CHOSEN = Topology(tp=4, pp=12, dp=8, micro_batch=2, precision="bf16-optimizer", embedding_slots=True, recompute="full")
 
 
 def problems(topology: Topology, *, shape: ModelShape = BLOOM, batch: int = 2048, ramp: str = "") -> tuple[str, ...]:
@@ -25,7 +25,9 @@ def test_topology_of_bloom_can_run() -> None:
 
 
 def test_topology_of_bloom_is_near_the_best() -> None:
-    ranked = candidates(BLOOM, NODES, batch=2048, ramp=ramp_sizes(192, 16, 2048), precision="bf16-optimizer")
+    ranked = candidates(
+        BLOOM, NODES, batch=2048, ramp=ramp_sizes(192, 16, 2048), precision="bf16-optimizer", recompute="full"
+    )
     position = next(k for k, candidate in enumerate(ranked) if candidate.topology == CHOSEN)
     assert position < 5
     assert ranked[position].seconds / ranked[0].seconds < 1.03
@@ -40,7 +42,7 @@ def test_topology_of_bloom_is_near_the_best() -> None:
         ({"pp": 96, "dp": 1}, "stages: 96 stages for 70 layers"),
         ({"dp": 9}, "size: 432 GPUs needed, 384 there"),
         ({"dp": 6}, "batch: 2048 does not divide by DP 6 x micro batch 2"),
-        ({"tp": 1, "pp": 1, "dp": 1, "embedding_slots": False}, "memory: 4134 GiB on stage 0, a GPU has 80"),
+        ({"tp": 1, "pp": 1, "dp": 1, "embedding_slots": False}, "memory: 3945 GiB on stage 0, a GPU has 80"),
     ],
 )
 def test_broken_rule_is_named(changed: dict[str, int], problem: str) -> None:

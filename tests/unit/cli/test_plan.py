@@ -19,16 +19,17 @@ from opsctl.telemetry.progress.eta import measure_waits
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 COMMANDS = {
     "model": ["--model", "bloom"],
-    "memory": ["--model", "bloom", "--tp", "4", "--pp", "12", "--dp", "8", "--batch", "2048"],
-    "topology": ["--model", "bloom", "--nodes", "48", "--batch", "2048", "--ramp", "192:16"],
+    "memory": ["--model", "bloom", "--tp", "4", "--pp", "12", "--dp", "8", "--batch", "2048", "--gpu", "A100"],
+    "topology": ["--model", "bloom", "--nodes", "48", "--gpu", "A100", "--batch", "2048", "--ramp", "192:16"],
+    "overview": ["llama-3-8b", "--gpus", "8", "--gpu", "H100"],
     "throughput": ["--model", "bloom", "--gpus", "384", "--batch", "2048", "--seconds", "105", "--tokens", "366"],
-    "network": ["--billions", "80", "--gpus", "512", "--batch", "3584", "--sequence", "1024", "--gb-s", "42.5"],
+    "network": ["--billions", "80", "--gpus", "512", "--gpu", "A100", "--batch", "3584", "--gb-s", "42.5"],
     "checkpoint": ["--model", "bloom", "--save", "40", "--nodes", "48", "--interval", "180"],
     "storage": ["--size", "2.3", "--interval", "180", "--free", "500"],
     "spares": ["--nodes", "48"],
     "simulate": ["--nodes", "48", "--seeds", "3", "--no-knobs"],
 }
-DRAWN = [command for command in COMMANDS if command != "model"]
+DRAWN = [command for command in COMMANDS if command not in ("model", "overview")]
 
 
 def plan(*words: str) -> Result:
@@ -100,6 +101,8 @@ def test_rows_have_the_usual_units() -> None:
         "bloom",
         "--gpus",
         "512",
+        "--gpu",
+        "A100",
         "--batch",
         "3584",
         "--seconds",
@@ -131,7 +134,7 @@ def test_published_shape_can_be_changed() -> None:
         ),
         (["checkpoint", "--save", "1"], "size: 1 problem\n  neither --model nor --billions is given"),
         (
-            ["topology", "--model", "bloom", "--nodes", "48", "--batch", "2048", "--ramp", "fast"],
+            ["topology", "--model", "bloom", "--nodes", "48", "--gpu", "A100", "--batch", "2048", "--ramp", "fast"],
             "topology: 1 problem\n  --ramp 'fast': needs to be START:INCREMENT, such as 192:16",
         ),
         (["throughput", "--train", "x", "--log", "y"], "throughput: 1 problem\n  give either --train or --log"),
@@ -140,13 +143,14 @@ def test_published_shape_can_be_changed() -> None:
             "simulation: 2 problems\n  nodes is 0, needs to be above 0\n  hangs is 3, needs to be between 0 and 1",
         ),
         (
-            ["memory", "--model", "bloom", "--tp", "0", "--batch", "1"],
+            ["memory", "--model", "bloom", "--tp", "0", "--batch", "1", "--gpu", "A100"],
             "memory: 1 problem\n  tp is 0, needs to be above 0",
         ),
         (
             ["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
-            "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, A100, A100-40, H100, H100-PCIe, H200, B200, "
-            "MI250X, MI300X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+            "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, V100-16, A100, A100-40, A800, A6000, L40S, "
+            "H100, H100-96, H100-PCIe, H100-NVL, H200, GH200, B200, B300, GB200, GB300, MI250X, MI300X, MI325X, "
+            "MI355X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
             "  71 stages for 70 layers",
         ),
         (
@@ -160,6 +164,8 @@ def test_published_shape_can_be_changed() -> None:
                 "250880",
                 "--nodes",
                 "0",
+                "--gpu",
+                "A100",
                 "--batch",
                 "0",
                 "--ramp",
@@ -177,7 +183,7 @@ def test_published_shape_can_be_changed() -> None:
             "  price is -2, needs to be 0 or more\n  --price needs --tokens",
         ),
         (
-            ["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0"],
+            ["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0", "--tflops", "1"],
             "network: 2 problems\n  gpus is 0, needs to be above 0\n  GB/s is 0, needs to be above 0",
         ),
         (
@@ -212,6 +218,8 @@ def test_published_shape_can_be_changed() -> None:
                 "bloom",
                 "--nodes",
                 "0",
+                "--gpu",
+                "A100",
                 "--gpus-per-node",
                 "2000",
                 "--batch",
@@ -265,7 +273,7 @@ def test_memory_shows_fullest_stage_and_fit() -> None:
 
 
 def test_topology_counts_reasons_for_exclusion() -> None:
-    text = plan("topology", *COMMANDS["topology"]).output.splitlines()[-1]
+    text = plan("topology", *COMMANDS["topology"]).output.splitlines()[-2]
     assert "of 292 can run. Ruled out: " in text
     assert "56 by heads" in text
     assert "44 by ramp" in text

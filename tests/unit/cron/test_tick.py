@@ -270,3 +270,24 @@ def test_tick_writes_its_time(cron_site: CronSite) -> None:
     cron_site.tick()
     assert cron_site.place.last_tick() == NOON.replace(microsecond=0)
     assert cron_site.place.site.last_tick.read_text() == f"{NOON.timestamp():.0f}\n"
+
+
+def test_tick_of_a_clock_ahead_stops_no_entry(cron_site: CronSite) -> None:
+    cron_site.crontab("*/10 * * * * echo >>$HERE/log\n")
+    cron_site.tick(after=30 * DAY)
+    cron_site.clock.time = NOON
+    assert [len(cron_site.tick(after=600)) for _ in range(3)] == [0, 1, 1]
+
+
+def test_small_difference_of_clocks_runs_nothing_twice(cron_site: CronSite) -> None:
+    cron_site.crontab("0 12 * * * echo >>$HERE/log\n")
+    cron_site.tick(after=60)
+    cron_site.clock.time = NOON - timedelta(seconds=30)
+    assert [len(cron_site.tick(after=600)) for _ in range(2)] == [0, 0]
+
+
+def test_tick_from_the_future_makes_cron_overdue(cron_site: CronSite) -> None:
+    cron_site.tick(after=30 * DAY)
+    cron_site.place.selected.write_text("{}")
+    os.utime(cron_site.place.selected, (0, 0))
+    assert cron_site.place.is_overdue(600, NOON)

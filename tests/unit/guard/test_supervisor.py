@@ -63,7 +63,7 @@ def test_wrapper_starts_the_guard_of_its_run_directory(tmp_path: Path, run: RunD
     python = program(tmp_path / "py thon$(touch owned)", f'[[ $2 == -c ]] || printf "%s\\n" "$@" >"{tmp_path}/told"')
     execute(tmp_path, run.path, python)
     words = (tmp_path / "told").read_text().splitlines()
-    assert words == ["-P", "-m", "opsctl", "guard", "run", str(run.path)]
+    assert words == ["-P", "-m", "opsctl.start_guard", str(run.path)]
     assert not (tmp_path / "owned").exists()
 
 

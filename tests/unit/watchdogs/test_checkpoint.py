@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.model import Level
+from opsctl.state.journal import EventKind
 from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
-from tests.support.watch_context import T0, Bench
+from tests.support.watch_context import T0, Bench, waiting
 
 Hours = Callable[[float], timedelta]
 
@@ -80,7 +81,7 @@ def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
         bench.clock.time += hours(1)
     bench.jobs = ()
     assert bench.judge("checkpoint", after=hours(100)).level is Level.OK
-    bench.start_task(since=bench.clock.time)
+    bench.start_task(since=bench.clock.time, tasks=(6,))
     assert bench.judge("checkpoint", after=hours(2)).level is Level.OK
     assert bench.judge("checkpoint", after=hours(2)).level is Level.WARNING
 
@@ -152,3 +153,65 @@ def test_renamed_damaged_checkpoint_is_reported(bench: Bench) -> None:
 def test_idle_train_without_checkpoints_is_ok(bench: Bench) -> None:
     finding = bench.judge("checkpoint")
     assert (finding.level, finding.summary) == (Level.OK, "gpt: newest checkpoint: none")
+
+
+def run_attempt(bench: Bench, task: int, *, minutes: float, resume_step: int = 100, **end: object) -> None:
+    """Run one task to its end, as the guard records the task."""
+    name = f"7_{task}.0"
+    started = bench.clock.time
+    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt=name, nodes="n1")
+    bench.clock.time += timedelta(minutes=minutes)
+    bench.journal.append(
+        EventKind.ATTEMPT_FINALIZED, attempt=name, outcome="timed-out", action="continue", why="the time limit"
+    )
+    record = {
+        "attempt": name,
+        "outcome": "timed-out",
+        "action": "continue",
+        "why": "the time limit",
+        "started": started.isoformat(),
+        "ended": bench.clock.time.isoformat(),
+        "new_checkpoint": False,
+        "resume_step": resume_step,
+        "highest_step": resume_step + 50,
+    }
+    path = bench.run.attempt(name).end
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**record, **end}))
+    bench.clock.time += timedelta(hours=5)
+
+
+def test_running_time_of_short_tasks_adds_up(bench: Bench) -> None:
+    bench.config = {"checkpoint_hours": 2}
+    bench.jobs = (waiting("Dependency"),)
+    levels = []
+    for task in range(1, 6):
+        run_attempt(bench, task, minutes=50, resume_step=100 * task)
+        levels.append(bench.judge("checkpoint").level)
+    assert levels == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.CRITICAL]
+    bench.start_task(since=bench.clock.time, tasks=(6,))
+    finding = bench.judge("checkpoint", after=timedelta(minutes=6))
+    assert finding.summary == "gpt: no new checkpoint for 4.3 h of running (limit 2.0 h); newest: none"
+    save(bench, 1)
+    assert bench.judge("checkpoint", after=timedelta(minutes=6)).level is Level.OK
+
+
+def test_attempts_from_the_same_step_are_critical(bench: Bench) -> None:
+    bench.jobs = (waiting("Dependency"),)
+    for task in (1, 2):
+        run_attempt(bench, task, minutes=50)
+        assert [finding.key for finding in bench.judge_all("checkpoint")] == ["checkpoint/gpt"]
+    run_attempt(bench, 3, minutes=50)
+    finding = bench.judge_all("checkpoint")[1]
+    assert (finding.key, finding.level) == ("checkpoint/gpt/step", Level.CRITICAL)
+    assert finding.summary == "gpt: the last 3 attempts all went on from step 100 and saved nothing"
+    assert finding.evidence[0] == "7_1.0: reached step 150"
+
+
+@pytest.mark.parametrize("end", [{"resume_step": 150}, {"new_checkpoint": True}, {"outcome": "cancelled"}])
+def test_attempts_that_advance_are_ok(bench: Bench, end: dict[str, object]) -> None:
+    bench.jobs = (waiting("Dependency"),)
+    for task in (1, 2):
+        run_attempt(bench, task, minutes=50)
+    run_attempt(bench, 3, minutes=50, **end)  # type: ignore[arg-type]  # one of the fields is an argument
+    assert [finding.key for finding in bench.judge_all("checkpoint")] == ["checkpoint/gpt"]

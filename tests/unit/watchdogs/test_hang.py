@@ -100,6 +100,24 @@ def test_clock_ahead_is_tolerated(running: Bench) -> None:
     assert running.judge("hang").level is Level.OK
 
 
+def test_rhythm_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
+    running.clock.time += timedelta(days=1)
+    running.judge("hang")
+    running.steps(1, 5)
+    running.judge("hang")
+    running.clock.time = T0
+    assert running.judge("hang", after=TICK).level is Level.OK
+    assert running.judge("hang", after=minutes(16)).level is Level.CRITICAL
+
+
+def test_heartbeat_from_the_future_hides_no_hang(running: Bench, minutes: Minutes) -> None:
+    running.clock.time += timedelta(days=1)
+    write_heartbeat(running, Phase.TRAIN, limit_s=60)
+    running.clock.time = T0
+    assert running.judge("hang").level is Level.OK
+    assert running.judge("hang", after=minutes(2)).level is Level.CRITICAL
+
+
 def test_limit_without_heartbeat_follows_the_log(running: Bench, minutes: Minutes) -> None:
     running.judge("hang")
     for tick in range(12):  # one line every 200 s

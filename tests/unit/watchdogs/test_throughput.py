@@ -10,6 +10,7 @@ from opsctl.model import Level
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import EventKind
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from opsctl.watchdogs.accepted_levels import accept
 from tests.support.watch_context import Bench, job, waiting
 
 LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | global batch size: {batch} | {more}"
@@ -129,3 +130,75 @@ def test_speed_of_another_trainer_is_watched(bench: Bench) -> None:
 def test_few_steps_are_not_judged(bench: Bench, count: int) -> None:
     write_steps(bench, 1, count, 149)
     assert bench.judge("throughput").summary == "gpt: too few steps to judge"
+
+
+def test_lasting_fall_is_not_the_new_normal(bench: Bench) -> None:
+    write_steps(bench, 1, 300, 149)
+    assert bench.judge("throughput").level is Level.OK
+    for block in range(20):
+        write_steps(bench, 301 + 30 * block, 30, 92)
+        assert bench.judge("throughput").level is Level.CRITICAL
+    write_steps(bench, 901, 30, 149)
+    assert bench.judge("throughput").level is Level.OK
+
+
+@pytest.mark.parametrize("count", [190, 1000])
+def test_fall_between_two_cycles_is_noticed(bench: Bench, count: int) -> None:
+    write_steps(bench, 1, 300, 149)
+    bench.judge("throughput")
+    write_steps(bench, 301, count, 92)
+    assert bench.judge("throughput").level is Level.CRITICAL
+
+
+def test_slow_decline_is_noticed(bench: Bench) -> None:
+    write_steps(bench, 1, 300, 149)
+    for block in range(40):
+        write_steps(bench, 301 + 50 * block, 50, 149 * 0.997**block)
+        finding = bench.judge("throughput")
+    assert (finding.level, "11 % slower" in finding.summary) == (Level.WARNING, True)
+
+
+def test_baseline_of_a_node_count_is_kept(bench: Bench) -> None:
+    bench.start_task(node_count=4)
+    write_steps(bench, 1, 100, 149)
+    bench.judge("throughput")
+    bench.jobs = (job(node_count=2),)
+    bench.judge("throughput")
+    write_steps(bench, 101, 100, 70)
+    assert bench.judge("throughput").level is Level.OK
+    bench.jobs = (job(node_count=4),)
+    write_steps(bench, 201, 20, 92)
+    assert bench.judge("throughput").level is Level.OK, "the lines may be of either node count"
+    write_steps(bench, 221, 20, 92)
+    assert bench.judge("throughput").level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("step_s", [60, 3600])
+def test_hang_that_ended_is_no_slow_step(bench: Bench, step_s: float) -> None:
+    bench.write_log(*(LINE.format(step=n, s=1, batch=8, more="") for n in range(1, 100)))
+    bench.judge("throughput")
+    bench.write_log(LINE.format(step=100, s=step_s, batch=8, more=""))
+    mean_s, step = 0.3 * step_s + 0.7, 101
+    while mean_s > 1.001:  # a progress bar's running mean
+        bench.write_log(LINE.format(step=step, s=mean_s, batch=8, more=""))
+        assert bench.judge("throughput").level is Level.OK
+        mean_s, step = 0.3 + 0.7 * mean_s, step + 1
+
+
+def test_very_slow_steps_are_no_pause(bench: Bench) -> None:
+    write_steps(bench, 1, 100, 149)
+    bench.judge("throughput")
+    write_steps(bench, 101, 12, 10)
+    assert bench.judge("throughput").level is Level.CRITICAL
+
+
+def test_accepted_speed_is_the_new_normal(bench: Bench) -> None:
+    write_steps(bench, 1, 100, 149)
+    write_steps(bench, 101, 50, 92)
+    finding = bench.judge("throughput")
+    assert finding.remedy.endswith("opsctl alerts accept throughput/gpt --reason ...")
+    accept(bench.make_context().memory, "throughput/gpt", at="2026-01-05T02:00:00+00:00", by="anna", reason="fewer")
+    write_steps(bench, 151, 50, 92)
+    assert bench.judge("throughput").level is Level.OK
+    write_steps(bench, 201, 50, 60)
+    assert bench.judge("throughput").level is Level.CRITICAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -106,6 +106,46 @@ def test_tick_of_a_clock_ahead_counts(bench: Bench) -> None:
     (cron_dir / "driver/wanted.json").write_text("{}")
     (cron_dir / "last-tick").write_text(f"{T0.timestamp() + 90:.0f}\n")
     assert bench.judge("cron_alive").level is Level.OK
+
+
+def select_cron(bench: Bench, tick: datetime, entries: dict[str, dict[str, object]] | None = None) -> None:
+    """Write the files of a cron with a selected driver, its last tick and its ledger."""
+    cron_dir = bench.root / ".site/cron"
+    (cron_dir / "driver").mkdir(parents=True, exist_ok=True)
+    (cron_dir / "driver/wanted.json").write_text("{}")
+    (cron_dir / "last-tick").write_text(f"{tick.timestamp():.0f}\n")
+    (cron_dir / "ledger.json").write_text(json.dumps({"entries": entries or {}, "ticks": []}))
+
+
+def test_tick_from_the_future_counts_from_its_first_sight(bench: Bench) -> None:
+    select_cron(bench, T0 + timedelta(hours=1))
+    assert bench.judge("cron_alive").level is Level.OK
+    assert bench.judge("cron_alive", after=timedelta(minutes=31)).level is Level.CRITICAL
+    assert bench.judge("cron_alive", after=timedelta(minutes=30)).level is Level.CRITICAL
+
+
+def test_watch_entry_that_does_not_run_is_critical(bench: Bench) -> None:
+    since = {"since": T0.isoformat(), "result": "ok"}
+    now = T0 + timedelta(minutes=45)
+    select_cron(bench, now, {"opsctl watch --once": since})
+    finding = bench.judge("cron_alive", after=now - T0)
+    assert (finding.level, finding.remedy) == (Level.CRITICAL, "opsctl cron status")
+    assert finding.summary == "cron: ticks come, but `opsctl watch --once` has not run since 2026-01-05 01:00 UTC"
+
+
+@pytest.mark.parametrize("result", ["failed", "timeout", "refused"])
+def test_watch_entry_that_fails_is_a_warning(bench: Bench, result: str) -> None:
+    ran = {"since": T0.isoformat(), "result": result, "detail": "exit 3"}
+    select_cron(bench, T0, {"opsctl watch --once": ran})
+    finding = bench.judge("cron_alive")
+    assert (finding.level, finding.summary) == (Level.WARNING, f"cron: `opsctl watch --once`: {result}: exit 3")
+
+
+def test_watch_entry_on_time_is_ok(bench: Bench) -> None:
+    select_cron(bench, T0, {"opsctl watch --once": {"since": T0.isoformat(), "result": "running"}})
+    assert bench.judge("cron_alive").level is Level.OK
+    select_cron(bench, T0 + timedelta(minutes=15), {"opsctl watch --once": {"since": T0.isoformat(), "result": "ok"}})
+    assert bench.judge("cron_alive", after=timedelta(minutes=15)).level is Level.OK
 
 
 # --- waiting
@@ -271,6 +311,23 @@ def test_pulse_is_written_on_change_and_every_ten_minutes(bench: Bench) -> None:
     assert not bench.run.main_log.exists()
 
 
+def test_pulse_goes_on_after_a_clock_ahead(bench: Bench) -> None:
+    bench.start_task()
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status", after=timedelta(minutes=11))
+    assert len((bench.run.logs / "pulse.log").read_text().splitlines()) == 2
+
+
+def test_wait_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.site = {"watch": {"exclusive_allocation_minutes": 60}}
+    bench.jobs = (waiting("Resources"),)
+    bench.judge("slurm_status", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("slurm_status")
+    assert bench.judge("slurm_status", after=timedelta(minutes=61)).level is Level.CRITICAL
+
+
 # --- holds
 
 
@@ -282,6 +339,14 @@ def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
         Level.WARNING,
         "gpt has been held for 13.0 h (limit 12 h): maintenance",
     )
+
+
+def test_hold_from_the_future_counts_from_now(bench: Bench) -> None:
+    bench.jobs = (waiting("JobHeldUser"),)
+    bench.judge("held", after=timedelta(days=1))
+    bench.clock.time = T0
+    bench.judge("held")
+    assert bench.judge("held", after=timedelta(hours=13)).level is Level.WARNING
 
 
 # --- names

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity
-from opsctl.settings.health import HealthSettings
+from opsctl.settings.thresholds import Thresholds
 
 
 def ecc(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     for gpu in snapshot.smi.gpus if snapshot.smi else ():
+        if not gpu.ecc and gpu.has_no_ecc:
+            if gpu.ecc_mode == "disabled":
+                yield _result(gpu, Severity.NOTE, "ECC is switched off: memory errors stay unnoticed")
+            continue
         if not gpu.ecc:
             yield _result(gpu, Severity.UNKNOWN, "no ECC counters: N/A")
             continue
@@ -20,7 +24,7 @@ def ecc(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
                 yield _result(gpu, Severity.DEGRADED, f"{corrected} corrected {kind.upper()} errors, more than {limit}")
 
 
-def _check_uncorrectable(gpu: Gpu, site: HealthSettings) -> Iterator[CheckResult]:
+def _check_uncorrectable(gpu: Gpu, site: Thresholds) -> Iterator[CheckResult]:
     """Yield uncorrectable errors. Lifetime DRAM errors are no evidence: their rows have been remapped."""
     if sram := gpu.ecc.get("volatile.sram_uncorrectable", 0):
         text = f"{sram} uncorrectable SRAM errors since the driver was loaded"

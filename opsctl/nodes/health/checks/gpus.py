@@ -1,10 +1,14 @@
-"""Check that nvidia-smi or amd-smi answers, and that all expected GPUs are present."""
+"""Check that nvidia-smi or amd-smi answers, and that all expected GPUs are present.
+
+The expected number is that of the settings, of the node's history, or of most nodes of its kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity, Smi
+from opsctl.nodes.health.usual_hardware import GPUS, ON_BUS
 
 HARDWARE_EXIT_CODES = {
     8: "a power cable is not attached",
@@ -20,13 +24,18 @@ MAX_NAMED_GPUS = 4
 
 def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     tool, section = snapshot.gpu_tool
-    expected = check_input.site.gpus_per_node or len(check_input.prior.uuids)
+    usual = check_input.usual.values
+    learnt = max(len(check_input.prior.uuids), int(usual.get(GPUS, 0)))
+    expected = check_input.site.gpus_per_node or learnt
     fault = _find_hardware_fault(snapshot)
     if fault:
         yield _result(Severity.FAULTY, fault, "reboot the node; replace the GPU if the fault remains")
     elif snapshot.smi is not None and section.code == 0:
         yield from _check_count(snapshot.smi, snapshot, check_input, expected)
         yield from _list_flaky_gpus(snapshot.smi, check_input)
+    elif snapshot.on_bus is not None and snapshot.on_bus < usual.get(ON_BUS, 0):
+        text = f"{snapshot.on_bus} GPUs on the bus, most nodes of this kind have {usual[ON_BUS]:g}"
+        yield _result(Severity.FAULTY, text, "reboot the node; reseat the GPU if the fault remains")
     elif section.code == 127 and not expected and snapshot.on_bus == 0:
         return  # a node without GPUs
     else:

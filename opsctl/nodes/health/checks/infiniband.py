@@ -1,4 +1,8 @@
-"""Check network ports: active ports must stay active, and error counters must not rise above the baseline."""
+"""Check network ports: active ports stay active and fast, and error counters do not rise above the baseline.
+
+The expected number of ports and their rate are those of the site's settings, of the node's history, or of the majority
+of its kind. A slower rate is evidence: a cable or a transceiver has lost lanes (AzNHC check_hw_ib, gcm check-ibstat).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
+from opsctl.nodes.health.usual_hardware import PORTS, rate_of, select_active_ports
 from opsctl.units import format_duration
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
@@ -22,22 +27,40 @@ REMEDY = "check the cable and the port"
 
 def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     prior, site = check_input.prior, check_input.site
-    if not prior.ports:
-        return
+    expected = site.ib_ports or check_input.usual.values.get(PORTS, 0)
     section = snapshot.section("infiniband")
     if section.code != 0:
-        yield _result(Severity.UNKNOWN, f"/sys {section.why}")
+        if prior.ports or expected:
+            yield _result(Severity.UNKNOWN, f"/sys {section.why}")
         return
     ignored = re.compile(site.ib_ignore) if site.ib_ignore else None
+    watched = {name: port for name, port in prior.ports.items() if not (ignored and ignored.search(name))}
+    down = list(_find_inactive(snapshot, watched))
+    yield from down
+    active = select_active_ports(snapshot, site.ib_ignore)
+    if not down and len(active) < expected:
+        whose = "the settings name" if site.ib_ports else "most nodes of this kind have"
+        yield _result(Severity.FAULTY, f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
     passed_s = max(1.0, (snapshot.at - prior.ports_at).total_seconds()) if prior.ports_at else 1.0
-    for name, before in prior.ports.items():
-        if ignored and ignored.search(name):
-            continue
+    for name, port in active.items():
+        if name in watched:
+            yield from _check_counters(name, watched[name], port, passed_s)
+        yield from _check_rate(name, port, check_input)
+
+
+def _find_inactive(snapshot: NodeSnapshot, watched: dict[str, Port]) -> Iterator[CheckResult]:
+    for name in watched:
         now = snapshot.ports.get(name)
         if now is None or now.state != "ACTIVE":
             yield _result(Severity.FAULTY, f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
-        else:
-            yield from _check_counters(name, before, now, passed_s)
+
+
+def _check_rate(name: str, port: Port, check_input: CheckInput) -> Iterator[CheckResult]:
+    before = check_input.prior.ports.get(name)
+    learnt = max((before.rate_gbps if before else 0) or 0, check_input.usual.values.get(rate_of(name), 0))
+    expected = check_input.site.ib_rate_gbps or learnt
+    if port.rate_gbps and port.rate_gbps < expected:
+        yield _result(Severity.DEGRADED, f"{name} runs at {port.rate_gbps:g} Gb/s, expected {expected:g}", REMEDY)
 
 
 def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iterator[CheckResult]:

@@ -1,10 +1,14 @@
-"""Check the amount of host memory: a failed memory module is missing from the total."""
+"""Check the amount of host memory: a failed memory module is missing from the total.
+
+The expected amount is that of the settings, of the node's history, or of most nodes of its kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.nodes.health.usual_hardware import MEMORY
 from opsctl.units import format_size
 
 MIN_SHARE = 0.98
@@ -13,7 +17,9 @@ BYTES_PER_KIB = 1024
 
 
 def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
-    expected_kb = check_input.site.memory_gib * KIB_PER_GIB or (check_input.prior.memory_kb or 0)
+    expected_kb = check_input.site.memory_gib * KIB_PER_GIB or max(
+        check_input.prior.memory_kb or 0, check_input.usual.values.get(MEMORY, 0)
+    )
     if snapshot.memory_kb is None:
         yield CheckResult(check="memory", severity=Severity.UNKNOWN, evidence="/proc/meminfo cannot be read")
     elif snapshot.memory_kb < MIN_SHARE * expected_kb:

@@ -7,7 +7,7 @@ export TRAIN_RUN_DIR=/scratch/trains/apptainer
 # The guard exports the log directory of the attempt. Without the guard, the body derives the same path.
 attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
 export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
-mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
+[[ -d $TRAIN_ATTEMPT_LOGS ]] || mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
 # srun ignores --cpus-per-task of sbatch unless this variable repeats the value.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
@@ -18,7 +18,8 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${nodes%%$'\n'*}
 facts=$(timeout 20 scontrol --oneliner show node "$first" || true)
 [[ $facts =~ (^|[[:space:]])NodeAddr=([^[:space:]]+) ]] && MASTER_ADDR=${BASH_REMATCH[2]} || MASTER_ADDR=$first
-MASTER_PORT=$(/opt/opsctl/bin/python -P -m opsctl.guard.rank --free-port)
+# The guard has found a free port already. Without the guard, the body finds one.
+MASTER_PORT=${TRAIN_FREE_PORT:-$(/opt/opsctl/bin/python -P -m opsctl.guard.rank --free-port)}
 export MASTER_ADDR MASTER_PORT
 
 export PYTHONUNBUFFERED=1
@@ -26,7 +27,7 @@ export A='x y'
 cd -- '/work/my code'
 
 trap - ERR
-rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
+[[ -e $TRAIN_ATTEMPT_LOGS/first-exit ]] && rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
 srun --kill-on-bad-exit=1 --wait=60 apptainer exec --bind=/scratch/trains/apptainer:/scratch/trains/apptainer '--bind=/work/my code:/work/my code' --bind=/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro '--bind=/data:/da ta:ro' --pwd="$PWD" '--env=X=$(id)"$PWD"' --nv '/images/it'"'"'s $(id).sqsh' python3 -I -c 'import sys; sys.path.insert(0, '"'"'/opt/opsctl-shim'"'"'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))' --logs "$TRAIN_ATTEMPT_LOGS" -- \
     python train.py python3 'it'"'"'s' || code=$?

@@ -7,7 +7,7 @@ export TRAIN_RUN_DIR=/scratch/trains/x-1.y_z
 # The guard exports the log directory of the attempt. Without the guard, the body derives the same path.
 attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
 export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
-mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
+[[ -d $TRAIN_ATTEMPT_LOGS ]] || mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
 # srun ignores --cpus-per-task of sbatch unless this variable repeats the value.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
@@ -18,7 +18,8 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${nodes%%$'\n'*}
 facts=$(timeout 20 scontrol --oneliner show node "$first" || true)
 [[ $facts =~ (^|[[:space:]])NodeAddr=([^[:space:]]+) ]] && MASTER_ADDR=${BASH_REMATCH[2]} || MASTER_ADDR=$first
-MASTER_PORT=$(/opt/opsctl/bin/python -P -m opsctl.guard.rank --free-port)
+# The guard has found a free port already. Without the guard, the body finds one.
+MASTER_PORT=${TRAIN_FREE_PORT:-$(/opt/opsctl/bin/python -P -m opsctl.guard.rank --free-port)}
 export MASTER_ADDR MASTER_PORT
 
 export PYTHONUNBUFFERED=1
@@ -40,7 +41,7 @@ ulimit -c 0
 set -euo pipefail
 
 trap - ERR
-rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
+[[ -e $TRAIN_ATTEMPT_LOGS/first-exit ]] && rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
 srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     'run it' '$(id)' 'it'"'"'s' "${TRAIN_STOP_REQUEST:-}" 'new

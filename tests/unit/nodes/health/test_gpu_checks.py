@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -50,6 +51,13 @@ def test_healthy_node_has_no_results() -> None:
         ({"temperature": "N/A"}, "temperature", "unknown", "temperature: N/A"),
         ({"power": "500.00"}, "temperature", "note", "capped at 500 W, 700 W by default"),
         ({"width": "8", "use": "80"}, "pcie", "degraded", "8 of 16 lanes under load"),
+        (
+            {"fabric_status": "Timeout"},
+            "fabric",
+            "faulty",
+            "registration failed: Timeout on 1 GPUs",
+        ),
+        ({"fabric_state": "In Progress"}, "fabric", "note", "registration: In Progress on 1 GPUs"),
         ({"persistence": "Disabled"}, "persistence", "note", "off on 1 GPUs: an idle driver loses its error counters"),
     ],
 )
@@ -275,7 +283,64 @@ def test_workstation_gpu_is_read() -> None:
     assert snapshot.smi is not None
     (gpu,) = snapshot.smi.gpus
     assert (gpu.bus, gpu.recovery, gpu.ecc, gpu.rows_pending, gpu.margin_c) == ("0000:61:00", "None", {}, False, 68)
-    assert judge_snapshot(snapshot).health is Health.UNKNOWN  # ECC is switched off
+    verdict = judge_snapshot(snapshot)
+    assert list_results(verdict, "ecc") == [("note", "ECC is switched off: memory errors stay unnoticed")]
+    assert verdict.health is Health.HEALTHY
+
+
+V100 = read_corpus("nvidia-smi/460.73.01/v100.xml").replace("<attached_gpus>8", "<attached_gpus>1")
+T4 = read_corpus("nvidia-smi/515.105.01/t4.xml")
+
+
+@pytest.mark.parametrize("smi", [V100, T4], ids=["V100", "T4"])
+def test_card_that_retires_pages_can_be_healthy(smi: str) -> None:
+    """These cards remap no rows and report no recovery action: N/A says that the card lacks the feature."""
+    verdict = judge_snapshot(make_snapshot(smi=smi, pci="0000:00:0d.0\n"))
+    assert (verdict.health, list_results(verdict, "ecc"), list_results(verdict, "remapped_rows")) == (
+        Health.HEALTHY,
+        [],
+        [],
+    )
+    assert judge_snapshot(make_snapshot(smi=smi, pci="0000:00:0d.0\n", kernel=(1, ""))).health is Health.UNKNOWN
+
+
+def test_card_without_ecc_can_be_healthy() -> None:
+    mode = "<ecc_mode><current_ecc>N/A</current_ecc></ecc_mode>"
+    without = re.sub(r"<ecc_mode>.*</retired_pages>", mode, T4, flags=re.DOTALL)
+    verdict = judge_snapshot(make_snapshot(smi=without, pci="0000:00:1e.0\n"))
+    assert (verdict.health, list_results(verdict, "ecc")) == (Health.HEALTHY, [])
+    unreadable = without.replace(">N/A</current_ecc>", ">Unknown Error</current_ecc>")
+    assert judge_snapshot(make_snapshot(smi=unreadable, pci="0000:00:1e.0\n")).health is Health.UNKNOWN
+
+
+def test_volta_counts_bits_by_memory() -> None:
+    """Double bits in device memory are DRAM errors; in registers and caches, SRAM errors."""
+    dram = V100.replace("<double_bit>\n                    <device_memory>0", "<double_bit><device_memory>2", 1)
+    dram = dram.replace("<cbu>0</cbu>\n                    <total>0", "<cbu>0</cbu><total>2", 1)
+    snapshot = make_snapshot(smi=dram, pci="0000:00:0d.0\n")
+    assert list_results(judge_snapshot(snapshot), "ecc") == [
+        ("degraded", "2 uncorrectable DRAM errors since the driver was loaded")
+    ]
+    sram = V100.replace("<cbu>0</cbu>\n                    <total>0", "<cbu>1</cbu><total>1", 1)
+    snapshot = make_snapshot(smi=sram, pci="0000:00:0d.0\n")
+    assert list_results(judge_snapshot(snapshot), "ecc") == [
+        ("faulty", "1 uncorrectable SRAM errors since the driver was loaded")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "pending", "expected"),
+    [
+        (12, "No", [("note", "12 retired pages")]),
+        (60, "No", [("faulty", "60 retired pages, allowed are fewer than 60")]),
+        (0, "Yes", [("degraded", "a page waits to be retired")]),
+    ],
+)
+def test_retired_pages_have_a_limit(count: int, pending: str, expected: list[tuple[str, str]]) -> None:
+    text = V100.replace("<retired_count>0", f"<retired_count>{count}", 1).replace(
+        "<pending_retirement>No", f"<pending_retirement>{pending}"
+    )
+    assert list_results(judge_snapshot(make_snapshot(smi=text, pci="0000:00:0d.0\n")), "retired_pages") == expected
 
 
 def test_every_row_of_the_xid_table_is_complete() -> None:

@@ -51,6 +51,8 @@ def is_equal(stated: object, expected: object) -> bool:
 def stated_values(facts: LineFacts) -> dict[str, object]:
     """Return the values of a line in the keys of the corpus. Events state steps too."""
     values: dict[str, object] = {key: facts.values.get(name) for key, name in VALUES.items()}
+    if values["skipped"] is None:
+        values["skipped"] = facts.values.get("skipped_total")
     for event in facts.events:
         for key, value in (("step", event.step), ("total_steps", event.total)):
             if values[key] is None:

@@ -1,0 +1,238 @@
+"""Detectors against faults on real curves: hits, delay and false alarms, with frequent and with rare looks.
+
+python -P benchmarks/detectors.py             the test half, as published in docs/reference/watchdogs.md; some minutes
+python -P benchmarks/detectors.py --tuning    the tuning half, by which the limits were chosen
+
+The curves are in tests/corpus/curves: logged figures of public trainings. Each is continued by its own figures: blocks
+of the logged deviations from the trend, in a drawn order, on a level that falls slowly. Faults begin at drawn lines.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from opsctl.model import Level
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.watchdogs import speed_level, step_health
+from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
+from opsctl.watchdogs.speed_level import SpeedState
+from opsctl.watchdogs.step_health import StepHealth, find_problems
+
+CORPUS = Path(__file__).parents[1] / "tests/corpus/curves"
+TUNING = ("nanogpt-char", "gpt2-124m-llmc", "gpt2-124m-adamw")
+TEST = ("baize-lora", "gpt2-jaip", "qwen2.5-1.5b-lora")
+"""Of the curves in the order of the sha256 of their sources, every other one."""
+STARTS = ("gpt2-124m-adamw-start",)
+"""The first steps of a training, for false alarms only."""
+SPEEDS = ("nanogpt-char-times",)
+LOOKS = {"frequent": 5, "rare": 200}
+"""Log lines between two looks."""
+BLOCK_LINES = 10
+CALM_LINES = 10_000
+CASES = 12
+FAULT_LINES = 600
+"""A fault that is not noticed within this many lines is missed."""
+FALL = 2e-5
+"""Share by which the level of a continued curve falls in a line."""
+
+
+def read_curve(name: str) -> list[float]:
+    lines = (CORPUS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    return [int(word) / 1000 for line in lines if not line.startswith("#") for word in line.split()]
+
+
+def find_trend(losses: Sequence[float], half: int = 25) -> list[float]:
+    """Return the running median."""
+    return [median(losses[max(0, at - half) : at + half + 1]) for at in range(len(losses))]
+
+
+def continue_curve(losses: Sequence[float], lines: int, seed: int) -> list[float]:
+    """Return the curve, continued to `lines` lines by blocks of its own deviations from the trend."""
+    dice, trend = random.Random(seed), find_trend(losses)
+    ratios = [loss / level for loss, level in zip(losses, trend, strict=True)][len(losses) // 4 :]
+    level, curve = trend[-1], list(losses)
+    while len(curve) < lines:
+        start = dice.randrange(len(ratios) - BLOCK_LINES)
+        for ratio in ratios[start : start + BLOCK_LINES]:
+            level *= 1 - FALL
+            curve.append(level * ratio)
+    return curve[:lines]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A change of the lines from the line `at` on."""
+
+    name: str
+    change: Callable[[list[Iteration], int], list[Iteration]]
+    is_fault: bool = True
+    """False for something harmless, of which every alarm is false."""
+    lasts: bool = False
+    """Whether the fault counts as noticed only if the last look still reports the fault."""
+
+
+def scale(factor: Callable[[int], float]) -> Callable[[list[Iteration], int], list[Iteration]]:
+    """Return a fault that multiplies the loss by a factor of the number of lines since its begin."""
+
+    def change(lines: list[Iteration], at: int) -> list[Iteration]:
+        changed = [
+            Iteration(step=line.step, loss=(line.loss or 0) * factor(place), grad_norm=line.grad_norm)
+            for place, line in enumerate(lines[at:])
+        ]
+        return lines[:at] + changed
+
+    return change
+
+
+def roll_back(lines: list[Iteration], at: int) -> list[Iteration]:
+    return lines[:at] + lines[at - 900 :]
+
+
+def not_a_number(lines: list[Iteration], at: int) -> list[Iteration]:
+    bad = [Iteration(step=line.step, loss=math.nan, grad_norm=math.nan) for line in lines[at : at + 10]]
+    return lines[:at] + bad + lines[at + 10 :]
+
+
+def collapse(lines: list[Iteration], at: int) -> list[Iteration]:
+    """All steps are skipped, and the loss scale is at its floor."""
+    sound = [Iteration(step=line.step, loss=line.loss, loss_scale=65536.0, skipped=0) for line in lines[:at]]
+    return sound + [Iteration(step=line.step, loss_scale=1.0, skipped=1) for line in lines[at:]]
+
+
+def jump(lines: list[Iteration], at: int) -> list[Iteration]:
+    line = Iteration(step=lines[at].step, loss=lines[at].loss, grad_norm=25 * 0.3)
+    return [*lines[:at], line, *lines[at + 1 :]]
+
+
+FAULTS = (
+    Fault("a rise by 8 % for good", scale(lambda _: 1.08), lasts=True),
+    Fault("a rise by 15 % for good", scale(lambda _: 1.15), lasts=True),
+    Fault("a rise by 30 % for good", scale(lambda _: 1.3), lasts=True),
+    Fault("a rise by 20 % in 400 lines", scale(lambda n: 1 + min(0.2, 0.0005 * n)), lasts=True),
+    Fault("a spike to twice the loss, back after 20 lines", scale(lambda n: 1 + math.exp(-n / 8))),
+    Fault("no finite loss for 10 lines", not_a_number),
+    Fault("all steps skipped, loss scale 1", collapse),
+    Fault("a gradient norm of 25 times the usual one", jump),
+    Fault("a rollback by 900 lines", roll_back, is_fault=False),
+)
+
+
+def read_alarms(lines: Sequence[Iteration]) -> tuple[dict[str, list[int]], bool]:
+    """Return for each kind of looks the numbers of lines read at which something begins to be reported.
+
+    Also return whether something is reported at the end.
+
+    The state after a line does not depend on the looks; a look also reports what passed since the look before.
+    """
+    curve, steps, step = LossState(), StepHealth(), min(LOOKS.values())
+    alarms: dict[str, list[int]] = {name: [] for name in LOOKS}
+    was_bad, has_passed = dict.fromkeys(LOOKS, False), dict.fromkeys(LOOKS, False)
+    for end in range(step, len(lines) + 1, step):
+        curve = advance(curve, lines[end - step : end])
+        steps = step_health.advance(steps, lines[end - step : end])
+        is_bad = shape(curve) not in {LossShape.CALM, LossShape.LEARNING} or bool(find_problems(steps))
+        for name, every in LOOKS.items():
+            has_passed[name] = has_passed[name] or bool(curve.passed) or steps.has_jumped
+            if end % every:
+                continue
+            if (is_bad or has_passed[name]) and not was_bad[name]:
+                alarms[name].append(end)
+            was_bad[name], has_passed[name] = is_bad or has_passed[name], False
+    return alarms, shape(curve) not in {LossShape.CALM, LossShape.LEARNING} or bool(find_problems(steps))
+
+
+def to_lines(losses: Sequence[float]) -> list[Iteration]:
+    return [Iteration(step=step, loss=loss, grad_norm=0.3) for step, loss in enumerate(losses, 1)]
+
+
+def judge_fault(names: Sequence[str], fault: Fault) -> dict[str, tuple[int, list[int]]]:
+    """Return for each kind of looks the number of cases, and the delays of those that are noticed."""
+    dice, cases = random.Random(fault.name), 0
+    delays: dict[str, list[int]] = {name: [] for name in LOOKS}
+    back = 900 if fault.change is roll_back else 0
+    for name in names:
+        for case in range(CASES // len(names)):
+            at = dice.randrange(500, 800) + back
+            lines = fault.change(to_lines(continue_curve(read_curve(name), at + FAULT_LINES, seed=case)), at)
+            alarms, is_bad = read_alarms(lines)
+            cases += 1
+            for looks in LOOKS if is_bad or not fault.lasts else ():
+                delays[looks] += [end - at for end in alarms[looks] if end >= at][:1]
+    return {looks: (cases, found) for looks, found in delays.items()}
+
+
+def describe(cases: int, delays: Sequence[int], *, is_fault: bool) -> str:
+    if not is_fault:
+        return f"{len(delays)} false of {cases}"
+    return f"{len(delays)} of {cases}; {median(delays):.0f} / {max(delays)}" if delays else f"0 of {cases}"
+
+
+def rows(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for fault in FAULTS:
+        judged = judge_fault(names, fault)
+        yield fault.name, *(describe(*judged[looks], is_fault=fault.is_fault) for looks in LOOKS)
+    yield from speed_rows()
+    logged = [read_alarms(to_lines(read_curve(name)))[0] for name in (*names, *STARTS)]
+    lines = sum(len(read_curve(name)) for name in (*names, *STARTS))
+    yield (
+        f"false alarms in the {lines:,} logged lines",
+        *(str(sum(len(found[looks]) for found in logged)) for looks in LOOKS),
+    )
+    for name in names:
+        found, _ = read_alarms(to_lines(continue_curve(read_curve(name), CALM_LINES, seed=100)))
+        yield (
+            f"false alarms in {CALM_LINES:,} lines continued from {name}",
+            *(str(len(found[looks])) for looks in LOOKS),
+        )
+
+
+def speed_rows() -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the throughput detector: the logged times of steps, some of which hold an evaluation."""
+    times = [seconds for seconds in read_curve(SPEEDS[0]) if seconds < 10]
+    for fault, factor in (
+        ("10 % slower for good", 1 / 0.9),
+        ("38 % slower for good", 1 / 0.62),
+        ("an hour's pause", 1.0),
+    ):
+        texts = []
+        for every in LOOKS.values():
+            dice, delays = random.Random(fault), []
+            for case in range(CASES):
+                at = dice.randrange(500, 800)
+                series = continue_curve(times, at + FAULT_LINES, seed=case)
+                series = [*series[:at], *(seconds * factor for seconds in series[at:])]
+                if factor == 1:
+                    series[at] = 3600.0
+                delays += [found for found in [find_slow(series, at, every)] if found is not None]
+            texts.append(describe(CASES, delays, is_fault=factor != 1))
+        yield f"steps: {fault}", *texts
+    calm = continue_curve(read_curve(SPEEDS[0]), CALM_LINES, seed=100)
+    slow = [find_slow(calm, 0, every) for every in LOOKS.values()]
+    yield f"steps: false alarms in {CALM_LINES:,} lines, with evaluations", *(str(int(at is not None)) for at in slow)
+
+
+def find_slow(times: Sequence[float], at: int, every: int) -> int | None:
+    """Return the delay in lines until steps are reported as slow; None if they never are."""
+    state = SpeedState()
+    for end in range(every, len(times) + 1, every):
+        rates = [1 / seconds for seconds in times[end - every : end]]
+        state = speed_level.advance(state, rates, slower_percent=5)
+        if end >= at and state.level is not Level.OK:
+            return end - at
+    return None
+
+
+if __name__ == "__main__":
+    chosen = TUNING if "--tuning" in sys.argv else TEST
+    print(
+        f"| {', '.join(chosen)} | {' | '.join(f'a look every {every} lines' for every in LOOKS.values())} |", flush=True
+    )
+    print("|---|---|---|")
+    for row in rows(chosen):
+        print(f"| {' | '.join(row)} |", flush=True)

@@ -1,0 +1,254 @@
+"""The planner's model of steps and memory, judged on published measurements (tests/corpus/plan/published).
+
+python benchmarks/plan.py                the tuning half, by table
+python benchmarks/plan.py --rows         the tuning half, by row
+python benchmarks/plan.py --half test    the test half, by table; rows of the test half are never printed
+python benchmarks/plan.py --bars         the error bars of the tuning half
+python benchmarks/plan.py --fit          fits the figures of step_time.toml to the tuning half
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import correlation, median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from opsctl.calc import step_time
+from opsctl.calc.error_bars import step_bar
+from opsctl.calc.gpu_memory import fullest, is_too_large
+from opsctl.calc.step_time import Efficiencies
+from tests.support import prequel
+from tests.support.published_rows import PublishedRow, predict_s, read_rows
+
+MOST_EFFICIENT = 0.92
+"""No share of a peak is fitted above."""
+
+
+def read_prequel() -> Iterator[PublishedRow]:
+    """Yield the rows of the prequel of BigScience's 176B training, which belong to no half."""
+    for row in prequel.list_distinct_rows():
+        yield PublishedRow(
+            table="bigscience-prequel-a100-80gb",
+            half="",
+            name=f"line {row.line}",
+            shape=row.shape,
+            topology=row.topology,
+            cluster=row.cluster,
+            batch=row.batch,
+            seconds=row.seconds,
+            memory_gib=row.memory_gb,
+            ran=row.note != "OOM",
+        )
+
+
+def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return Spearman's correlation; ties share their mean rank."""
+    first, second = ([_rank(value, column) for value in column] for column in zip(*pairs, strict=True))
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        return math.nan
+    return correlation(first, second)
+
+
+def _rank(value: float, column: Sequence[float]) -> float:
+    return sum(other < value for other in column) + (sum(other == value for other in column) - 1) / 2
+
+
+def tokens_per_gpu_s(row: PublishedRow, seconds: float) -> float:
+    return row.batch * row.shape.sequence / row.topology.gpus / seconds
+
+
+def summarize(name: str, rows: Sequence[PublishedRow]) -> str:
+    timed = [row for row in rows if row.seconds]
+    errors = sorted(abs(predict_s(row) / (row.seconds or 1) - 1) for row in timed)
+    rank = math.nan
+    if len(timed) > 3:
+        rank = rank_correlation(
+            [(tokens_per_gpu_s(row, predict_s(row)), tokens_per_gpu_s(row, row.seconds or 1)) for row in timed]
+        )
+    bias = median(math.log(predict_s(row) / (row.seconds or 1)) for row in timed) if timed else math.nan
+    right = [row.ran == fits(row) for row in rows]
+    sized = [abs(memory_gib(row) / row.memory_gib - 1) for row in rows if row.memory_gib]
+    return (
+        f"{name:46} {len(rows):4} {format_share(median(errors) if errors else math.nan)}"
+        f" {format_share(errors[math.ceil(0.9 * len(errors)) - 1] if errors else math.nan)}"
+        f" {bias:+6.2f} {rank:6.2f} {sum(right):4}/{len(right):<4} {format_share(median(sized) if sized else math.nan)}"
+    )
+
+
+def format_share(share: float) -> str:
+    return f"{100 * share:6.1f}%"
+
+
+def memory_gib(row: PublishedRow) -> float:
+    return fullest(row.shape, row.topology, batch=row.batch).gib
+
+
+def fits(row: PublishedRow) -> bool:
+    return not is_too_large(memory_gib(row), row.cluster.gpu.memory_gb)
+
+
+def is_inside(row: PublishedRow) -> bool:
+    bar = step_bar(row.shape, row.cluster.gpu)
+    return bar.low <= (row.seconds or 0.0) / predict_s(row) <= bar.high
+
+
+def print_tables(rows: Sequence[PublishedRow]) -> None:
+    print(f"{'':46} {'rows':>4} {'median':>7} {'p90':>7} {'bias':>6} {'rank':>6} {'verdict':>9} {'memory':>7}")
+    tables = sorted({row.table for row in rows})
+    ranks = []
+    for table in tables:
+        of_table = [row for row in rows if row.table == table]
+        print(summarize(table, of_table))
+        timed = [row for row in of_table if row.seconds]
+        if len(timed) > 3:
+            pairs = [(tokens_per_gpu_s(row, predict_s(row)), tokens_per_gpu_s(row, row.seconds or 1)) for row in timed]
+            ranks.append((rank_correlation(pairs), len(timed)))
+    print(summarize("all", rows))
+    known = [(rank, count) for rank, count in ranks if not math.isnan(rank)]
+    weighted = sum(rank * count for rank, count in known) / sum(count for _, count in known)
+    print(
+        f"rank correlation within tables of four rows or more: median {median(rank for rank, _ in known):.2f}, ", end=""
+    )
+    print(f"by rows {weighted:.2f}")
+    oom = [row for row in rows if not row.ran]
+    timed = [row for row in rows if row.seconds]
+    inside = sum(is_inside(row) for row in timed)
+    print(f"inside the error bar: {inside} of {len(timed)}; ", end="")
+    calibrated = [abs(ratio - 1) for _, ratio in calibrated_ratios(rows)]
+    print(f"calibrated by one row: median error {median(calibrated):.1%} of {len(calibrated)} rows")
+    print(f"out of memory: {sum(not fits(row) for row in oom)} of {len(oom)} found; ", end="")
+    ran = [row for row in rows if row.ran]
+    print(f"{sum(not fits(row) for row in ran)} of {len(ran)} that ran refused")
+
+
+def print_rows(rows: Sequence[PublishedRow]) -> None:
+    for row in rows:
+        parts = step_time.predict(row.shape, row.topology, row.cluster, batch=row.batch)
+        total = sum(parts.values())
+        shares = " ".join(f"{name[:4]} {100 * part / total:.0f}" for name, part in parts.items() if part > 0.02 * total)
+        ratio = total / row.seconds if row.seconds else math.nan
+        memory = f"{memory_gib(row):.0f}/{row.memory_gib or 0:.0f}/{row.cluster.gpu.memory_gb:g}"
+        print(f"{row.table[:30]:30} {row.name[:60]:60} {ratio:5.2f} {memory:>12} {'' if row.ran else 'OOM'} {shares}")
+
+
+def fitted_figures(fitted: Efficiencies, names: Sequence[str] = ()) -> Iterator[tuple[dict[str, float], str]]:
+    """Yield the table and the key of every figure."""
+    for table in (*fitted["generations"].values(), fitted["shared"]):
+        for name in table:
+            is_known = table is not fitted["generations"]["cdna"] and name not in ("fp4_products", "softmax")
+            if is_known and (not names or name in names):
+                yield table, name
+
+
+def loss(rows: Sequence[PublishedRow], fitted: Efficiencies) -> float:
+    """Return the mean over rows of the logarithmic error; a table of n rows weighs √n."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.table] = counts.get(row.table, 0) + 1
+    weights = [counts[row.table] ** -0.5 for row in rows]
+    errors = []
+    for row in rows:
+        error = abs(math.log(predict_s(row, fitted) / (row.seconds or 1)))
+        errors.append(min(error, 0.7) + 0.1 * error)
+    return sum(w * e for w, e in zip(weights, errors, strict=True)) / sum(weights)
+
+
+def fit(rows: Sequence[PublishedRow], names: Sequence[str]) -> Efficiencies:
+    """Return the figures that predict `rows` best, by descent along one figure after the other."""
+    fitted = copy.deepcopy(step_time.EFFICIENCIES)
+    start = copy.deepcopy(fitted)
+    best = loss(rows, fitted)
+    print(f"start {best:.4f}")
+    step = 1.25
+    while step > 1.02:
+        gained = False
+        for (table, name), (origin, _) in zip(fitted_figures(fitted, names), fitted_figures(start, names), strict=True):
+            for factor in (step, 1 / step):
+                old = table[name]
+                table[name] = min(max(old * factor, origin[name] / 4), origin[name] * 4)
+                if name not in ("traffic", "launch", "expert_launch", "hop", "misaligned"):
+                    table[name] = min(table[name], MOST_EFFICIENT)
+                now = loss(rows, fitted)
+                if now < best - 1e-5:
+                    best, gained = now, True
+                    break
+                table[name] = old
+        if not gained:
+            step = step**0.5
+        print(f"step {step:.3f}: {best:.4f}")
+    return fitted
+
+
+def print_bars(rows: Sequence[PublishedRow]) -> None:
+    """Print measured over predicted, 10th and 90th percentile, for error_bars.toml. All tables weigh the same."""
+    groups: dict[str, list[tuple[str, float]]] = {"all": []}
+    for row in rows:
+        if row.seconds:
+            ratio = row.seconds / predict_s(row)
+            name = "experts" if row.shape.experts else row.cluster.gpu.generation
+            groups.setdefault(name, []).append((row.table, ratio))
+            groups["all"].append((row.table, ratio))
+    groups["memory"] = [(row.table, row.memory_gib / memory_gib(row)) for row in rows if row.memory_gib]
+    groups["calibrated"] = list(calibrated_ratios(rows))
+    for name, ratios in groups.items():
+        low, high = weighted_quantile(ratios, 0.1), weighted_quantile(ratios, 0.9)
+        error = median(abs(ratio - 1) for _, ratio in ratios)
+        print(f"{name} = {{ low = {low:.2f}, high = {high:.2f} }}  # {len(ratios)} rows, median error {error:.1%}")
+
+
+def weighted_quantile(ratios: Sequence[tuple[str, float]], share: float) -> float:
+    """Return the quantile where the rows of a table weigh one table together."""
+    counts: dict[str, int] = {}
+    for table, _ in ratios:
+        counts[table] = counts.get(table, 0) + 1
+    passed = 0.0
+    for table, ratio in sorted(ratios, key=lambda pair: pair[1]):
+        passed += 1 / counts[table]
+        if passed >= share * len(counts):
+            return ratio
+    return math.nan
+
+
+def calibrated_ratios(rows: Sequence[PublishedRow]) -> Iterator[tuple[str, float]]:
+    """Yield measured over predicted, calibrated by the first row of the same table, model, GPU and precision."""
+    factors: dict[tuple[str, str, str, str], float] = {}
+    for row in rows:
+        if not row.seconds:
+            continue
+        key = (row.table, row.name.split()[0], row.cluster.gpu.name, row.topology.precision)
+        ratio = row.seconds / predict_s(row)
+        if key in factors:
+            yield row.table, ratio / factors[key]
+        else:
+            factors[key] = ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("tuning", "test"), default="tuning")
+    parser.add_argument("--bars", action="store_true")
+    parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--fit", nargs="*", metavar="FIGURE", help="all figures, or those named")
+    arguments = parser.parse_args()
+    rows = [row for row in read_rows() if row.half == arguments.half]
+    if arguments.half == "tuning":
+        rows.extend(read_prequel())
+    if arguments.fit is not None and arguments.half == "tuning":
+        for table, name in fitted_figures(fit([row for row in rows if row.seconds], arguments.fit), arguments.fit):
+            print(f"{name} = {table[name]:.2g}")
+    elif arguments.bars and arguments.half == "tuning":
+        print_bars(rows)
+    elif arguments.rows and arguments.half == "tuning":
+        print_rows(rows)
+    else:
+        print_tables(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The guard of one attempt, put together from the settings of the site and of the train."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opsctl.actions.owner_actions import keep_cron_alive
+from opsctl.app import App
+from opsctl.errors import ConfigError
+from opsctl.guard.attempt_record import attempt_name, expand_nodes
+from opsctl.guard.supervisor import Supervisor
+from opsctl.host.system import replace_process
+from opsctl.model import Level
+from opsctl.settings.loader import GuardSettings, parse, read_toml
+from opsctl.state.journal import Event, EventKind
+from opsctl.state.run_dir import RunDir, check_trusted
+
+if TYPE_CHECKING:
+    from opsctl.guard.node_care import NodeCare
+
+log = logging.getLogger("opsctl.guard")
+NOTIFY_TIMEOUT_S = 20.0
+"""Time limit of sending alerts. The next watch cycle sends the rest."""
+
+
+def run_guard(app: App, run_dir: Path) -> int:
+    """Run the body of the train in `run_dir` under a guard; return the exit code of the body.
+
+    If the guard fails before the body runs, this process becomes the wrapper without a guard. Raises InputError outside
+    a batch job.
+    """
+    train, env = RunDir(run_dir.absolute()), dict(os.environ)
+    attempt_name(env)
+    supervisor = None
+    try:
+        supervisor = Supervisor(
+            chain=app.chain(train),
+            rules=rules_of(train),
+            runner=app.runner,
+            env=env,
+            check_trusted=lambda: check_trusted((train.body,), root=app.root if app.site.trust_parents else None),
+            revive_cron=lambda: keep_cron_alive(app),
+            make_care=lambda: care_of(app, env),
+            notify=lambda: notify(app, train),
+        )
+        return supervisor.supervise()
+    except Exception:
+        if supervisor and supervisor.body:
+            raise
+        log.exception("the guard cannot start; the wrapper goes on without the guard")
+        replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
+        raise
+
+
+def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
+    """Return the node care that reaches the nodes of this job through the job."""
+    return app.make_node_care(jobs=dict.fromkeys(expand_nodes(env), env["SLURM_JOB_ID"]))
+
+
+def notify(app: App, train: RunDir) -> None:
+    """Send alerts of failures at once. Raises OpsctlError.
+
+    Does nothing if the alert ledger belongs to another user, whose watch sends the alerts.
+    """
+    events = app.journal(train).events()
+    if not any(map(_may_be_failure, events)):
+        return
+    from opsctl.watchdogs.failures import failures  # noqa: PLC0415 (slow import: all watchdogs)
+
+    findings = failures(train.name, events, app.clock.now())
+    if all(finding.level is Level.OK for finding in findings):
+        return
+    from opsctl.alerts import dispatch  # noqa: PLC0415 (slow import: templates)
+    from opsctl.host.isolation import Failed, Isolation  # noqa: PLC0415 (as above)
+    from opsctl.launch.tracker_runs import add_links  # noqa: PLC0415 (as above)
+
+    site = app.alerting.site.path
+    if site.exists() and site.stat().st_uid != os.geteuid():
+        return
+    linked = add_links(findings, train, events)
+
+    def record() -> None:
+        app.alerting.ledger.record(linked)
+        dispatch.send_alerts(app.alerting)
+
+    failed = Isolation[str, None](app.clock, NOTIFY_TIMEOUT_S).run({"notify": record})["notify"]
+    if isinstance(failed, Failed):
+        log.warning("sending alerts: %s", failed.why)
+
+
+def _may_be_failure(event: Event) -> bool:
+    """Whether the failures that `watchdogs/failures.py` reports could follow from the event."""
+    is_hold = event.kind is EventKind.ATTEMPT_FINALIZED and event.data["action"] == "hold-queued"
+    return is_hold or event.kind is EventKind.QUARANTINED
+
+
+def rules_of(train: RunDir) -> GuardSettings:
+    """Return the [guard] table of train.toml; the defaults if the file cannot be read."""
+    try:
+        return parse(GuardSettings, read_toml(train.config).get("guard", {}), str(train.config))
+    except ConfigError as error:
+        log.warning("%s; using the defaults of [guard]", error.message)
+        return GuardSettings()

@@ -1,0 +1,34 @@
+"""The error bars of predictions, from the rows on which the model was fitted."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+
+from opsctl.calc.accelerators import Accelerator
+from opsctl.calc.gpt_size import ModelShape
+
+_BARS = tomllib.loads(files("opsctl.calc").joinpath("error_bars.toml").read_text())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBar:
+    """Factors on a prediction between which 8 of 10 measurements lie."""
+
+    low: float
+    high: float
+
+
+MEMORY_BAR = ErrorBar(**_BARS["memory"])
+
+
+def step_bar(shape: ModelShape, gpu: Accelerator) -> ErrorBar:
+    """Return the bar of a step's time: by generation; wider for mixtures of experts."""
+    bar = _BARS["experts"] if shape.experts else _BARS["generations"][gpu.generation]
+    return ErrorBar(**bar)
+
+
+def calibrated_bar() -> ErrorBar:
+    """Return the bar once one measured step of the same model has calibrated the predictions."""
+    return ErrorBar(**_BARS["calibrated"])

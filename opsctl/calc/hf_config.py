@@ -1,0 +1,112 @@
+"""The shape of a model from the config.json of Hugging Face transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opsctl.calc.gpt_size import LatentAttention, ModelShape
+from opsctl.errors import InputError
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_columns": ("head_dim",),
+    "ffn": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ffn_hidden"),
+    "vocabulary": ("vocab_size", "padded_vocab_size"),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "active_experts": ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),
+    "sequence": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
+}
+"""Names of one figure in the configurations of different models."""
+GATED = frozenset({"silu", "swish", "swiglu", "geglu", "gelu_pytorch_tanh", "reglu"})
+PLAIN = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "starcoder2", "nemotron")
+"""Model types without a gated feed-forward part, whatever their activation is called."""
+LEARNT_POSITIONS = ("gpt2", "gpt_bigcode", "opt", "gpt_neo")
+MAX_SEQUENCE = 8192
+"""Models state the longest sequence that they read; most pretraining uses at most this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredModel:
+    """A shape and what was assumed to get it."""
+
+    shape: ModelShape
+    assumed: tuple[str, ...]
+
+
+def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> ConfiguredModel:
+    """Return the shape of a config.json. Raises InputError if a figure without which there is no shape is missing."""
+    text = data.get("text_config")
+    config = {**data, **text} if isinstance(text, dict) else dict(data)
+    figures = {name: value for name in ALIASES if (value := _find(config, name)) is not None}
+    missing = [ALIASES[name][0] for name in ("layers", "hidden", "heads", "vocabulary") if name not in figures]
+    if missing:
+        raise InputError(
+            f"config.json: {', '.join(missing)} not there", hint="give the config.json of a decoder, or --layers …"
+        )
+    kind = str(config.get("model_type", ""))
+    is_gated = kind not in PLAIN and _activation(config) in GATED
+    assumed = []
+    longest = figures.pop("sequence", None)
+    if sequence is None:
+        sequence = min(longest or 2048, MAX_SEQUENCE)
+        assumed.append(f"sequence {sequence} (the model allows {longest or 'any'})")
+    options: dict[str, Any] = {
+        **figures,
+        **_expert_options(config, figures),
+        **_window_options(config),
+        "sequence": sequence,
+        "gated": is_gated,
+        "biases": not is_gated,
+        "positions": kind in LEARNT_POSITIONS,
+        "tied": bool(config.get("tie_word_embeddings", kind in (*PLAIN, "gemma", "gemma2", "gemma3_text"))),
+    }
+    return ConfiguredModel(shape=ModelShape(**options), assumed=tuple(assumed))
+
+
+def _find(config: Mapping[str, Any], name: str) -> int | None:
+    values = (config.get(alias) for alias in ALIASES[name])
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def _activation(config: Mapping[str, Any]) -> str:
+    return str(config.get("hidden_act") or config.get("hidden_activation") or config.get("activation_function") or "")
+
+
+def _expert_options(config: Mapping[str, Any], figures: Mapping[str, int]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if "experts" in figures:
+        width = config.get("moe_intermediate_size") or figures.get("ffn")
+        options["ffn"] = width
+        options["dense_ffn"] = figures.get("ffn", 0)
+        options["dense_layers"] = config.get("first_k_dense_replace") or 0
+        shared = config.get("shared_expert_intermediate_size")
+        options["shared_ffn"] = shared or (config.get("n_shared_experts") or 0) * (width or 0)
+    if config.get("kv_lora_rank"):
+        options["head_columns"] = None
+        options["latent"] = LatentAttention(
+            query_rank=config.get("q_lora_rank") or 0,
+            key_value_rank=config["kv_lora_rank"],
+            rope_size=config.get("qk_rope_head_dim", 64),
+            plain_size=config.get("qk_nope_head_dim", 128),
+            value_size=config.get("v_head_dim", 128),
+        )
+    return options
+
+
+def _window_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sliding window and the share of the layers that have one."""
+    window = config.get("sliding_window")
+    if not window or config.get("use_sliding_window") is False:
+        return {}
+    kinds = config.get("layer_types")
+    if isinstance(kinds, list) and kinds:
+        return {"window": window, "windowed": sum(kind == "sliding_attention" for kind in kinds) / len(kinds)}
+    period = config.get("sliding_window_pattern")
+    if config.get("model_type") == "gemma2":
+        period = 2
+    return {"window": window, "windowed": (period - 1) / period if period else 1.0}

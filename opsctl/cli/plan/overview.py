@@ -1,0 +1,319 @@
+"""`opsctl plan MODEL`: the plan of a run on one page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.argument_checks import drop_none, not_positive, refuse
+from opsctl.calc.error_bars import MEMORY_BAR
+from opsctl.calc.gpt_size import active_parameters, parameters
+from opsctl.calc.gpu_memory import GIB
+from opsctl.calc.parallel_layout import Cluster, Topology
+from opsctl.calc.run_plan import Layout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
+from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.plan.model_source import PlannedModel, find_model
+from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, precision_option
+from opsctl.cli.plan.overview_page import write_page
+from opsctl.cli.plan.plots import facts, listing
+from opsctl.errors import InputError
+from opsctl.units import format_duration, format_percent
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+TOKENS_PER_PARAMETER = 20
+"""Hoffmann et al. 2022, table 3."""
+ASSUMED_BATCH_TOKENS = 4 * 2**20
+"""Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
+SHOWN_LAYOUTS = 5
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overview:
+    """All that one page shows."""
+
+    model: PlannedModel
+    inputs: RunInputs
+    plan: RunPlan
+    assumed: list[str]
+    currency: str | None
+    end: str
+
+
+@click.command()
+@click.argument("model", required=False, metavar="FILE|CONFIG|PRESET")
+@click.option("--layers", type=int, help="Number of layers, without a MODEL.")
+@click.option("--hidden", type=int, help="Hidden size, without a MODEL.")
+@click.option("--sequence", type=int, help="Tokens per sample.")
+@click.option("--gpus", type=int, required=True, help="Number of GPUs.")
+@gpu_option
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
+@click.option("--network", type=float, help="Network bandwidth of a node, one way, in GB/s.")
+@click.option("--batch", type=int, help="Global batch size, in samples.")
+@click.option("--batch-tokens", type=float, help="Global batch size, in tokens.")
+@click.option("--tokens", type=float, help="Number of training tokens, in billions.")
+@precision_option
+@click.option("--topology", "layout", metavar="WORDS", help="Plan this layout alone, such as 'TP8 PP4 MB1'.")
+@click.option("--measured", metavar="'S for WORDS'", help="Calibrate: seconds of a step that a layout took.")
+@click.option("--from-log", type=click.Path(path_type=Path), help="Calibrate by this log of --topology.")
+@click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
+@currency_option
+@failures_option
+@click.option("--save", type=float, help="Seconds of a save (default: 2 GB/s a node).")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the page with plots to this file.")
+@json_option
+@click.pass_obj
+def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -> None:
+    """Plan a run: layouts, time, cost and failures.
+
+    The model is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
+    measurements lie; what was not stated is assumed and listed. `opsctl plan MODEL` is the same command.
+
+    \b
+    opsctl plan llama-3-70b --gpus 512 --gpu H100 --tokens 15000 --price 2.5 --currency USD
+    opsctl plan config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
+    """
+    page = _make_overview(app, **options)
+    if html:
+        write_page(html, _to_data(page))
+    if as_json:
+        print_json(_to_data(page))
+        return
+    _show(page)
+
+
+def _make_overview(app: App, **given: Any) -> _Overview:
+    _check(given)
+    assumed: list[str] = []
+    model = find_model(given["model"], layers=given["layers"], hidden=given["hidden"], sequence=given["sequence"])
+    assumed.extend(model.assumed)
+    inputs = _read_inputs(model, given, assumed)
+    if given["measured"] or given["from_log"]:
+        inputs = _calibrate(inputs, given)
+    plan = plan_run(inputs)
+    end = (app.clock.now() + timedelta(days=min(plan.days, 36500))).date().isoformat()
+    return _Overview(model=model, inputs=inputs, plan=plan, assumed=assumed, currency=given["currency"], end=end)
+
+
+def _check(given: dict[str, Any]) -> None:
+    names = ("layers", "hidden", "sequence", "gpus", "gpus_per_node", "network", "batch", "batch_tokens", "tokens")
+    refuse(
+        "plan",
+        [
+            *unknown(given["gpu"]),
+            *not_positive(**drop_none(**{name: given[name] for name in (*names, "price", "failures", "save")})),
+            *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
+            *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
+            *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),
+            *(["--from-log needs --topology"] if given["from_log"] and not given["layout"] else []),
+        ],
+    )
+
+
+def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str]) -> RunInputs:
+    gpu, gpus, shape = accelerator(given["gpu"]), given["gpus"], model.shape
+    per_node = min(given["gpus_per_node"], gpus)
+    if gpus % per_node:
+        raise InputError(f"--gpus {gpus}: not a multiple of {per_node} GPUs per node")
+    cluster = Cluster(nodes=gpus // per_node, gpus_per_node=per_node, gpu=gpu, node_gb_s=given["network"])
+    if given["network"] is None and cluster.nodes > 1:
+        assumed.append(f"--network {cluster.network_gb_s:g} GB/s a node, as in the maker's reference cluster")
+    batch = given["batch"] or round((given["batch_tokens"] or 0) / shape.sequence) or model.batch
+    if not batch:
+        batch = max(gpus, ASSUMED_BATCH_TOKENS // shape.sequence // gpus * gpus)
+        assumed.append(f"--batch {batch} samples ({batch * shape.sequence / 1e6:.1f}M tokens)")
+    tokens = (given["tokens"] or 0) * 1e9
+    if not tokens:
+        tokens = float(TOKENS_PER_PARAMETER * parameters(shape))
+        assumed.append(f"--tokens {tokens / 1e9:.0f} billion, {TOKENS_PER_PARAMETER} a parameter")
+    assumed.append(f"--failures {given['failures']:g} per 1000 node-days")
+    if given["save"] is None:
+        assumed.append("a save at 2 GB/s a node (--save)")
+    inputs = RunInputs(
+        shape=shape,
+        cluster=cluster,
+        batch=batch,
+        tokens=tokens,
+        precision=given["precision"],
+        per_1000_node_days=given["failures"],
+        save_s=given["save"],
+        price=given["price"],
+    )
+    return replace(inputs, topology=_stated_topology(model, given["layout"], inputs))
+
+
+def _stated_topology(model: PlannedModel, words: str | None, inputs: RunInputs) -> Topology | None:
+    if words:
+        return parse_topology(words, inputs)
+    return model.topology(inputs.cluster.gpus) if model.topology else None
+
+
+def _calibrate(inputs: RunInputs, given: dict[str, Any]) -> RunInputs:
+    if given["measured"]:
+        seconds, _, words = given["measured"].partition(" for ")
+        try:
+            measured_s = float(seconds.strip().removesuffix("s"))
+        except ValueError:
+            measured_s = 0.0
+        if not measured_s > 0 or not words:
+            raise InputError(
+                f"--measured {given['measured']!r}: needs to be 'SECONDS for TOPOLOGY', such as '38.2 for TP8 PP4'"
+            )
+        return calibrate(inputs, parse_topology(words, inputs), measured_s)
+    from opsctl.cli.plan.eta import log_step_s  # noqa: PLC0415 (reads logs; planning alone does not)
+
+    assert inputs.topology is not None
+    return calibrate(replace(inputs, topology=None), inputs.topology, log_step_s(given["from_log"]))
+
+
+def _to_data(page: _Overview) -> dict[str, Any]:
+    plan, inputs = page.plan, page.inputs
+    best = plan.layouts[0]
+    return {
+        "model": page.model.name,
+        "shape": asdict(inputs.shape),
+        "parameters": plan.parameters,
+        "active_parameters": active_parameters(inputs.shape),
+        "gpus": inputs.cluster.gpus,
+        "gpu": inputs.cluster.gpu.name,
+        "network_gb_s": inputs.cluster.network_gb_s,
+        "batch": inputs.batch,
+        "batch_tokens": inputs.batch * inputs.shape.sequence,
+        "tokens": inputs.tokens,
+        "assumed": page.assumed,
+        "calibrated": inputs.factor,
+        "error_bar": asdict(plan.bar),
+        "memory_error_bar": asdict(MEMORY_BAR),
+        "layouts": [_layout_data(layout, inputs) for layout in plan.layouts[:SHOWN_LAYOUTS]],
+        "layouts_tried": plan.tried,
+        "layouts_that_fit": len(plan.layouts),
+        "memory_bytes": {
+            name: getattr(best.memory, name)
+            for name in (
+                "weights",
+                "gradients",
+                "optimizer",
+                "activations",
+                "output",
+                "gathered",
+                "overhead",
+                "context",
+            )
+        },
+        "step_s_by_part": best.parts,
+        **{name: getattr(plan, name) for name in _PLAN_FIGURES},
+        "currency": page.currency,
+        "end": page.end,
+    }
+
+
+_PLAN_FIGURES = (
+    "steps",
+    "step_s",
+    "tokens_per_day",
+    "tflops",
+    "mfu",
+    "effective",
+    "days",
+    "gpu_hours",
+    "cost",
+    "energy_mwh",
+    "checkpoint_bytes",
+    "save_s",
+    "interval_s",
+    "mtbf_h",
+    "failures",
+    "spare_nodes",
+)
+
+
+def _layout_data(layout: Layout, inputs: RunInputs) -> dict[str, Any]:
+    return {
+        **asdict(layout.topology),
+        "memory_gib": layout.memory.gib,
+        "seconds": layout.seconds,
+        "bubble": layout.topology.bubble(inputs.batch),
+    }
+
+
+def _show(page: _Overview) -> None:
+    plan, inputs, cluster = page.plan, page.inputs, page.inputs.cluster
+    low, high = plan.bar.low, plan.bar.high
+    active = active_parameters(inputs.shape)
+    nodes = f"{cluster.nodes} nodes, {cluster.network_gb_s:g} GB/s a node"
+    size = f"{plan.parameters / 1e9:.1f}B parameters" + (
+        f", {active / 1e9:.1f}B active" if inputs.shape.experts else ""
+    )
+    facts(
+        {
+            "model": f"{page.model.name}: {size}",
+            "cluster": f"{cluster.gpus} {cluster.gpu.name}, {nodes}",
+            "batch": f"{inputs.batch} samples, {inputs.batch * inputs.shape.sequence / 1e6:.2f}M tokens",
+            "training": f"{inputs.tokens / 1e9:.0f}B tokens, {plan.steps:,} steps",
+        }
+    )
+    print_text("")
+    _show_layouts(page)
+    print_text("")
+    memory = plan.layouts[0].memory
+    facts(
+        {
+            "time of a step": _range(plan.step_s, low, high, "s"),
+            "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {cluster.gpu.memory_gb:g}: "
+            f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
+            "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
+            "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
+            "effective time": format_percent(plan.effective),
+            "days": f"{_range(plan.days, low, high)}, to {page.end} if started today",
+            "GPU-hours": _range(plan.gpu_hours, low, high),
+            **({"cost": _range(plan.cost, low, high, page.currency or "")} if plan.cost is not None else {}),
+            "energy of the GPUs": _range(plan.energy_mwh, low, high, "MWh at their power limit"),
+            "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
+            f"a save takes {format_duration(plan.save_s)}",
+            "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
+            "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
+        }
+    )
+    print_text("")
+    calibration = (
+        "calibrated by one measured step" if inputs.factor else "calibrate with --measured 'SECONDS for TOPOLOGY'"
+    )
+    print_text(f"Ranges hold in 8 of 10 cases; {calibration}.")
+    for line in page.assumed:
+        print_text(f"assumed: {line}")
+
+
+def _show_layouts(page: _Overview) -> None:
+    columns = ("TP", "PP", "CP", "EP", "DP", "chunks", "micro", "ZeRO", "recompute", "GiB", "s/step", "bubble")
+    rows = []
+    for layout in page.plan.layouts[:SHOWN_LAYOUTS]:
+        topology = layout.topology
+        sizes = (topology.tp, topology.pp, topology.cp, topology.ep, topology.dp, topology.chunks, topology.micro_batch)
+        rows.append(
+            [
+                *map(str, sizes),
+                "3, FSDP" if topology.zero == 3 else str(topology.zero),
+                topology.recompute,
+                f"{layout.memory.gib:.0f}",
+                f"{layout.seconds:.3g}",
+                format_percent(topology.bubble(page.inputs.batch)),
+            ]
+        )
+    listing(columns, rows, left=("recompute",))
+    print_text(f"{len(page.plan.layouts)} of {page.plan.tried} layouts fit; the fastest is planned.")
+
+
+def _range(value: float, low: float, high: float, unit: str = "") -> str:
+    """Show a figure and its range: `38.1 s, 31.2 to 47.0`."""
+    return f"{_digits(value)}{' ' if unit else ''}{unit}, {_digits(value * low)} to {_digits(value * high)}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,69 @@
+"""What the guard does beside the body, once the ranks train: their start needs the CPUs, the disk and the network.
+
+The thread has the lowest priority, and so have the programs that it starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opsctl.guard import reproduction
+from opsctl.guard.attempt_record import read_start
+from opsctl.ports import Clock, Runner
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.signs import read_log_signs
+from opsctl.telemetry.progress.train_settings import read_step_pattern
+
+MAX_WAIT_S = 60.0
+"""A trainer whose steps are not known is waited for no longer."""
+LOOK_EVERY_S = 1.0
+LOWEST_PRIORITY = 19
+NEEDED_AT_THE_END = (
+    "psutil",
+    "opsctl.guard.finalize",
+    "opsctl.guard.hooks",
+    "opsctl.guard.node_care",
+    "opsctl.watchdogs.failures",
+)
+"""Imported while the ranks train: at the end of the attempt, the next task waits."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BesideBody:
+    """The work beside the body of one attempt, in a thread of its own."""
+
+    run: RunDir
+    attempt: Attempt
+    runner: Runner
+    env: Mapping[str, str]
+    """The environment of the batch job."""
+    clock: Clock
+    is_over: bool = False
+    """Set when the body has ended."""
+
+    def work(self) -> None:
+        """Record what runs; after the first step, import what the end needs and record packages and code.
+
+        Raises OSError and OpsctlError.
+        """
+        reproduction.dump_environment(self.run, self.attempt, self.env)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        self._await_first_step()
+        for module in NEEDED_AT_THE_END:
+            if not self.is_over:
+                importlib.import_module(module)
+        reproduction.dump_code(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
+
+    def _await_first_step(self) -> None:
+        """Wait until the log shows a step of this attempt, the body has ended, or MAX_WAIT_S are over."""
+        until_s = self.clock.monotonic() + MAX_WAIT_S
+        start, pattern = read_start(self.attempt), read_step_pattern(self.run)
+        offset = start.main_log if start else 0
+        while not self.is_over and self.clock.monotonic() < until_s:
+            self.clock.sleep(LOOK_EVERY_S)
+            if read_log_signs(self.run.main_log, offset, pattern).steps:
+                return

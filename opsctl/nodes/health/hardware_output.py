@@ -1,0 +1,102 @@
+"""Parse what /sys says about a node, and the SMART logs of NVMe disks. Pure. Raises nothing for any input."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from opsctl.nodes.health.host_output import parse_int, parse_settings
+from opsctl.nodes.health.node_state import DiskLog, Hardware
+
+PCIE_TOTAL = re.compile(
+    r"^bus/pci/devices/([0-9a-f:.]{1,20})/aer_dev_(\w{1,20}):TOTAL_ERR_\w{1,10} (\d{1,18})$", re.ASCII
+)
+MEMORY_COUNT = re.compile(
+    r"^devices/system/edac/mc/(mc\d{1,4}(?:/dimm\d{1,4})?)/(?:dimm_)?(ce|ue)_count:(\d{1,18})$", re.ASCII
+)
+DISK_STATE = re.compile(r"^class/nvme/(nvme\d{1,4})/state:(\w{1,40})$", re.ASCII)
+GOVERNOR = re.compile(r"^devices/system/cpu/cpu\d{1,5}/cpufreq/scaling_governor:(\w{1,40})$", re.ASCII)
+VALUE = re.compile(
+    r"^(class/dmi/id/product_name|devices/system/clocksource/clocksource0/current_clocksource|fs/lustre/health_check):(.{1,200})$"
+)
+DISK_LOG = re.compile(r"^@(nvme\d{1,4})$", re.MULTILINE | re.ASCII)
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Parse lines of the form `path below /sys:value`, and a few lines of the form `name=value`."""
+    lines = text.splitlines()
+    settings = parse_settings("\n".join(line for line in lines if re.match(r"\w{1,20}=", line)))
+    values = {match[1].rpartition("/")[2]: match[2].strip() for match in _find_all(VALUE, lines)}
+    memory: dict[str, dict[str, int]] = {"ce": {}, "ue": {}}
+    for match in _find_all(MEMORY_COUNT, lines):
+        memory[match[2]][match[1]] = int(match[3])
+    governors: dict[str, int] = {}
+    for match in _find_all(GOVERNOR, lines):
+        governors[match[1]] = governors.get(match[1], 0) + 1
+    pcie_errors: dict[str, dict[str, int]] = {}
+    for match in _find_all(PCIE_TOTAL, lines):
+        pcie_errors.setdefault(match[1], {})[match[2]] = int(match[3])
+    return Hardware(
+        cpus=" ".join(settings.get("cpu", "").split()),
+        product=values.get("product_name", ""),
+        gpu_models=tuple(sorted({line.partition("=")[2] for line in lines if line.startswith("gpu_model=")})),
+        clocksource=values.get("current_clocksource", ""),
+        governors=governors,
+        lustre=values.get("health_check", ""),
+        corrected_memory=memory["ce"],
+        uncorrected_memory=memory["ue"],
+        pcie_errors=pcie_errors,
+        disks={match[1]: match[2] for match in _find_all(DISK_STATE, lines)},
+        nvswitches=sum(line.startswith("nvswitch=") for line in lines),
+        fabric_service=settings.get("fabric_service", "").strip(),
+    )
+
+
+def _find_all(pattern: re.Pattern[str], lines: list[str]) -> Iterator[re.Match[str]]:
+    for line in lines:
+        if match := pattern.match(line):
+            yield match
+
+
+def parse_disk_logs(text: str) -> dict[str, DiskLog]:
+    """Parse the SMART logs of NVMe disks, each after a line `@nvme0`: the JSON of nvme-cli or of smartctl."""
+    parts = DISK_LOG.split(text)
+    logs = {}
+    for name, log in zip(parts[1::2], parts[2::2], strict=False):
+        fields = _parse_json(log)
+        warning = _read_count(fields, "critical_warning")
+        if warning is not None:
+            logs[name] = DiskLog(
+                critical_warning=warning,
+                used_percent=_read_count(fields, "percent_used", "percentage_used"),
+                media_errors=_read_count(fields, "media_errors"),
+            )
+    return logs
+
+
+def _parse_json(text: str) -> dict[str, Any]:
+    """Return the fields of a SMART log; smartctl nests them below a key."""
+    start = text.find("{")
+    try:
+        value = json.loads(text[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    nested = value.get("nvme_smart_health_information_log")
+    return nested if isinstance(nested, dict) else value
+
+
+def _read_count(fields: dict[str, Any], *names: str) -> int | None:
+    """Return the first of these counts. Newer nvme-cli nests the bits of a warning below `value`, or prints text."""
+    for name in names:
+        count = fields.get(name)
+        if isinstance(count, dict):
+            count = count.get("value")
+        if type(count) is int and count >= 0:
+            return count
+        if isinstance(count, str) and (number := parse_int(count.strip())) is not None:
+            return number
+    return None

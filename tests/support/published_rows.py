@@ -1,0 +1,219 @@
+"""The published measurements of tests/corpus/plan/published as shapes, topologies and clusters.
+
+A source does not state everything. What is missing is assumed by the rules below, the same for all tables.
+"""
+
+import csv
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from opsctl.calc import step_time
+from opsctl.calc.accelerators import ACCELERATORS
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
+from opsctl.calc.gpu_memory import fullest, is_too_large
+from opsctl.calc.model_sizes import shape_of_size
+from opsctl.calc.parallel_layout import Cluster, Topology
+
+FILE = Path(__file__).parents[1] / "corpus/plan/published/rows.csv"
+GPUS = {
+    "V100-16GB": "V100-16",
+    "V100-32GB": "V100",
+    "A100-80GB": "A100",
+    "A100-40GB": "A100-40",
+    "A800-80GB": "A800",
+    "A6000-48GB": "A6000",
+    "H100-80GB": "H100",
+    "H100-96GB": "H100-96",
+    "H200-141GB": "H200",
+    "MI250X-GCD-64GB": "MI250X",
+}
+RECOMPUTED = ("none", "selective", "alternate", "full")
+"""A row that does not state its recomputation used the least with which it fits."""
+
+
+ASSUMED_TOKENS = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    table: str
+    half: str
+    name: str
+    shape: ModelShape
+    topology: Topology
+    cluster: Cluster
+    batch: int
+    seconds: float | None
+    memory_gib: float | None
+    ran: bool
+
+
+def predict_s(row: PublishedRow, fitted: step_time.Efficiencies = step_time.EFFICIENCIES) -> float:
+    return sum(step_time.predict(row.shape, row.topology, row.cluster, batch=row.batch, fitted=fitted).values())
+
+
+@cache
+def read_rows() -> tuple[PublishedRow, ...]:
+    with FILE.open(newline="") as file:
+        return tuple(_row(fields) for fields in csv.DictReader(file))
+
+
+def _row(fields: dict[str, str]) -> PublishedRow:
+    shape, cluster = _shape(fields), _cluster(fields)
+    is_timed = bool(fields["sequence"]) or _derive_sequence(fields) is not None
+    topology = _topology(fields, cluster)
+    batch = _batch(fields, topology)
+    if (
+        not fields["micro_batch"] and fields["global_batch"] and topology.pp > 1
+    ):  # torchtitan's default: as many micro batches as stages
+        topology = replace(topology, micro_batch=max(1, batch // (topology.dp * topology.pp)))
+    if not fields["recompute"]:
+        topology = _least_recomputed(shape, topology, cluster, batch)
+    return PublishedRow(
+        table=fields["table"],
+        half=fields["half"],
+        name=f"{fields['model']} {fields['gpu']} x{fields['gpus']} {fields['precision']} s{shape.sequence} "
+        f"mb{topology.micro_batch} tp{topology.tp} pp{topology.pp} {topology.recompute}",
+        shape=shape,
+        topology=topology,
+        cluster=cluster,
+        batch=batch,
+        seconds=_seconds(fields, shape, topology, batch) if is_timed else None,
+        memory_gib=_float(fields["memory_gib"]),
+        ran=fields["outcome"] == "ran",
+    )
+
+
+def _preset(model: str) -> ModelShape | None:
+    """Return the preset of a public model, which has latent attention, windows and shared experts."""
+    for name, shape in PUBLISHED.items():
+        if re.sub(r"\W", "", name) == re.sub(r"\W", "", model):
+            return shape
+    return None
+
+
+def _shape(fields: dict[str, str]) -> ModelShape:
+    known = {
+        "layers": _int(fields["layers"]),
+        "hidden": _int(fields["hidden"]),
+        "heads": _int(fields["heads"]),
+        "kv_heads": _int(fields["kv_heads"]),
+        "ffn": _int(fields["ffn"]),
+        "vocabulary": _int(fields["vocabulary"]),
+        "sequence": _int(fields["sequence"]) or _derive_sequence(fields),
+        "experts": _int(fields["experts"]),
+        "active_experts": _int(fields["active_experts"]),
+    }
+    stated = {name: value for name, value in known.items() if value}
+    if preset := _preset(fields["model"]):
+        return replace(preset, **stated)
+    gated = fields["gated_mlp"] == "1"
+    if not {"layers", "hidden"} <= stated.keys():
+        size = shape_of_size(float(fields["parameters_b"] or 1), vocabulary=stated.get("vocabulary", 50257))
+        return replace(size, **{name: value for name, value in stated.items() if name in ("vocabulary", "sequence")})
+    stated.setdefault("heads", max(1, stated["hidden"] // 128))
+    stated.setdefault("vocabulary", 1000 if "small vocabulary" in fields["notes"] else 50257)
+    tied = fields["tied_embeddings"] != "0"
+    return ModelShape(**stated, gated=gated, biases=not gated, positions=not gated, tied=tied)
+
+
+def _derive_sequence(fields: dict[str, str]) -> int | None:
+    """Return the sequence that time, speed and batch give. Without it, the time of a row says nothing."""
+    seconds, rate = _float(fields["seconds_per_step"]), _float(fields["tokens_per_s_per_gpu"])
+    batch, gpus = _int(fields["global_batch"]), _int(fields["gpus"])
+    return round(seconds * rate * gpus / batch) if seconds and rate and batch and gpus else None
+
+
+def _cluster(fields: dict[str, str]) -> Cluster:
+    gpu = ACCELERATORS[GPUS.get(fields["gpu"], fields["gpu"])]
+    gpus = _int(fields["gpus"]) or 1
+    has_small_nodes = gpu.domain > 8 or fields["table"].startswith("bigscience-")
+    per_node = min(gpus, 4 if has_small_nodes else 8)  # GB200's trays; Jean Zay's nodes with V100
+    network = re.search(r"(\d+) Gb/s", fields["notes"])
+    stated = float(network[1]) / 8 if network else None
+    return Cluster(nodes=-(-gpus // per_node), gpus_per_node=per_node, gpu=gpu, node_gb_s=stated)
+
+
+def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
+    tp, pp, cp = (_int(fields[name]) or 1 for name in ("tp", "pp", "cp"))
+    gpus = _int(fields["gpus"]) or 1
+    is_old = fields["version_date"] < "2022-07"
+    zero = {"fsdp": 3, "hsdp": 3, "": 0 if is_old else 1}.get(fields["zero"])
+    zero = int(fields["zero"]) if zero is None else zero
+    unfused = fields["attention"] == "unfused" or (fields["attention"] == "unknown" and is_old)
+    recompute = fields["recompute"] or "none"
+    return Topology(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=max(1, gpus // (tp * pp * cp)),
+        ep=_int(fields["ep"]) or 1,
+        chunks=_int(fields["vpp"]) or 1,
+        micro_batch=_int(fields["micro_batch"]) or 1,
+        zero=zero,
+        shard=_shard(fields, cluster),
+        precision=_precision(fields),
+        recompute="alternate" if recompute == "selective" and zero == 3 else recompute,
+        attention="unfused" if unfused else "flash",
+        sequence_parallel=not unfused,
+        overlap=not (is_old and (pp > 1 or zero == 3)),
+        offload="offloaded" in fields["notes"],
+    )
+
+
+def _shard(fields: dict[str, str], cluster: Cluster) -> int | None:
+    group = re.search(r"dp_shard (\d+)|groups of (\d+)", fields["notes"])
+    if group:
+        return int(group[1] or group[2])
+    return cluster.gpus_per_node if fields["zero"] == "hsdp" else None
+
+
+def _precision(fields: dict[str, str]) -> str:
+    if "PURE" in fields["notes"]:
+        return "bf16-pure"
+    return {"fp8": "fp8", "fp4": "fp4", "fp16": "fp16"}.get(fields["precision"], "bf16")
+
+
+def _batch(fields: dict[str, str], topology: Topology) -> int:
+    """Return the global batch; if it is not stated, what time and speed give, else whole micro batches of 4M tokens."""
+    sequence = _int(fields["sequence"]) or 4096
+    seconds, rate = _float(fields["seconds_per_step"]), _float(fields["tokens_per_s_per_gpu"])
+    if stated := _int(fields["global_batch"]):
+        return stated
+    unit = topology.dp * topology.micro_batch
+    tokens = seconds * rate * topology.gpus if seconds and rate else ASSUMED_TOKENS
+    return unit * max(1, round(tokens / sequence / unit))
+
+
+def _least_recomputed(shape: ModelShape, topology: Topology, cluster: Cluster, batch: int) -> Topology:
+    for recompute in RECOMPUTED:
+        tried = replace(topology, recompute=recompute)
+        if not is_too_large(fullest(shape, tried, batch=batch).gib, cluster.gpu.memory_gb):
+            return tried
+    return replace(topology, recompute="full")
+
+
+def _seconds(fields: dict[str, str], shape: ModelShape, topology: Topology, batch: int) -> float | None:
+    """Return the seconds of a step, from the first of: seconds, tokens/s, TFLOPs, MFU."""
+    tokens = batch * shape.sequence / topology.gpus
+    if seconds := _float(fields["seconds_per_step"]):
+        return seconds
+    if rate := _float(fields["tokens_per_s_per_gpu"]):
+        return tokens / rate
+    tflops = _float(fields["tflops_per_gpu"])
+    if tflops is None and (mfu := _float(fields["mfu_percent"])):
+        tflops = mfu / 100 * ACCELERATORS[GPUS.get(fields["gpu"], fields["gpu"])].tflops
+    if tflops is None:
+        return None
+    attention = 4 * shape.sequence * shape.heads * shape.head_size * shape.layers
+    return tokens * 3 * (2 * parameters(shape) + attention) / (tflops * 1e12)
+
+
+def _int(text: str) -> int | None:
+    return int(float(text)) if text else None
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,96 @@
+"""What the guard does beside the body waits for the first step of the ranks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from opsctl.guard.beside_body import LOWEST_PRIORITY, MAX_WAIT_S, BesideBody
+from opsctl.ports import Completed
+from tests.support.finalized_trains import QueuedTrain
+
+STEP = " iteration       12/     100 | lm loss: 2.5 |\n"
+
+
+@dataclass
+class RecordingRunner:
+    """Records the programs that are asked for, with the log at that moment and the priority of the thread."""
+
+    train: QueuedTrain
+    programs: list[tuple[str, float, int]] = field(default_factory=list)
+
+    def run(
+        self, argv: list[str], *, timeout: float, stdin: str = "", env: Mapping[str, str | None] | None = None
+    ) -> Completed:
+        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        self.programs.append((argv[0], self.train.clock.monotonic(), priority))
+        return Completed(argv=tuple(argv), code=0, out="text\n", err="")
+
+
+@dataclass
+class ClockWithEvents:
+    """A clock on which something happens while the code under test sleeps."""
+
+    train: QueuedTrain
+    events: Iterator[object]
+
+    def now(self) -> object:
+        return self.train.clock.now()
+
+    def monotonic(self) -> float:
+        return self.train.clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.train.clock.sleep(seconds)
+        next(self.events, None)
+
+
+@pytest.fixture
+def beside(train: QueuedTrain) -> BesideBody:
+    attempt = train.start_attempt()
+    runner = RecordingRunner(train)
+    return BesideBody(run=train.run, attempt=attempt, runner=runner, env={}, clock=train.clock)  # type: ignore[arg-type]  # a list is a sequence
+
+
+def work(beside: BesideBody) -> list[tuple[str, float, int]]:
+    """Work in a thread, because the work lowers the priority of its thread."""
+    thread = threading.Thread(target=beside.work)
+    thread.start()
+    thread.join(60)
+    return beside.runner.programs  # type: ignore[attr-defined]  # the recording runner
+
+
+def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: BesideBody) -> None:
+    began = train.clock.monotonic()
+
+    def log_a_step() -> Iterator[None]:
+        yield from [None] * 6
+        train.run.main_log.write_text(STEP)
+        yield
+
+    beside.clock = ClockWithEvents(train, log_a_step())  # type: ignore[assignment]  # its time is that of the fake clock
+    programs = work(beside)
+    assert {program for program, _, _ in programs} >= {"git"}
+    assert {at_s - began for _, at_s, _ in programs} == {7}
+    assert {priority for _, _, priority in programs} == {LOWEST_PRIORITY}
+    assert (beside.attempt.repro / "packages.txt").exists()
+
+
+def test_unknown_steps_are_waited_for_a_minute(train: QueuedTrain, beside: BesideBody) -> None:
+    began = train.clock.monotonic()
+    assert min(at_s for _, at_s, _ in work(beside)) - began == pytest.approx(MAX_WAIT_S, abs=1)
+
+
+def test_ended_body_starts_no_program(train: QueuedTrain, beside: BesideBody) -> None:
+    def end() -> Iterator[None]:
+        yield
+        beside.is_over = True
+        yield
+
+    beside.clock = ClockWithEvents(train, end())  # type: ignore[assignment]  # as above
+    assert work(beside) == []
+    assert sorted(path.name for path in beside.attempt.repro.iterdir()) == ["env.json", "modules.txt"]

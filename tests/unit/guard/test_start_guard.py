@@ -1,0 +1,79 @@
+"""The start of the guard: what is imported before the body, and what happens if the guard cannot start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEEDED_LATER = (
+    "click",
+    "jinja2",
+    "psutil",
+    "opsctl.alerts",
+    "opsctl.cli",
+    "opsctl.diagnosis",
+    "opsctl.guard.finalize",
+    "opsctl.guard.hooks",
+    "opsctl.guard.node_",
+    "opsctl.nodes.",
+    "opsctl.watchdogs",
+)
+"""Modules that are not imported before the body."""
+START = "import sys; from opsctl import start_guard\n"
+
+
+def run_python(code: str, *argv: str, site: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", **({"OPSCTL_SITE": str(site)} if site else {})}
+    words = [sys.executable, "-P", "-c", START + code, *argv]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory whose wrapper tells that the body would run without a guard."""
+    (tmp_path / "wrapper.slurm").write_text('echo "guard failed: $OPSCTL_GUARD_FAILED"; exit 85\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("sys.modules['pydantic'] = None", "ModuleNotFoundError: import of pydantic halted"),
+        ("sys.modules['tomllib'] = None", "ModuleNotFoundError: import of tomllib halted"),
+        (
+            "start_guard.IMPORT_LIMIT_S = 1; import time; start_guard.import_guard = lambda: time.sleep(50)",
+            "TimeoutError: the guard was still starting after 1 s",
+        ),
+    ],
+)
+def test_failing_import_starts_the_body_alone(run: Path, code: str, cause: str) -> None:
+    result = run_python(f"{code}\nstart_guard.main(sys.argv[1:])", str(run))
+    assert (result.returncode, result.stdout) == (85, "guard failed: yes\n")
+    assert f"opsctl: the guard cannot start: {cause}" in result.stderr
+
+
+def test_broken_site_file_starts_the_body_alone(run: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("root = 3\n")
+    result = run_python("start_guard.main(sys.argv[1:])", str(run), site=site)
+    assert (result.returncode, result.stdout) == (85, "guard failed: yes\n")
+
+
+def test_probe_of_the_wrapper_imports_no_package() -> None:
+    result = run_python(
+        "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'})"
+    )
+    assert set(result.stdout.split()) <= {"opsctl", "_distutils_hack"}, result.stdout
+
+
+def test_nothing_that_can_wait_is_imported_first(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(f'root = "{tmp_path}"\n')
+    result = run_python("start_guard.import_guard(); import json; print(json.dumps([*sys.modules]))", site=site)
+    imported = json.loads(result.stdout)
+    assert "opsctl.guard.supervisor" in imported
+    assert [name for name in imported if name.startswith(NEEDED_LATER)] == []

@@ -1,0 +1,152 @@
+"""Permanent rises of the loss, from means of many lines. Robust statistics, no clock and no files.
+
+The means of batches of lines are compared with the lowest level of the last thousand lines. What exceeds an allowance
+is summed up (CUSUM), so that a small rise needs more batches than a large one. The level before a rise stays the
+reference until the loss is back, a rollback removes the rise, or a person accepts the new level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+BATCH_LINES = 20
+"""Lines in a mean."""
+LEVEL_BATCHES = 5
+"""Batches that define a level."""
+MAX_BATCHES = 60
+"""Batches remembered: a rollback by 900 lines leaves some."""
+ALLOWED_NOISE, ALLOWED_SHARE = 2.0, 0.02
+"""A rise is allowed up to this many deviations of a batch and up to this share of the level."""
+LIMIT, MAX_EXCESS = 6.0, 3.0
+"""Sum of excesses, in deviations, that is a rise; one batch adds at most MAX_EXCESS, so two batches are needed."""
+FLOOR = 0.005
+"""Smallest deviation of a batch, as a share of the level."""
+DEVIATION = 1.4826
+"""Ratio of standard deviation to median absolute deviation of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelState:
+    """The remembered level of a loss curve, and its rise, if there is one."""
+
+    batches: tuple[tuple[int, float], ...] = ()
+    """Last step and mean of the batches at the normal level."""
+    losses: tuple[float, ...] = ()
+    """The incomplete batch."""
+    excess: float = 0.0
+    rise_step: int | None = None
+    """First step of the rise, or of a possible rise while the excess is below the limit."""
+    before: float | None = None
+    """The level before the rise; None while the loss is at its normal level."""
+    peak: float = 0.0
+    """The highest batch since the rise."""
+    recent: tuple[float, ...] = ()
+    """The newest batches since the rise."""
+    rises: int = 0
+    """Number of newest batches of which each is higher than all before."""
+
+    @property
+    def is_raised(self) -> bool:
+        return self.before is not None
+
+    @property
+    def is_rising(self) -> bool:
+        return self.is_raised and self.rises >= 2
+
+    @property
+    def rise_share(self) -> float:
+        """The rise as a share of the level before."""
+        if not self.before or not self.recent:
+            return 0.0
+        return fmean(self.recent) / self.before - 1
+
+    @property
+    def noise(self) -> float:
+        """The usual deviation of a batch, from the differences of neighbours: learning is no noise."""
+        steps = [after - before for (_, before), (_, after) in pairwise(self.batches)]
+        if not steps:
+            return 0.0
+        middle = median(steps)
+        return DEVIATION * median(abs(step - middle) for step in steps) / math.sqrt(2)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> LevelState:
+        """Raises TypeError, ValueError, KeyError."""
+        batches = tuple((int(step), float(mean)) for step, mean in fields["batches"])
+        lists = {name: tuple(map(float, fields[name])) for name in ("losses", "recent")}
+        return cls(**{**fields, **lists, "batches": batches})
+
+
+def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> LevelState:
+    """Return the state after one line; `line_noise` is the usual deviation of a line."""
+    losses = (*state.losses, loss)
+    if len(losses) < BATCH_LINES:
+        return replace(state, losses=losses)
+    state, mean = replace(state, losses=()), fmean(losses)
+    noise = max(state.noise, line_noise / math.sqrt(BATCH_LINES))
+    if state.before is not None:
+        return _add_raised(state, state.before, mean, noise)
+    return _add_normal(state, step, mean, noise)
+
+
+def _add_normal(state: LevelState, step: int, mean: float, noise: float) -> LevelState:
+    taken = replace(state, batches=(*state.batches, (step, mean))[-MAX_BATCHES:])
+    if len(state.batches) < LEVEL_BATCHES:
+        return taken
+    level = _lowest_level([mean for _, mean in state.batches])
+    noise = max(noise, FLOOR * abs(level))
+    excess = min(MAX_EXCESS, (mean - level - _allowance(level, noise)) / noise)
+    excess = max(0.0, state.excess + excess)
+    if excess == 0:
+        return replace(taken, excess=0.0, rise_step=None)
+    rise_step = state.batches[-1][0] + 1 if state.rise_step is None else state.rise_step
+    if excess < LIMIT:
+        return replace(state, excess=excess, rise_step=rise_step)
+    return raise_level(state, before=level, after=mean, step=rise_step)
+
+
+def raise_level(state: LevelState, *, before: float, after: float, step: int) -> LevelState:
+    """Return the state with a rise from `before` to `after` at `step`."""
+    return replace(state, before=before, peak=after, rise_step=step, recent=(after,), excess=0.0, rises=0, losses=())
+
+
+def _add_raised(state: LevelState, before: float, mean: float, noise: float) -> LevelState:
+    noise = max(noise, FLOOR * abs(before))
+    recent = (*state.recent, mean)[-LEVEL_BATCHES:]
+    if len(recent) == LEVEL_BATCHES and fmean(recent) <= before + _allowance(before, noise):
+        return lower_level(state)
+    is_higher = mean > state.peak + ALLOWED_NOISE * noise
+    return replace(state, recent=recent, peak=max(state.peak, mean), rises=min(2, state.rises + 1) if is_higher else 0)
+
+
+def lower_level(state: LevelState) -> LevelState:
+    """Return the state without its rise: the loss is back."""
+    return replace(state, before=None, peak=0.0, rise_step=None, recent=(), rises=0, excess=0.0, losses=())
+
+
+def accept_level(state: LevelState) -> LevelState:
+    """Return the state that learns the current level as the normal one."""
+    return replace(lower_level(state), batches=())
+
+
+def roll_back(state: LevelState, step: int) -> LevelState:
+    """Return the state without what happened from `step` on."""
+    batches = tuple(batch for batch in state.batches if batch[0] < step)
+    if state.rise_step is not None and state.rise_step >= step:
+        state = lower_level(state)
+    return replace(state, batches=batches, losses=(), recent=(), excess=0.0, rises=0)
+
+
+def _allowance(level: float, noise: float) -> float:
+    return max(ALLOWED_NOISE * noise, ALLOWED_SHARE * abs(level))
+
+
+def _lowest_level(means: Sequence[float]) -> float:
+    """Return the lowest mean of LEVEL_BATCHES neighbours."""
+    windows = (means[start : start + LEVEL_BATCHES] for start in range(len(means) - LEVEL_BATCHES + 1))
+    return min(map(fmean, windows))

@@ -1,0 +1,184 @@
+"""What the log says of the optimizer's steps: skipped steps, loss scale, gradient norm, steps without a loss. Pure.
+
+An fp16 run whose loss scale has collapsed prints steps as before, skips all of them, and learns nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from opsctl.model import Level
+from opsctl.telemetry.progress.iteration import Iteration
+
+MAX_SKIPPED_STEPS = 50
+"""Steps skipped in a row. A dynamic loss scale starts high: it needs some twenty skipped steps to come down."""
+WINDOW_LINES = 50
+SKIPPED_SHARE = 0.2
+"""Share of skipped steps in the window that is a warning."""
+MIN_SKIPPED = 10
+LOSS_SCALE_FLOOR = 1.0
+FLOOR_LINES = 3
+NAN_LINES = 3
+"""Lines with a finite loss and a gradient norm that is not finite."""
+NORM_JUMP = 20.0
+MIN_NORMS, MAX_NORMS = 20, 50
+JUMP_LINES = 10
+"""Lines for which a jump of the gradient norm is reported."""
+SILENT_LINES, SILENCES = 20, 3
+"""Lines without a loss that are too many: at least this many, and this multiple of the longest earlier stretch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepHealth:
+    """The remembered facts about the optimizer's steps."""
+
+    step: int = 0
+    skipped_run: int = 0
+    """Steps skipped in a row, up to the newest."""
+    has_stepped: bool = False
+    """Whether a step was made, not skipped, since the start or the last rollback."""
+    window: tuple[tuple[int, int], ...] = ()
+    """Steps and skipped steps of the newest lines, from the first step that was made."""
+    skipped_total: int | None = None
+    scale: float | None = None
+    peak_scale: float = 0.0
+    floor_lines: int = 0
+    norms: tuple[float, ...] = ()
+    nan_lines: int = 0
+    jump: tuple[int, float, float] | None = None
+    """Step, norm and usual norm of the last jump."""
+    jump_lines: int = 0
+    """Number of further lines for which the jump is reported."""
+    has_jumped: bool = False
+    """Whether a jump began in the lines of the last call of `advance`. Not stored."""
+    has_loss: bool = False
+    silent_lines: int = 0
+    longest_silence: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the log states anything of the kind."""
+        return self.scale is not None or bool(self.window or self.skipped_run or self.norms or self.silent_lines)
+
+    def to_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        del fields["has_jumped"]
+        return fields
+
+    @classmethod
+    def from_json(cls, stored: object) -> StepHealth:
+        """Return the stored facts, or empty ones if the stored ones are broken."""
+        try:
+            fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
+            window = tuple((int(steps), int(skipped)) for steps, skipped in fields["window"])
+            jump = tuple(fields["jump"]) if fields["jump"] else None
+            return cls(**{**fields, "window": window, "norms": tuple(map(float, fields["norms"])), "jump": jump})
+        except (TypeError, ValueError, KeyError):
+            return cls()
+
+
+def advance(health: StepHealth, lines: Iterable[Iteration]) -> StepHealth:
+    """Return the facts after `lines`."""
+    health = replace(health, has_jumped=False)
+    for line in lines:
+        if line.step == health.step:
+            continue  # the same line twice
+        if line.step < health.step:
+            health = _roll_back(health)
+        steps = line.step - health.step if health.step else 1
+        health = _count_skipped(health, line, steps)
+        health = _watch_norm(_watch_scale(health, line), line)
+        health = replace(_watch_silence(health, line), step=line.step)
+    return health
+
+
+def _roll_back(health: StepHealth) -> StepHealth:
+    return replace(
+        health,
+        step=0,
+        skipped_run=0,
+        has_stepped=False,
+        window=(),
+        skipped_total=None,
+        floor_lines=0,
+        nan_lines=0,
+        silent_lines=0,
+        jump_lines=0,
+    )
+
+
+def _count_skipped(health: StepHealth, line: Iteration, steps: int) -> StepHealth:
+    skipped = line.skipped
+    if line.skipped_total is not None:
+        before = health.skipped_total
+        skipped = 0 if before is None else max(0, line.skipped_total - before)
+        health = replace(health, skipped_total=line.skipped_total)
+    if skipped is None:
+        return health
+    steps = max(steps, 1)
+    skipped = min(skipped, steps)
+    if skipped == steps:
+        health = replace(health, skipped_run=health.skipped_run + steps)
+    else:
+        health = replace(health, skipped_run=0, has_stepped=True)
+    if not health.has_stepped:
+        return health
+    return replace(health, window=(*health.window, (steps, skipped))[-WINDOW_LINES:])
+
+
+def _watch_scale(health: StepHealth, line: Iteration) -> StepHealth:
+    """A loss scale of 1 says something only where the scale was higher: bf16 runs print 1 always."""
+    if line.loss_scale is None:
+        return health
+    peak = max(health.peak_scale, line.loss_scale)
+    is_at_floor = line.loss_scale <= LOSS_SCALE_FLOOR < peak
+    lines = health.floor_lines + 1 if is_at_floor else 0
+    return replace(health, scale=line.loss_scale, peak_scale=peak, floor_lines=lines)
+
+
+def _watch_norm(health: StepHealth, line: Iteration) -> StepHealth:
+    norm = line.grad_norm
+    if norm is None:
+        return health
+    health = replace(health, jump_lines=max(0, health.jump_lines - 1))
+    if not math.isfinite(norm):
+        has_loss = line.loss is not None and math.isfinite(line.loss)
+        return replace(health, nan_lines=health.nan_lines + 1) if has_loss and not line.skipped else health
+    health = replace(health, nan_lines=0)
+    usual = median(health.norms) if len(health.norms) >= MIN_NORMS else 0.0
+    if usual > 0 and norm > NORM_JUMP * usual:
+        return replace(health, jump=(line.step, norm, usual), jump_lines=JUMP_LINES, has_jumped=True)
+    return replace(health, norms=(*health.norms, norm)[-MAX_NORMS:])
+
+
+def _watch_silence(health: StepHealth, line: Iteration) -> StepHealth:
+    """Many trainers state the loss in every tenth line only: the usual stretch without a loss is learnt."""
+    if line.loss is None and not line.nans:
+        return replace(health, silent_lines=health.silent_lines + 1)
+    longest = max(health.longest_silence, health.silent_lines)
+    return replace(health, has_loss=True, silent_lines=0, longest_silence=longest)
+
+
+def find_problems(health: StepHealth) -> list[tuple[Level, str]]:
+    """Return severity and description of every problem, the worst first."""
+    problems: list[tuple[Level, str]] = []
+    if health.skipped_run >= MAX_SKIPPED_STEPS:
+        problems.append((Level.CRITICAL, f"all of the last {health.skipped_run} steps were skipped"))
+    if health.floor_lines >= FLOOR_LINES:
+        text = f"the loss scale has been {health.scale:g} for {health.floor_lines} lines (it was {health.peak_scale:g})"
+        problems.append((Level.CRITICAL, text))
+    if health.nan_lines >= NAN_LINES:
+        problems.append((Level.CRITICAL, f"the gradient norm has not been finite for {health.nan_lines} lines"))
+    if health.has_loss and health.silent_lines >= max(SILENT_LINES, SILENCES * health.longest_silence):
+        problems.append((Level.CRITICAL, f"steps advance, but the last {health.silent_lines} lines state no loss"))
+    if health.jump and (health.jump_lines or health.has_jumped):
+        step, norm, usual = health.jump
+        problems.append((Level.WARNING, f"the gradient norm was {norm:.4g} at step {step}, usually {usual:.4g}"))
+    steps, skipped = (sum(counts) for counts in zip(*health.window, strict=True)) if health.window else (0, 0)
+    if skipped >= MIN_SKIPPED and skipped >= SKIPPED_SHARE * steps and not health.skipped_run >= MAX_SKIPPED_STEPS:
+        problems.append((Level.WARNING, f"{skipped} of the last {steps} steps were skipped"))
+    return problems
