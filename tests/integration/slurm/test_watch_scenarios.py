@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.actions.build_digest import build_digest
 from opsctl.model import JobState, Level
 from opsctl.monitor.watch_cycle import Watch
+from opsctl.report.digest import render
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.guarded_trains import GuardedTrain, until
 from tests.support.watched_trains import ForwardClock, app_of, cycle, find_finding, list_transitions
 
@@ -124,6 +127,11 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
     assert list_transitions(cycle(app)) == [("hang/gpt", Level.OK)]
+    digest = build_digest(app, app.clock.now() - timedelta(days=1))
+    [summed_up] = digest.trains
+    assert (summed_up.train, summed_up.problem, digest.problems) == ("gpt", "", ())
+    assert f"{array}_1.0 hung, continue: " in summed_up.actions[-1]
+    assert f"lost to {Bucket.HANG}" in render(digest)
 
 
 def test_stopped_rank_is_named_first(make, slurm, clock, tmp_path):
