@@ -16,6 +16,7 @@ from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
+from opsctl.alerts.transitions import SLURM_KEY
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -156,7 +157,7 @@ class Watch:
 
     def _read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer."""
-        key = "slurm/site"
+        key = SLURM_KEY
         try:
             return self.services.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
         except OpsctlError as error:
