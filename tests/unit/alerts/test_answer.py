@@ -4,25 +4,28 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.alerts.answers.answer import AnswerVerb, Asked, find_person, parse_answer, sign, verify
+from opsctl.alerts.answers.answer import AnswerVerb, ParsedAnswer, find_person, parse_answer, sign, verify
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "parsed"),
     [
-        ("ack", Asked(verb=AnswerVerb.ACK)),
-        ("> quoted\n\nAcknowledge: on it", Asked(verb=AnswerVerb.ACK, reason="on it")),
-        ("silence 90m power cut", Asked(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut")),
-        ("silence until morning", Asked(verb=AnswerVerb.SILENCE, reason="until morning")),
-        ("silence 99d", Asked(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
-        ("RELEASE", Asked(verb=AnswerVerb.RELEASE)),
+        ("ack", ParsedAnswer(verb=AnswerVerb.ACK)),
+        ("> quoted\n\nAcknowledge: on it", ParsedAnswer(verb=AnswerVerb.ACK, reason="on it")),
+        (
+            "silence 90m power cut",
+            ParsedAnswer(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut"),
+        ),
+        ("silence until morning", ParsedAnswer(verb=AnswerVerb.SILENCE, reason="until morning")),
+        ("silence 99d", ParsedAnswer(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
+        ("RELEASE", ParsedAnswer(verb=AnswerVerb.RELEASE)),
         ("please ack", None),
         ("cancel gpt", None),
         ("", None),
     ],
 )
-def test_first_word_decides(text, asked):
-    assert parse_answer(text) == asked
+def test_first_word_decides(text, parsed):
+    assert parse_answer(text) == parsed
 
 
 def test_person_is_found_by_any_sender_in_any_case():
