@@ -4,21 +4,21 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.alerts.answers.answer import AnswerVerb, ParsedAnswer, find_person, parse_answer, sign, verify
+from opsctl.alerts.answers.answer import AnswerVerb, Instruction, find_person, parse_answer, sign, verify
 
 
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
-        ("ack", ParsedAnswer(verb=AnswerVerb.ACK)),
-        ("> quoted\n\nAcknowledge: on it", ParsedAnswer(verb=AnswerVerb.ACK, reason="on it")),
+        ("ack", Instruction(verb=AnswerVerb.ACK)),
+        ("> quoted\n\nAcknowledge: on it", Instruction(verb=AnswerVerb.ACK, reason="on it")),
         (
             "silence 90m power cut",
-            ParsedAnswer(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut"),
+            Instruction(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut"),
         ),
-        ("silence until morning", ParsedAnswer(verb=AnswerVerb.SILENCE, reason="until morning")),
-        ("silence 99d", ParsedAnswer(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
-        ("RELEASE", ParsedAnswer(verb=AnswerVerb.RELEASE)),
+        ("silence until morning", Instruction(verb=AnswerVerb.SILENCE, reason="until morning")),
+        ("silence 99d", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
+        ("RELEASE", Instruction(verb=AnswerVerb.RELEASE)),
         ("please ack", None),
         ("cancel gpt", None),
         ("", None),
