@@ -36,8 +36,8 @@ def test_ranks_are_grouped_by_node_with_reasons_first() -> None:
 
 def test_foreign_trainer_names_only_ranks_that_cannot_run() -> None:
     assert describe(set(), (0, "S"), (1, "S"), (2, "T")) == [
-        "rank 2 on n2 does not answer: stopped (T)",
         "rank 3 on n2 does not answer: no process",
+        "rank 2 on n2 does not answer: stopped (T)",
     ]
 
 
