@@ -8,14 +8,11 @@ from opsctl.alerts.answers.answer import AnswerVerb, Instruction, find_person, p
 
 
 @pytest.mark.parametrize(
-    ("text", "parsed"),
+    ("text", "asked"),
     [
         ("ack", Instruction(verb=AnswerVerb.ACK)),
         ("> quoted\n\nAcknowledge: on it", Instruction(verb=AnswerVerb.ACK, reason="on it")),
-        (
-            "silence 90m power cut",
-            Instruction(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut"),
-        ),
+        ("silence 90m power cut", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut")),
         ("silence until morning", Instruction(verb=AnswerVerb.SILENCE, reason="until morning")),
         ("silence 99d", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
         ("RELEASE", Instruction(verb=AnswerVerb.RELEASE)),
@@ -24,8 +21,8 @@ from opsctl.alerts.answers.answer import AnswerVerb, Instruction, find_person, p
         ("", None),
     ],
 )
-def test_first_word_decides(text, parsed):
-    assert parse_answer(text) == parsed
+def test_first_word_decides(text, asked):
+    assert parse_answer(text) == asked
 
 
 def test_person_is_found_by_any_sender_in_any_case():
