@@ -172,7 +172,7 @@ def fit(rows: Sequence[PublishedRow], names: Sequence[str]) -> Efficiencies:
             for factor in (step, 1 / step):
                 old = table[name]
                 table[name] = min(max(old * factor, origin[name] / 4), origin[name] * 4)
-                if name not in ("traffic", "launch", "expert_launch", "hop", "misaligned"):
+                if name not in ("traffic", "launch", "sharded_launch", "expert_launch", "hop", "misaligned"):
                     table[name] = min(table[name], MOST_EFFICIENT)
                 now = loss(rows, fitted)
                 if now < best - 1e-5:
