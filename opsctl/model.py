@@ -337,6 +337,8 @@ class Finding:
     """Actions that opsctl has taken, if any."""
     remedy: str = ""
     """The command to type, or the action to take, now."""
+    rollback: str = ""
+    """The checkpoint to roll back to, if the training should be repeated from there."""
     is_certain: bool = False
     """Whether the event is past, so that an alert needs no confirmation by a second cycle."""
 

@@ -111,6 +111,9 @@ class Scheduler(Protocol):
     def nodes(self) -> list[Node]:
         """Return every node."""
 
+    def features(self) -> frozenset[str]:
+        """Return the features of all nodes, which a job may ask for by --constraint."""
+
     def partitions(self) -> list[Partition]:
         """Return every partition that the user may see."""
 

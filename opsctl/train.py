@@ -131,23 +131,37 @@ class Train:
     # --- run
 
     def plan(
-        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+        self,
+        *,
+        tasks: int | None = None,
+        exclude: str = "",
+        after: str = "",
+        nice: int | None = None,
+        allow: Sequence[str] = (),
     ) -> LaunchPlan:
         """Check the train and return the submission that `launch` would make, without changing anything.
 
         Raises as `launch` does.
         """
-        return self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice)).plan
+        options = LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice, allow=tuple(allow))
+        return self._prepare(options).plan
 
     def launch(
-        self, *, tasks: int | None = None, exclude: str = "", after: str = "", nice: int | None = None
+        self,
+        *,
+        tasks: int | None = None,
+        exclude: str = "",
+        after: str = "",
+        nice: int | None = None,
+        allow: Sequence[str] = (),
     ) -> SubmittedArray:
-        """Check, render and submit the train: `opsctl launch`.
+        """Check, render and submit the train: `opsctl launch`. `allow` names checks whose errors become warnings.
 
         Raises ConfigError with every problem that preflight finds, InputError if the train is queued or a switch is
         armed, Unreachable if Slurm did not answer: call `launch` again, which looks in the queue before it submits.
         """
-        prepared = self._prepare(LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice))
+        options = LaunchOptions(tasks=tasks, exclude=exclude, after=after, nice=nice, allow=tuple(allow))
+        prepared = self._prepare(options)
         if submitted := prepared.find_submitted():
             return submitted
         reconcile_own_train(self._app, prepared.run, show=log.info)
@@ -281,13 +295,15 @@ class Train:
 
         return diagnose_train(self._app, self._run(), task)
 
-    def report(self, since: datetime | None = None) -> Report:
-        """Account for every lost hour by cause: `opsctl report`. `since` is the start of the report."""
+    def report(self, since: datetime | None = None, until: datetime | None = None) -> Report:
+        """Account for every lost hour by cause: `opsctl report`. `since` and `until` bound the report."""
         from opsctl.actions.build_report import build_train_report  # noqa: PLC0415 (slow import: report only)
+        from opsctl.report.contents import ReportPeriod  # noqa: PLC0415 (as above)
 
-        if since is not None and since.tzinfo is None:
-            raise InputError("since: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
-        return build_train_report(self._app, self._run(), None, since)
+        for name, bound in (("since", since), ("until", until)):
+            if bound is not None and bound.tzinfo is None:
+                raise InputError(f"{name}: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
+        return build_train_report(self._app, self._run(), None, ReportPeriod(since=since, until=until))
 
 
 def _text(lines: Iterable[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""HTTP with the standard library, for logs on a web server and for the ping URL of a dead-man's switch."""
+"""HTTP with the standard library: logs on a web server, webhooks, the ping URL of a dead-man's switch."""
 
 from __future__ import annotations
 
@@ -88,10 +88,15 @@ def open_session() -> request.OpenerDirector:
 
 
 def fetch(
-    session: request.OpenerDirector, address: Address, *, timeout: float, headers: Mapping[str, str] | None = None
+    session: request.OpenerDirector,
+    address: Address,
+    *,
+    timeout: float,
+    headers: Mapping[str, str] | None = None,
+    data: bytes | None = None,
 ) -> HTTPResponse:
-    """Return the response, whatever its status. Raises one of FAILURES."""
-    query = request.Request(address.url, headers=dict(headers or {}))  # noqa: S310 (an Address is http or https)
+    """Return the response, whatever its status; `data` is sent by POST. Raises one of FAILURES."""
+    query = request.Request(address.url, headers=dict(headers or {}), data=data)  # noqa: S310 (an Address is http or https)
     if address.authorization:
         query.add_unredirected_header("Authorization", address.authorization)
     response: HTTPResponse = session.open(query, timeout=timeout)

@@ -64,6 +64,8 @@ class QuietObservation:
     limit_s: float = 0.0
     tolerance_s: float = 0.0
     evidence: tuple[str, ...] = ()
+    silent: str = ""
+    """The ranks that do not answer."""
 
     def is_hang(self, now: datetime) -> bool:
         return self.since is not None and now - self.since > timedelta(seconds=self.limit_s + self.tolerance_s)
@@ -91,7 +93,8 @@ class Hang:
         data = fields.get("evidence", {})
         if quiet.is_hang(context.now):
             data = self._evidence(context, target, quiet, data)
-            quiet = replace(quiet, evidence=tuple(data.get("lines", ())))
+            silent = "".join(data.get("silent", ()))
+            quiet = replace(quiet, evidence=tuple(data.get("lines", ())), silent=silent)
         context.memory.write(
             self.name, target.name, {**position, **_rhythm_fields(rhythm), "beat": beat, "evidence": data}
         )
@@ -106,16 +109,19 @@ class Hang:
         if fields.get("since") == since or not context.acts or not train.run.is_ours or attempt is None or job is None:
             return fields
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
-        ranks, lines = train.config.world_size, []
+        ranks, lines, silent = train.config.world_size, [], []
         try:
             hang_stacks.request_by_file(
                 attempt, target, ranks=ranks, timeout_s=watch.stacks_seconds, clock=context.clock
             )
-            problems = hang_stacks.py_spy(watch.py_spy, job, attempt, target, context.runner) if watch.py_spy else ()
-            lines = [*hang_stacks.summary(target, ranks=ranks), *problems]
+            dump = hang_stacks.list_processes(watch.py_spy, job, attempt, target, context.runner)
+            silent = hang_stacks.find_silent(
+                target, job, dump, ranks=ranks, ranks_per_node=train.config.slurm.processes_per_node
+            )
+            lines = [*silent, *hang_stacks.summary(target, ranks=ranks), *dump.problems]
         except OSError as error:
             lines.append(f"stacks could not be stored: {error}")
-        return {"since": since, "lines": lines}
+        return {"since": since, "lines": lines, "silent": silent[:1]}
 
     def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
         level, summary, remedy = Level.OK, f"{observation.train}: no task runs", ""
@@ -132,7 +138,7 @@ class Hang:
                 level = Level.CRITICAL
                 summary = (
                     f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of"
-                    f" life for {age} {limit}"
+                    f" life for {age} {limit}{f'; {observation.silent}' if observation.silent else ''}"
                 )
                 task = f"{observation.train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
                 remedy = f"opsctl stacks {observation.train}; opsctl cancel {task}"

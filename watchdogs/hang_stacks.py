@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
+from opsctl.diagnosis.silent_ranks import RankProcesses, list_answered, render_silent
 from opsctl.diagnosis.stack_dumps import render_stacks
 from opsctl.model import Job
 from opsctl.nodes.remote.fanout import Fanout
@@ -14,7 +15,7 @@ from opsctl.nodesets import expand
 from opsctl.ports import Runner
 from opsctl.state.run_dir import Attempt
 
-__all__ = ["py_spy", "request_by_file", "summary"]
+__all__ = ["find_silent", "list_processes", "request_by_file", "summary"]
 
 
 def summary(target: Path, *, ranks: int) -> list[str]:
@@ -22,10 +23,19 @@ def summary(target: Path, *, ranks: int) -> list[str]:
     return [*render_stacks(collect_answers(target), ranks=ranks), *([f"stacks: {target}"] if target.exists() else [])]
 
 
-def py_spy(program: str, job: Job, attempt: Attempt, target: Path, runner: Runner) -> tuple[str, ...]:
-    """Dump every rank's stack with py-spy (`program`), in own steps of the job; return the failures. Raises OSError."""
+def list_processes(program: str, job: Job, attempt: Attempt, target: Path, runner: Runner) -> PySpyDump:
+    """List the ranks' processes, with their stacks by py-spy (`program`), in own steps of the job. Raises OSError."""
     nodes = expand(job.nodes)
     ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, job.id))])
     dump = dump_stacks(program, attempt.name, nodes, ways)
     dump.save(target)
-    return dump.problems
+    return dump
+
+
+def find_silent(target: Path, job: Job, dump: PySpyDump, *, ranks: int, ranks_per_node: int) -> list[str]:
+    """Return a line for the ranks of each node that do not answer or cannot run."""
+    nodes = expand(job.nodes)
+    homes = {rank: nodes[rank // ranks_per_node] for rank in range(min(ranks, len(nodes) * ranks_per_node))}
+    homes |= {state.rank: state.node for state in dump.states}
+    processes = RankProcesses(ranks=ranks, homes=homes, states=dump.states, reached=dump.reached)
+    return render_silent(list_answered(target), processes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -78,7 +78,7 @@ class NodeHealth:
         bad = [
             finding
             for node in observation.nodes
-            if (finding := self._judge_node(observation.train, node, records.get(node.name)))
+            if (finding := judge_node(observation.train, node, records.get(node.name)))
         ]
         summary = f"{observation.train}: {len(observation.nodes)} nodes, {len(bad)} unhealthy"
         level = Level.UNKNOWN if observation.missing else Level.OK
@@ -86,25 +86,49 @@ class NodeHealth:
             summary = f"{observation.train}: Slurm does not list {','.join(observation.missing[:5])}, which the job has"
         return [Finding(key=key, level=level, summary=summary, train=observation.train), *bad]
 
-    def _judge_node(self, train: str, node: Node, record: NodeRecord | None) -> Finding | None:
-        level = worst_severity(node.state)
-        verdict = VERDICTS.get(record.health, Level.OK) if record else Level.OK
-        if level is Level.OK and verdict is Level.OK:
-            return None
-        reason = f": {node.reason}" if node.reason else ""
-        summary = f"{node.name} is {node.state} under {train}{reason}"
-        if record and level is Level.OK:
-            first = f": {record.evidence[0]}" if record.evidence else ""
-            summary = f"{node.name} under {train} is {record.health}{first}"
-        return Finding(
-            key=f"{self.name}/{train}/{node.name}",
-            level=Level.CRITICAL if Level.CRITICAL in {level, verdict} else Level.WARNING,
-            summary=summary,
-            train=train,
-            node=node.name,
-            evidence=record.evidence if record and verdict is not Level.OK else (),
-            remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
-        )
+
+def judge_node(train: str, node: Node, record: NodeRecord | None) -> Finding | None:
+    """Return the finding of an unhealthy node under `train`; None for a healthy one."""
+    level = worst_severity(node.state)
+    verdict = VERDICTS.get(record.health, Level.OK) if record else Level.OK
+    if level is Level.OK and verdict is Level.OK:
+        return None
+    reason = f": {node.reason}" if node.reason else ""
+    summary = f"{node.name} is {node.state} under {train}{reason}"
+    if record and level is Level.OK:
+        first = f": {record.evidence[0]}" if record.evidence else ""
+        summary = f"{node.name} under {train} is {record.health}{first}"
+    return Finding(
+        key=f"node_health/{train}/{node.name}",
+        level=Level.CRITICAL if Level.CRITICAL in {level, verdict} else Level.WARNING,
+        summary=summary,
+        train=train,
+        node=node.name,
+        evidence=record.evidence if record and verdict is not Level.OK else (),
+        remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
+    )
+
+
+def judge_left_node(context: WatchContext, finding: Finding) -> list[Finding]:
+    """Return the finding of a node that the train of an open `finding` has left; nothing if the state is unknown.
+
+    A node that is still bad keeps its alert, as a warning: no train waits for the node.
+    """
+    if context.nodes is None:
+        return []
+    name = finding.key.rpartition("/")[2]
+    node = next((node for node in context.nodes if node.name == name), None)
+    if node is None:
+        return [replace(finding, level=Level.OK, summary=f"Slurm no longer lists {name}", evidence=(), remedy="")]
+    history = NodeHistory(site=SiteDir(context.site_dir), clock=context.clock)
+    record = history.read(name)
+    recent = record if _is_recent(record, context.now, context.site.health.xid_hours) else None
+    if judge_node(finding.train, node, recent) is None:
+        return [replace(finding, level=Level.OK, summary=f"{name} is {node.state} again", evidence=(), remedy="")]
+    reason = f": {node.reason}" if node.reason else ""
+    state = node.state if worst_severity(node.state) is not Level.OK or recent is None else recent.health
+    summary = f"{name} is {state}{reason}; {finding.train} no longer runs there"
+    return [replace(finding, level=Level.WARNING, summary=summary, remedy=f"opsctl health {name}")]
 
 
 def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:

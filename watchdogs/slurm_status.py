@@ -6,10 +6,10 @@ import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from opsctl.launch.train_arrays import TrainSnapshot
-from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait
+from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
 from opsctl.model import Finding, Job, JobState, Level
 from opsctl.settings.watch import WatchSettings
 from opsctl.state.time_stamps import parse_past
@@ -19,6 +19,13 @@ from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 CUT_OFF = timedelta(minutes=10)
 """Time for which an interrupted submission counts as unknown."""
+
+
+MIN_LEARNT_WAIT_S, LEARNT_WAITS = 86_400.0, 3
+"""Without `waiting_hours`, a wait is long after this time, and this multiple of the train's longest wait so far."""
+MAX_WAITS_REMEMBERED = 50
+BEHIND_OTHERS = frozenset({"Priority", "Resources", "JobArrayTaskLimit", "None", ""})
+"""Slurm's reasons of a task that waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +41,16 @@ class QueueObservation:
     """Start of the time in which tasks wait and none runs."""
     stuck_since: datetime | None = None
     """Start of the time in which every waiting task is blocked by a reason outside the train."""
+    waits_s: tuple[float, ...] = ()
+    """The train's earlier waits behind other jobs, in seconds."""
     limits: WatchSettings
+
+    @property
+    def waiting_limit(self) -> timedelta:
+        """The longest normal wait behind other jobs."""
+        if self.limits.waiting_hours is not None:
+            return timedelta(hours=self.limits.waiting_hours)
+        return timedelta(seconds=max(MIN_LEARNT_WAIT_S, LEARNT_WAITS * max(self.waits_s, default=0.0)))
 
     @property
     def active(self) -> list[Job]:
@@ -75,8 +91,9 @@ class SlurmStatus:
             for key, holds in (("idle", is_idle), ("stuck", is_stuck))
         )
         times = {key: time and time.isoformat() for key, time in (("idle", idle), ("stuck", stuck))}
+        waits = _add_wait(fields, queue, context.now)
         pulsed = self._pulse(context, train, queue, fields)
-        context.memory.write(self.name, train.name, {**times, **pulsed})
+        context.memory.write(self.name, train.name, {**times, "waits": waits, **pulsed})
         return QueueObservation(
             train=queue.train,
             snapshot=queue.snapshot,
@@ -85,10 +102,11 @@ class SlurmStatus:
             limits=queue.limits,
             idle_since=idle,
             stuck_since=stuck,
+            waits_s=tuple(waits),
         )
 
     def _pulse(
-        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, str]
+        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, Any]
     ) -> dict[str, str]:
         """Write PULSE lines after a change or a long time; return the fields to remember."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
@@ -116,6 +134,14 @@ class SlurmStatus:
                 remedy=remedy,
             )
         ]
+
+
+def _add_wait(fields: dict[str, Any], queue: QueueObservation, now: datetime) -> list[float]:
+    """Return the train's waits in seconds, with the wait that a running task has just ended."""
+    waits = [float(wait) for wait in fields.get("waits", ())]
+    if fields.get("idle") and queue.active:
+        waits.append(max(0.0, (now - datetime.fromisoformat(fields["idle"])).total_seconds()))
+    return waits[-MAX_WAITS_REMEMBERED:]
 
 
 def find_related_jobs(
@@ -199,6 +225,11 @@ def _waits(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
             f"{text}, for {format_duration(now - queue.stuck_since)}, and Slurm estimates no start time",
             status,
         )
+    estimate = f"Slurm estimates the start at {starts:%Y-%m-%d %H:%M} UTC" if starts else "Slurm estimates no start"
+    is_behind = any(word(job) in BEHIND_OTHERS for job in queue.waiting)
+    if is_behind and queue.idle_since and now - queue.idle_since >= queue.waiting_limit:
+        waited, limit = format_duration(now - queue.idle_since), format_duration(queue.waiting_limit)
+        return Level.WARNING, f"{text}, for {waited} (limit {limit}); {estimate}", status
     return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 from opsctl.app import App
 from opsctl.errors import InputError, OpsctlError
-from opsctl.report.contents import Report
+from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
 from opsctl.report.train_report import report_train
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 
 
-def build_train_report(app: App, run: RunDir, sacct: Path | None, since: datetime | None) -> Report:
+def build_train_report(app: App, run: RunDir, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:
     """Build the report of a train. Raises InputError."""
     now = app.clock.now()
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_sacct(sacct), arrays, run.name) if sacct else find_past_jobs(app, arrays)
-    return report_train(run, events, now, since=since, jobs=jobs)
+    return report_train(run, events, now, period=period, jobs=jobs)
 
 
 def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:

@@ -13,7 +13,7 @@ from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.before_body import is_row_of
-from opsctl.guard.diagnose import STATE_BY_OUTCOME, load_attempt_logs, read_stop_request_text
+from opsctl.guard.diagnose import STATE_BY_OUTCOME, explain_by_outcome, load_attempt_logs, read_stop_request_text
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.finalize import load_past_jobs, read_end
 from opsctl.guard.node_evidence import add_node_history
@@ -92,11 +92,9 @@ def _state(app: App, attempt: Attempt) -> JobState:
 def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
     """Return the reason that the trainer, the guard or Slurm gives for the exit."""
     reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
-    if (
-        reason is None
-        and (done := read_end(attempt))
-        and done.outcome.value in {"finished", "killed", "paused", "stopped"}
-    ):
+    done = read_end(attempt)
+    if reason is None and done and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
         kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
         return ExitReason(kind=kind, says=done.why, is_final=True)
-    return reason or explain_by_slurm(_state(app, attempt))
+    planned = explain_by_outcome(done.outcome) if done else None
+    return reason or planned or explain_by_slurm(_state(app, attempt))

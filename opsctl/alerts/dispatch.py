@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from urllib.parse import quote
 
 from opsctl.alerts import routes
 from opsctl.alerts.channel_secrets import find_exposed, reveal
-from opsctl.alerts.channels import Channel, open_channel
+from opsctl.alerts.channels import Channel, heartbeat_url, open_channel
+from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
-from opsctl.alerts.message import Message
+from opsctl.alerts.message import Message, make_message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.senders import Refill, Senders
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
 from opsctl.ports import Clock, Runner
@@ -64,11 +66,13 @@ class Alerting:
         return replace(main, other=spare), replace(spare, other=main)
 
 
-def send_alerts(alerting: Alerting) -> list[Delivery]:
+def send_alerts(alerting: Alerting, senders: Senders | None = None, *, wait_s: float | None = None) -> list[Delivery]:
     """Send the pending transitions of the ledgers, also those recorded by other processes; retry due messages.
 
-    Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Takes
-    some seconds per channel that does not answer. Raises RunDirError if neither directory can be written.
+    Call `send_alerts` after `alerting.ledger.record(findings)` in every cycle, with or without new transitions. Every
+    channel sends in a thread of `senders`. After `wait_s` seconds the slow channels continue in their threads, and
+    their deliveries are returned by a later call with the same `senders`. Raises RunDirError if neither directory can
+    be written.
     """
     errors: list[RunDirError] = []
     for ledger, outbox in zip(alerting.ledgers, alerting.outboxes, strict=True):
@@ -76,45 +80,57 @@ def send_alerts(alerting: Alerting) -> list[Delivery]:
             _enqueue_pending(alerting, ledger, outbox)
         except RunDirError as error:
             errors.append(error)
-    deliveries = flush_outboxes(alerting)
+    senders = senders or Senders(alerting.clock)
+    senders.start(_list_queues(alerting), partial(_flush_channel, alerting))
+    senders.wait(wait_s)
+    deliveries = senders.collect()
     if errors and not alerting.ledgers[1].path.exists():
         raise errors[-1]
     return deliveries
 
 
-def flush_outboxes(alerting: Alerting) -> list[Delivery]:
-    """Retry the due messages of both outboxes. Raises RunDirError if neither outbox can be written."""
+def _list_queues(alerting: Alerting) -> list[str]:
+    """Return the channels with waiting messages: those of the settings in their order, then removed ones."""
+    waiting = set().union(*(outbox.queues() for outbox in alerting.outboxes))
+    return [*(name for name in alerting.channels if name in waiting), *sorted(waiting - set(alerting.channels))]
+
+
+def _flush_channel(alerting: Alerting, channel: str, refill: Refill) -> list[Delivery]:
+    """Deliver the due messages of `channel` in both outboxes. Raises RunDirError if neither outbox can be written."""
     main, spare = alerting.outboxes
     deliveries = []
-    for channel in _select_queues(alerting, main):
-        try:
-            deliveries += _flush(alerting, main, channel)
-        except RunDirError:
-            # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
-            for item in main.waiting():
-                if item.channel == channel:
-                    spare.put(item)
-    for channel in _select_queues(alerting, spare):
-        deliveries += _flush(alerting, spare, channel)
-    return deliveries
+    try:
+        deliveries += _flush(alerting, main, channel, refill)
+    except RunDirError:
+        # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
+        for item in main.waiting():
+            if item.channel == channel:
+                spare.put(item)
+    return deliveries + _flush(alerting, spare, channel, refill)
 
 
-def ping(alerting: Alerting) -> None:
-    """Ping the dead-man's switch after a complete cycle. Raises OpsctlError if the ping fails."""
-    from opsctl.alerts.channels.heartbeat_url import fetch  # noqa: PLC0415 (only sites with a ping URL need it)
+def ping(alerting: Alerting, kind: PingKind = PingKind.SUCCESS, text: str = "") -> None:
+    """Ping the dead-man's switch. Raises OpsctlError if the ping fails.
 
-    if url := reveal(alerting.rules, "ping_url"):
-        fetch(url)
+    In the plain style, only the success of a complete cycle is sent, without the text.
+    """
+    is_plain = alerting.rules.ping_style == "plain"
+    if (kind is PingKind.SUCCESS or not is_plain) and (url := reveal(alerting.rules, "ping_url")):
+        heartbeat_url.fetch(url, kind, "" if is_plain else text)
+
+
+def ping_train(alerting: Alerting, train: str, kind: PingKind, text: str) -> None:
+    """Ping the dead-man's switch of one train. Raises OpsctlError if the ping fails."""
+    if url := reveal(alerting.rules, "ping_train_url"):
+        heartbeat_url.fetch(url.replace("{train}", quote(train, safe="")), kind, text)
 
 
 def check_ping(alerting: Alerting) -> bool:
     """Return whether a dead-man's switch is configured. Raises Undelivered for a missing or invalid address."""
-    from opsctl.alerts.channels.heartbeat_url import check  # noqa: PLC0415 (only sites with a ping URL need it)
-
-    if not (url := reveal(alerting.rules, "ping_url")):
-        return False
-    check(url)
-    return True
+    urls = [reveal(alerting.rules, field) for field in ("ping_url", "ping_train_url")]
+    for url in filter(None, urls):
+        heartbeat_url.check(url)
+    return any(urls)
 
 
 def list_undelivered(alerting: Alerting) -> list[OutboxItem]:
@@ -150,18 +166,17 @@ def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
     """Send a test message through every channel; return pairs of channel name and error, None if delivered."""
     with contextlib.suppress(RunDirError):
         alerting.site.create()  # the built-in channel writes to a file in this directory
-    now = alerting.clock.now()
-    for name, table in alerting.channels.items():
-        message = Message(
-            id=f"test-{uuid.uuid4().hex[:12]}",
-            root="",
-            at=now,
-            level=Level.OK,
-            subject=f"[opsctl] TEST: alerts reach you by {name}",
-            body="Nothing is wrong. A person ran `opsctl alerts test`.\n",
-        )
+    body = "Nothing is wrong. A person ran `opsctl alerts test`.\n"
+    for name in alerting.channels:
+        subject = f"[{alerting.rules.site_name}] TEST: alerts reach you by {name}"
+        yield from send_now(alerting, [name], make_message("test", subject, body, alerting.clock.now()))
+
+
+def send_now(alerting: Alerting, channels: Sequence[str], message: Message) -> Iterator[tuple[str, Undelivered | None]]:
+    """Send `message` once to each channel, not by the outbox; return pairs of channel name and error."""
+    for name in channels:
         try:
-            _send(partial(open_channel, table, alerting.runner), replace(message, root=message.id), "")
+            _send(partial(open_channel, alerting.channels[name], alerting.runner), message, "")
         except Undelivered as error:
             yield name, error
         else:
@@ -181,29 +196,17 @@ def _enqueue_pending(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) ->
         state.pending = []
 
 
-def _select_queues(alerting: Alerting, outbox: Outbox) -> Iterator[str]:
-    """Return the channels with waiting items.
-
-    Includes channels that receive an item as a fallback during the flush, and channels removed from the settings.
-    """
-    done: set[str] = set()
-    while waiting := outbox.queues() - done:
-        channel = next((name for name in alerting.channels if name in waiting), min(waiting))
-        done.add(channel)
-        yield channel
-
-
-def _flush(alerting: Alerting, outbox: Outbox, channel: str) -> list[Delivery]:
-    deliveries = outbox.flush(channel, _deliver(alerting, channel), _fallback_chooser(alerting, outbox))
+def _flush(alerting: Alerting, outbox: Outbox, channel: str, refill: Refill) -> list[Delivery]:
+    deliveries = outbox.flush(channel, _deliver(alerting, channel), _fallback_chooser(alerting, outbox, refill))
     expired = outbox.find_expired(channel, deliveries)
     if lost := [item for item in expired if not item.message.id.startswith(ABANDONED_ID_PREFIX)]:
-        _notify_of_loss(alerting, outbox, channel, lost)
+        refill(_notify_of_loss(alerting, outbox, channel, lost))
         outbox.abandon(channel, expired)  # also earlier reports of abandoned deliveries: the new report replaces them
     return deliveries
 
 
-def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> None:
-    """Report abandoned deliveries to every other channel, at most once a month.
+def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequence[OutboxItem]) -> list[str]:
+    """Report abandoned deliveries to every other channel, at most once a month; return these channels.
 
     Without another channel, the report waits for the dead channel itself.
     """
@@ -218,12 +221,14 @@ def _notify_of_loss(alerting: Alerting, outbox: Outbox, channel: str, lost: Sequ
         root=id,
         at=now,
         level=Level.WARNING,
-        subject=f"[opsctl] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
+        subject=f"[{alerting.rules.site_name}] LOST: delivery to {channel} abandoned after {ABANDON_AFTER.days} days",
         body=f"{channel}: {lost[-1].error or 'no answer'}\n\n{''.join(subjects)}\nThe messages are kept for a year in"
         f" {outbox.site.alerts}/undelivered/{channel}. Test the channel: opsctl alerts test\n",
     )
-    for name in [other for other in alerting.channels if other != channel] or [channel]:
+    names = [other for other in alerting.channels if other != channel] or [channel]
+    for name in names:
         outbox.put(OutboxItem(message=message, channel=name, number=lost[-1].number))
+    return names
 
 
 def _deliver(alerting: Alerting, channel: str) -> Deliver:
@@ -260,7 +265,7 @@ def _send(connect: Callable[[], Channel], message: Message, reply_to: str) -> st
         raise Undelivered(why, is_permanent=True, is_ambiguous=True) from error
 
 
-def _fallback_chooser(alerting: Alerting, outbox: Outbox) -> ChooseFallback:
+def _fallback_chooser(alerting: Alerting, outbox: Outbox, refill: Refill) -> ChooseFallback:
     def choose_fallback(item: OutboxItem) -> str:
         age = alerting.clock.now() - (item.not_before or item.message.at)
         if not item.is_refused and age < timedelta(hours=alerting.rules.fallback_hours):
@@ -273,6 +278,7 @@ def _fallback_chooser(alerting: Alerting, outbox: Outbox) -> ChooseFallback:
         fresh = replace(item, tries=0, next_try=None, retry_not_before=None, is_refused=False, error="")
         outbox.put(replace(fresh, channel=fallback))
         alerting.ledger.journal("fallback", channel=item.channel, id=item.message.id, by=fallback, why=item.error)
+        refill([fallback])
         return fallback
 
     return choose_fallback

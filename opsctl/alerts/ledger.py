@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 
+from opsctl.alerts.duty import find_planned_silence
+from opsctl.alerts.inhibit import find_causes, name_followers
 from opsctl.alerts.ledger_state import (
     SEVERITY,
     Acknowledgement,
@@ -28,6 +30,7 @@ from opsctl.alerts.ledger_state import (
     dump,
     parse,
 )
+from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
 from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
 from opsctl.host.system import hostname
@@ -58,12 +61,14 @@ class AlertLedger:
     rules: AlertSettings = field(default_factory=AlertSettings)
     spare: SiteDir | None = None
     """Directory in which the ledger continues while `site` cannot be written."""
+    muted: frozenset[str] = frozenset()
+    """Keys that are silenced from outside, such as nodes under maintenance."""
 
     def record(self, findings: Sequence[Finding]) -> list[Transition]:
         """Record `findings` and return the transitions that people must be notified of.
 
         Of several concurrent watch cycles, only one gets a transition. A key without a finding keeps its severity. A
-        lasting critical alert is repeated after the repeat time; its `before` equals its severity.
+        lasting alert is repeated after the repeat time; its `before` equals its severity.
         """
         try:
             with contextlib.ExitStack() as stack:
@@ -82,14 +87,18 @@ class AlertLedger:
         """Return every entry by key."""
         return self.read().entries
 
-    def silence(self, pattern: str, until: datetime, reason: str) -> Silence:
+    def silence(
+        self, pattern: str, until: datetime, reason: str, *, since: datetime | None = None, by: str = ""
+    ) -> Silence:
         """Silence keys that match `pattern`; replaces an earlier silence of the same pattern.
 
         A severity that changes meanwhile and stays changed is sent after the silence. An `until` in the past only
         removes the earlier silence.
         """
         now = self.clock.now()
-        silence = Silence(pattern=pattern, until=until, reason=_printable(reason), by=actor(), at=now)
+        silence = Silence(
+            pattern=pattern, since=since, until=until, reason=_printable(reason), by=by or actor(), at=now
+        )
         with self.open() as state:
             state.silences = [other for other in state.in_force(now) if other.pattern != pattern]
             if now < until:
@@ -97,10 +106,10 @@ class AlertLedger:
         self.journal("silence", pattern=pattern, until=until, reason=reason)
         return silence
 
-    def ack(self, key: str, reason: str) -> LedgerEntry:
+    def ack(self, key: str, reason: str, *, by: str = "") -> LedgerEntry:
         """Acknowledge an alert: no repeats until it worsens or resolves. Raises InputError if the key is not open."""
         with self.open() as state:
-            acknowledged = Acknowledgement(by=actor(), at=self.clock.now(), reason=_printable(reason))
+            acknowledged = Acknowledgement(by=by or actor(), at=self.clock.now(), reason=_printable(reason))
             entry = replace(_find_open(state, key), acknowledged=acknowledged)
             state.entries[key] = entry
         self.journal("ack", key=key, reason=reason)
@@ -159,10 +168,11 @@ class AlertLedger:
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
         now = self.clock.now()
         changes = []
-        for key, finding in _select_worst([_clean(finding) for finding in findings]).items():
-            is_silenced = state.silenced(key, now) is not None
-            entry, change = next_entry(state.entries.get(key), finding, now, self.rules, is_silenced=is_silenced)
-            state.entries[key] = entry
+        worst = _select_worst([_clean(finding) for finding in findings])
+        causes = find_causes(worst, state.entries, self.rules, now)
+        named = name_followers(worst, causes)
+        for key in sorted(named, key=lambda key: key in causes):  # causes before what follows
+            change = self._judge_finding(state, named[key], causes.get(key, ""), now)
             if change:
                 changes.append(change)
         if changes:
@@ -171,6 +181,25 @@ class AlertLedger:
         state.entries = {key: entry for key, entry in state.entries.items() if now - entry.checked_at < FORGET}
         state.threads = {key: thread for key, thread in state.threads.items() if now - thread.at < 2 * FORGET}
         return changes
+
+    def _judge_finding(self, state: LedgerState, finding: Finding, cause: str, now: datetime) -> AlertTransition | None:
+        """Enter `finding` and return the transition to notify people of; none while the finding follows from `cause`.
+
+        What is certain counts as reported with its cause; anything else is withheld until the cause is over.
+        """
+        before = state.entries.get(finding.key)
+        is_reported = cause in state.entries and state.entries[cause].level is not Level.OK
+        is_muted = bool(state.silenced(finding.key, now) or find_planned_silence(finding, self.rules, now))
+        is_muted = is_muted or finding.key in self.muted
+        is_silenced = is_muted or (bool(cause) and not (finding.is_certain and is_reported))
+        entry, change = next_entry(before, finding, now, self.rules, is_silenced=is_silenced)
+        was_withheld = bool(before and before.follows)
+        is_withheld = bool(cause) or (was_withheld and finding.level is Level.OK)
+        follows = cause or (before.follows if before and not change else "")
+        if change is None and not is_silenced and not cause:
+            entry, change = escalate(entry, now, self.rules)
+        state.entries[finding.key] = replace(entry, follows=follows)
+        return None if is_withheld else change
 
     def journal(self, kind: str, **data: object) -> None:
         """Append a line to the journal of alerts. A failure is ignored: the journal is for people only."""
@@ -238,6 +267,7 @@ def _clean(finding: Finding) -> Finding:
         evidence=tuple(_printable(line) for line in lines),
         done=tuple(_printable(line) for line in finding.done),
         remedy=_printable(finding.remedy),
+        rollback=_printable(finding.rollback),
     )
 
 

@@ -23,6 +23,9 @@ class Acknowledgement:
 class Silence:
     """No alert is sent for keys that match `pattern`. A severity that changed meanwhile is sent after the silence."""
 
+    since: datetime | None = None
+    """Begin of a silence entered in advance."""
+
     pattern: str
     until: datetime
     reason: str
@@ -30,7 +33,7 @@ class Silence:
     at: datetime
 
     def covers(self, key: str, now: datetime) -> bool:
-        return now < self.until and fnmatchcase(key, self.pattern)
+        return (self.since or now) <= now < self.until and fnmatchcase(key, self.pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,10 @@ class LedgerEntry:
     flaps: int = 0
     """How often the problem came back shortly after an improvement."""
     acknowledged: Acknowledgement | None = None
+    escalated: int = 0
+    """Number of escalation steps taken at this severity."""
+    follows: str = ""
+    """Key of the alert that reports the cause of this one, whose own messages are withheld."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,8 @@ class AlertTransition:
     opened: datetime
     was: str
     """Summary of the finding at the previous severity."""
+    to: tuple[str, ...] = ()
+    """The channels of an escalation, which nobody else gets; empty for the channels of the routes."""
 
     @property
     def incident(self) -> str:
@@ -94,6 +103,8 @@ class Thread:
 
     at: datetime
     roots: dict[str, str]
+    levels: dict[str, Level] = field(default_factory=dict)
+    """The severity in the last message to each channel."""
 
 
 @dataclass(slots=True, kw_only=True)

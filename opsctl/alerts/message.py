@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
-from opsctl.model import Level
+from opsctl.model import Finding, Level
 from opsctl.render import render
+from opsctl.settings.alerts import AlertSettings
+from opsctl.units import format_duration
 
 MAX_SUBJECT_CHARS = 160
+MORE_CHARS = len(" (and 999 more)")
+MAX_EVIDENCE_LINES = 5
+"""A message shows this many lines of evidence; `opsctl alerts show` shows all."""
+MIN_AGE_S = 60.0
+"""A younger alert counts as new."""
 MAX_LISTED_IN_STORM = 50
 """A storm message lists this many transitions, and the number of the rest."""
 
@@ -35,6 +46,8 @@ class Message:
 def transition_word(change: AlertTransition) -> str:
     """Return the transition in capitals: RESOLVED, CRITICAL, STILL CRITICAL, BETTER: WARNING."""
     before, after = change.transition.before, change.transition.finding.level
+    if change.to:
+        return f"NOT ACKNOWLEDGED: {after.upper()}"
     if after is Level.OK:
         return "RESOLVED"
     if after is before:
@@ -43,39 +56,72 @@ def transition_word(change: AlertTransition) -> str:
     return f"{prefix}{after.upper()}"
 
 
-def render_single(change: AlertTransition, *, root: str = "") -> Message:
-    """Return the message for one transition. `root` is the id of the thread's first message, if there is a thread."""
-    transition = change.transition
+def render_single(
+    change: AlertTransition,
+    rules: AlertSettings,
+    *,
+    root: str = "",
+    also: Sequence[AlertTransition] = (),
+    id: str = "",
+) -> Message:
+    """Return the message for one transition, which mentions the transitions of the same train in `also`.
+
+    `root` is the id of the thread's first message, if there is a thread; `id` replaces the transition's id.
+    """
+    transition, finding = change.transition, change.transition.finding
+    seconds = (transition.at - change.opened).total_seconds()
     values = {
         "change": change,
-        "finding": transition.finding,
+        "finding": finding,
+        "site": rules.site_name,
         "word": transition_word(change),
+        "name": "" if not finding.train or _names(finding) else f"{finding.train}: ",
         "before": transition.before,
-        "at": transition.at,
-        "minutes": int((transition.at - change.opened).total_seconds() // 60),
-        "remedy": transition.finding.remedy or f"opsctl status {transition.finding.train}".strip(),
+        "at": describe_time(transition.at, rules.time_zone),
+        "opened": describe_time(change.opened, rules.time_zone),
+        "age": format_duration(seconds) if seconds >= MIN_AGE_S else "",
+        "evidence": finding.evidence[:MAX_EVIDENCE_LINES],
+        "left": len(finding.evidence[MAX_EVIDENCE_LINES:]),
+        "remedy": finding.remedy or f"opsctl status {finding.train}".strip(),
+        "also": [(transition_word(other), other.transition.finding) for other in also],
+        "links": [
+            link.format(train=quote(finding.train), key=quote(finding.key, safe=""))
+            for link in rules.link_base
+            if finding.train or "{train}" not in link
+        ],
+        "id": id or transition.id,
     }
+    subject = render("alerts/subject.j2", **values)
+    if also:
+        subject = f"{_join_lines(subject, MAX_SUBJECT_CHARS - MORE_CHARS)} (and {len(also)} more)"
     return Message(
-        id=transition.id,
-        root=root or transition.id,
+        id=id or transition.id,
+        root=root or id or transition.id,
         at=transition.at,
-        level=transition.finding.level,
-        subject=_join_lines(render("alerts/subject.j2", **values)),
+        level=finding.level,
+        subject=_join_lines(subject),
         body=_to_plain(render("alerts/body.j2", **values)),
     )
 
 
-def render_storm(batch: Batch, changes: Sequence[AlertTransition], *, root: str = "") -> Message:
+def render_group(batch: Batch, changes: Sequence[AlertTransition], rules: AlertSettings, *, root: str = "") -> Message:
+    """Return one message for transitions of one train in one watch cycle: the worst in full, the others in a line."""
+    worst, *others = sorted(changes, key=lambda change: -SEVERITY[change.transition.finding.level])
+    return render_single(worst, rules, root=root, also=others, id=f"group-{batch.id}-{worst.transition.id}")
+
+
+def render_storm(batch: Batch, changes: Sequence[AlertTransition], rules: AlertSettings, *, root: str = "") -> Message:
     """Return one message for all of `changes`, the worst first."""
     ordered = sorted(changes, key=lambda change: -SEVERITY[change.transition.finding.level])
     shown = [(transition_word(change), change.transition.finding) for change in ordered[:MAX_LISTED_IN_STORM]]
     worst = ordered[0].transition
     values = {
+        "site": rules.site_name,
         "counts": Counter(map(transition_word, ordered)),
         "shown": shown,
         "left": len(ordered) - len(shown),
         "total": len(ordered),
-        "at": worst.at,
+        "at": describe_time(worst.at, rules.time_zone),
         "id": batch.id,
     }
     return Message(
@@ -88,11 +134,31 @@ def render_storm(batch: Batch, changes: Sequence[AlertTransition], *, root: str 
     )
 
 
-def _join_lines(text: str) -> str:
+def make_message(kind: str, subject: str, body: str, at: datetime) -> Message:
+    """Return a message that is no alert: a digest or a test. `kind` starts the id."""
+    id = f"{kind}-{uuid.uuid4().hex[:12]}"
+    return Message(id=id, root=id, at=at, level=Level.OK, subject=_join_lines(subject), body=_to_plain(body))
+
+
+def describe_time(at: datetime, zone_name: str) -> str:
+    """Return the local time with its zone, and UTC: `2026-01-01 04:00 CET (03:00 UTC)`. Empty zone: the machine's."""
+    local, utc = at.astimezone(ZoneInfo(zone_name) if zone_name else None), at.astimezone(UTC)
+    if not local.utcoffset():
+        return f"{utc:%Y-%m-%d %H:%M} UTC"
+    day = f"{utc:%Y-%m-%d} " if utc.date() != local.date() else ""
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z} ({day}{utc:%H:%M} UTC)"
+
+
+def _names(finding: Finding) -> bool:
+    """Return whether the summary already names the train."""
+    return re.search(rf"(?<![\w.-]){re.escape(finding.train)}(?![\w-])", finding.summary) is not None
+
+
+def _join_lines(text: str, limit: int = MAX_SUBJECT_CHARS) -> str:
     line = " ".join(_to_plain(text).split())
     # A mail reader would decode an encoded word, which can hold line ends.
     line = line.replace("=?", "= ?")
-    return line if len(line) <= MAX_SUBJECT_CHARS else line[: MAX_SUBJECT_CHARS - 1] + "…"
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _to_plain(text: str) -> str:

@@ -51,7 +51,9 @@ def _select_open(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str,
 
 
 def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
-    in_force = datetime.fromisoformat(entry["checked_at"]) < datetime.fromisoformat(silence["until"])
+    checked_at, since = datetime.fromisoformat(entry["checked_at"]), silence.get("since")
+    in_force = checked_at < datetime.fromisoformat(silence["until"])
+    in_force = in_force and (not since or datetime.fromisoformat(since) <= checked_at)
     return in_force and fnmatchcase(entry["key"], silence["pattern"])
 
 

@@ -1,8 +1,9 @@
 """The outbox: one file per message and channel, kept until the message is delivered.
 
-Each channel has a queue, emptied by one process at a time, the oldest message first. A channel that does not answer,
-or asks for a delay, delays only its own queue; the first success is followed by all waiting messages. Delivery is at
-least once: after a lost answer the message is sent again under the same id, and the journal records the ambiguity.
+Each channel has a queue, emptied by one process at a time: critical messages first, then the oldest. A channel that
+does not answer, or asks for a delay, delays only its own queue; the first success is followed by all waiting messages.
+Delivery is at least once: after a lost answer the message is sent again under the same id, and the journal records the
+ambiguity.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter
 
 from opsctl.alerts.message import Message
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
+from opsctl.model import Level
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
@@ -259,7 +261,10 @@ class Outbox:
         items = [item for item in _items(queue) if not self._is_done(queue / item.name, item)]
         if any(item.must_wait(now) for item in items) or not any(item.is_due(now) for item in items):
             return []
-        return [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
+        due = [item for item in items if item.is_due(now) or not (item.is_refused or item.is_held_back(now))]
+        # Critical threads first, each in its order: RESOLVED never arrives before the alert.
+        critical = {item.message.root for item in due if item.message.level is Level.CRITICAL}
+        return sorted(due, key=lambda item: item.message.root not in critical)
 
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
         """Archive an item that is already delivered, also by another channel; return whether it is."""

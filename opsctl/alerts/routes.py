@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
+from opsctl.alerts.duty import expand_channels
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Thread
-from opsctl.model import Level, Transition
-from opsctl.settings.alerts import AlertSettings, ChannelTable, FileTable, RouteTable, parse_hours
+from opsctl.model import Finding, Level, Transition
+from opsctl.settings.alerts import AlertSettings, ChannelTable, FileTable, RouteTable
+from opsctl.settings.field_types import parse_hours
 from opsctl.state.site_dir import SiteDir
 
 BUILT_IN = "log"
@@ -19,6 +21,18 @@ BUILT_IN = "log"
 def select_channels(rules: AlertSettings, site: SiteDir) -> dict[str, ChannelTable]:
     """Return the site's channels by name."""
     return dict(rules.channels) or {BUILT_IN: FileTable(kind="file", path=str(site.alerts / "alerts.log"))}
+
+
+def channels_of(finding: Finding, rules: AlertSettings) -> set[str]:
+    """Return the channels that a new alert about `finding` reaches."""
+    if not rules.routes:
+        return set(rules.channels)
+    new = Transition(id="", finding=finding, before=Level.OK, at=datetime.min)  # noqa: DTZ901 (the time is not used)
+    names: set[str] = set()
+    for route in rules.routes:
+        if _matches(route, new):
+            names.update(route.channels)
+    return names
 
 
 def severity(transition: Transition) -> Level:
@@ -35,19 +49,31 @@ def find_destinations(
 ) -> dict[str, datetime | None]:
     """Return the channels that receive `change`, with the end of the quiet hours that delay the message.
 
-    None means now. A channel that received the incident also receives its further messages, whatever the routes say.
+    None means now. A channel that received the incident also receives the news that the incident gets better or is
+    over, whatever the routes say.
     """
     names = list(channels)
-    followers = [name for name in thread.roots if name in names] if thread else []
+    if change.to:
+        return dict.fromkeys(name for name in expand_channels(change.to, rules, change.transition.at) if name in names)
+    followers = [name for name in _find_followers(change.transition, thread) if name in names]
     if not rules.routes:
         return dict.fromkeys([*followers, *names])
     destinations: dict[str, datetime | None] = dict.fromkeys(followers)
     routed: dict[str, datetime | None] = {}
     for route in rules.routes:
         if _matches(route, change.transition):
+            reached = expand_channels(route.channels, rules, change.transition.at)
             quiet_until = _find_quiet_end(route, change.transition, rules.time_zone)
-            routed |= {name: earliest(quiet_until, routed.get(name, quiet_until)) for name in route.channels}
+            routed |= {name: earliest(quiet_until, routed.get(name, quiet_until)) for name in reached}
     return destinations | routed
+
+
+def _find_followers(transition: Transition, thread: Thread | None) -> list[str]:
+    """Return the channels of the thread whose last message reported a worse severity than the transition."""
+    if thread is None:
+        return []
+    new = SEVERITY[transition.finding.level]
+    return [name for name in thread.roots if new < SEVERITY[thread.levels.get(name, transition.before)]]
 
 
 def find_fallback(rules: AlertSettings, channels: Iterable[str], failed: str, tried: Iterable[str]) -> str | None:

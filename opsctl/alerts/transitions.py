@@ -27,10 +27,10 @@ def next_entry(
     entry = replace(_clamp_times(entry, now), latest_level=finding.level, checked_at=now)
     if finding.level is entry.level:
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
-        return _repeat_critical(entry, finding, now, rules, is_silenced=is_silenced)
+        return _repeat(entry, finding, now, rules, is_silenced=is_silenced)
     if finding.level is Level.UNKNOWN and entry.finding and entry.level is not Level.OK:
         blind = replace(entry.finding, evidence=(*entry.finding.evidence, f"now unknown: {finding.summary}"))
-        return _repeat_critical(entry, blind, now, rules, is_silenced=is_silenced)
+        return _repeat(entry, blind, now, rules, is_silenced=is_silenced)
     entry = _count_cycle(entry, finding.level, now)
     if is_silenced or not (finding.is_certain or _is_confirmed(entry, finding.level, now, rules)):
         return entry, None
@@ -85,20 +85,20 @@ def _change_level(
         repeats=0,
         has_improved=not is_worse,
         flaps=entry.flaps + is_flap,
+        escalated=0,
         acknowledged=None if is_worse or finding.level is Level.OK else entry.acknowledged,
     )
     return new_entry, _make_transition(new_entry, finding, before=entry, now=now)
 
 
-def _repeat_critical(
+def _repeat(
     entry: LedgerEntry, finding: Finding, now: datetime, rules: AlertSettings, *, is_silenced: bool
 ) -> tuple[LedgerEntry, AlertTransition | None]:
-    """Repeat a critical alert at the growing intervals of `rules.repeat_hours`."""
-    if entry.level is not Level.CRITICAL or is_silenced or entry.acknowledged:
+    """Repeat an open alert at the growing intervals of its severity."""
+    intervals = {Level.CRITICAL: rules.repeat_hours, Level.WARNING: rules.repeat_warning_hours}.get(entry.level)
+    if not intervals or entry.notified_at is None or is_silenced or entry.acknowledged:
         return entry, None
-    if entry.notified_at is None or not rules.repeat_hours:
-        return entry, None
-    hours = rules.repeat_hours[min(entry.repeats, len(rules.repeat_hours) - 1)]
+    hours = intervals[min(entry.repeats, len(intervals) - 1)]
     if now - entry.notified_at < timedelta(hours=hours):
         return entry, None
     new_entry = replace(entry, notified=entry.notified + 1, notified_at=now, repeats=entry.repeats + 1)

@@ -44,6 +44,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
     "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
     "logs": CommandEntry("logs:logs", "Observe", "Show and follow the log of a train."),
+    "digest": CommandEntry("digest:digest", "Observe", "Sum up progress, lost hours, alerts and disks."),
     "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),
     "publish": CommandEntry("publish:publish", "Observe", "Publish logs, curves and reports of trains."),
     "why": CommandEntry("why:why", "Diagnose", "Diagnose why a task of a train ended."),

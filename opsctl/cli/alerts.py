@@ -1,4 +1,4 @@
-"""`opsctl alerts`: list, acknowledge, accept, silence and test alerts."""
+"""`opsctl alerts`: list, show, acknowledge, accept, silence and test alerts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.alerts import dispatch
+from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
-from opsctl.cli.options import Duration
+from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import InputError, RunDirError
 from opsctl.model import Level
@@ -24,6 +25,7 @@ STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", 
 MAX_CHECK_AGE = timedelta(hours=2)
 """Older checks are marked in the list."""
 
+SHOWN_SHIFTS = 5
 reason_option = click.option("--reason", required=True, help="Reason, recorded and shown with the alert.")
 
 
@@ -33,6 +35,7 @@ def alerts() -> None:
 
     \b
     opsctl alerts list                       list open, silenced and undelivered alerts
+    opsctl alerts show hang/tiny-gpt         all evidence of an alert
     opsctl alerts test                       send a test message through every channel
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
     opsctl alerts ack hang/tiny-gpt --reason "on it"
@@ -69,14 +72,44 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
         )
         return
     print_table(_table(state, entries, now)) if entries else print_text("no open alerts")
+    for planned in app.site.alerts.silences:
+        if is_in_force(planned, now, app.site.alerts.time_zone):
+            when = planned.hours or f"until {planned.until}"
+            print_text(f"silenced {when} by site.toml: {', '.join(planned.keys)}: {planned.reason}")
     for silence in silences:
-        print_text(
-            f"silenced until {silence.until:%Y-%m-%d %H:%M} UTC: {silence.pattern}, by {silence.by}: {silence.reason}"
-        )
+        begin = f"from {silence.since:%Y-%m-%d %H:%M} " if silence.since and silence.since > now else ""
+        until = f"until {silence.until:%Y-%m-%d %H:%M} UTC"
+        print_text(f"silenced {begin}{until}: {silence.pattern}, by {silence.by}: {silence.reason}")
     for item in undelivered:
         print_text(f"not delivered yet by {item.channel}: {item.message.subject}{_describe_delivery(item, now)}")
     for item in abandoned:
         print_text(f"delivery by {item.channel} abandoned: {item.message.subject}{_describe_delivery(item, now)}")
+
+
+@alerts.command()
+@click.argument("key")
+@json_option
+@click.pass_obj
+def show(app: App, key: str, *, as_json: bool) -> None:
+    """Show the open alert KEY with all its evidence.
+
+    \b
+    opsctl alerts show hang/tiny-gpt
+    """
+    ledger = app.alerting.ledger
+    entry = ledger.find(key)
+    if as_json:
+        print_json(_as_data(ledger.read(), entry, app.clock.now()))
+        return
+    finding = entry.finding
+    print_text(f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}")
+    for line in (*finding.evidence, *finding.done) if finding else ():
+        print_text(f"  {line}")
+    for name, text in (("remedy", finding.remedy), ("roll back to", finding.rollback)) if finding else ():
+        if text:
+            print_text(f"{name}: {text}")
+    if entry.acknowledged:
+        print_text(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
 
 
 @alerts.command("test")
@@ -112,19 +145,31 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     show_default=True,
     help="Duration of the silence.",
 )
+@click.option("--at", type=Moment(), help="Begin, such as '2026-03-01 12:00' (default: now).")
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option
 @json_option
 @click.pass_obj
-def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_run: bool, as_json: bool) -> None:
+def silence(
+    app: App,
+    key: str,
+    *,
+    span: timedelta,
+    at: datetime | None,
+    end: bool,
+    reason: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Silence KEY, or all keys that match a pattern.
 
     A silenced alert is not sent. When the silence ends, opsctl sends the changes that still hold. --reason is required
-    unless --end is given; it is recorded with the silence.
+    unless --end is given; it is recorded with the silence. Windows that recur: [[alerts.silences]] in site.toml.
 
     \b
     opsctl alerts silence 'hang/*' --for 4h --reason "maintenance"
+    opsctl alerts silence '*' --at '2026-03-01 12:00' --for 6h --reason "power"
     opsctl alerts silence 'hang/*' --end
     """
     if not end and not reason:
@@ -132,15 +177,19 @@ def silence(app: App, key: str, *, span: timedelta, end: bool, reason: str, dry_
     now = app.clock.now()
     if end:
         _check_silenced(app, key, now)
-    until = now if end else now + span
-    new_silence = Silence(pattern=key, until=until, reason=reason, by="", at=now)
+    if at and (end or at < now):
+        raise InputError("--at excludes --end" if end else "--at is in the past")
+    until = now if end else (at or now) + span
+    new_silence = Silence(pattern=key, since=at, until=until, reason=reason, by="", at=now)
     if not dry_run:
-        new_silence = app.alerting.ledger.silence(key, until, reason)
+        new_silence = app.alerting.ledger.silence(key, until, reason, since=at)
     would = "would be " if dry_run else ""
     if as_json:
         print_json({**asdict(new_silence), "dry_run": dry_run})
     else:
-        print_text(f"{key}: {would}{'no longer silenced' if end else f'silenced until {until:%Y-%m-%d %H:%M} UTC'}")
+        begin = f"from {at:%Y-%m-%d %H:%M} " if at else ""
+        text = f"silenced {begin}until {until:%Y-%m-%d %H:%M} UTC"
+        print_text(f"{key}: {would}{'no longer silenced' if end else text}")
 
 
 @alerts.command()
@@ -200,6 +249,32 @@ def accept(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     else:
         is_now = "would be" if dry_run else "is"
         print_text(f"{key}: the current level {is_now} accepted; the next watch cycle learns the level anew")
+
+
+@alerts.command()
+@json_option
+@click.pass_obj
+def duty(app: App, *, as_json: bool) -> None:
+    """Show who is on duty now and in the next shifts.
+
+    \b
+    opsctl alerts duty
+    """
+    rules = app.site.alerts
+    if rules.duty is None:
+        raise InputError(
+            "no duty roster is configured", hint="[alerts.duty] in site.toml: opsctl config reference site"
+        )
+    shifts, at = [], app.clock.now()
+    for _ in range(SHOWN_SHIFTS):
+        shifts.append(find_shift(rules.duty, at, rules.time_zone))
+        at = shifts[-1].end
+    if as_json:
+        print_json([asdict(shift) for shift in shifts])
+        return
+    for shift in shifts:
+        override = " (override)" if shift.is_override else ""
+        print_text(f"{shift.begin:%Y-%m-%d %H:%M} to {shift.end:%Y-%m-%d %H:%M %Z}: {shift.person}{override}")
 
 
 def _check_silenced(app: App, key: str, now: datetime) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from opsctl.app import App
+from opsctl.cli.options import allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.errors import ConfigError, RunDirError
+from opsctl.errors import RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
-from opsctl.preflight.checks.settings import SECRET
-from opsctl.preflight.command_files import describe_missing, find_misplaced_paths
+from opsctl.launch.submit import AllowedError, note_allowed
+from opsctl.preflight.allowed_checks import list_allowed
+from opsctl.preflight.check_train import list_edit_problems
+from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.lease import lease
@@ -25,26 +29,29 @@ from opsctl.state.run_dir import RunDir
 @click.command()
 @train_argument
 @click.argument("changed", type=click.Path(path_type=Path))
+@allow_option
 @dry_run_option
 @json_option
 @click.pass_obj
-def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -> None:
+def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Change what the next task of a train runs.
 
     The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
-    cannot be changed, because sbatch fixed it when the tasks were queued. With [setup] freeze, the command copies the
-    trainer's code again, also if CHANGED is the train's own train.toml.
+    cannot be changed, because sbatch fixed it when the tasks were queued. The command runs the checks of `opsctl
+    preflight`, except those of the queued job. With [setup] freeze, the command copies the trainer's code again, also
+    if CHANGED is the train's own train.toml.
 
     Every earlier version is kept in revisions/ of the run directory. To go back, edit with the train.toml in there.
 
     \b
     opsctl edit tiny-gpt lower-lr.toml --dry-run
     opsctl edit tiny-gpt lower-lr.toml
+    opsctl edit tiny-gpt lower-lr.toml --allow batch
     """
     run = app.find(train)
     if not run.is_ours:
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
-    new, code = _checked(app, run, changed)
+    new, code, allowed = _checked(app, run, changed, allow)
     now = read_files(run)
     assert now is not None  # app.find() found train.toml
     difference = diff(now, new)
@@ -59,7 +66,10 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         if code:
             store(code, run)
         revision = swap(run, new)
-        note_edit(run, app.journal(run), revision)
+        journal = app.journal(run)
+        note_edit(run, journal, revision)
+        if revision:
+            note_allowed(journal, allowed)
     if as_json:
         print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
     elif revision:
@@ -68,36 +78,27 @@ def edit(app: App, train: str, changed: Path, *, dry_run: bool, as_json: bool) -
         print_text(f"{run.name}: nothing has changed")
 
 
-def _checked(app: App, run: RunDir, changed: Path) -> tuple[Files, FrozenCode | None]:
-    """Return the files rendered from `changed`, and the copy of the code that they run.
+def _checked(
+    app: App, run: RunDir, changed: Path, allow: Sequence[str]
+) -> tuple[Files, FrozenCode | None, tuple[AllowedError, ...]]:
+    """Return the files rendered from `changed`, the copy of the code that they run, and the allowed errors.
 
     Raises ConfigError with every problem.
     """
     before, after = load_train(run.config), load_train(changed)
-    problems = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
-    problems += frozen_changes(before, after)
-    problems += [
-        f"[environment] {name}: would be readable by all in body.sh; put the value in a file and `source` it in [setup]"
-        for name in after.environment
-        if SECRET.search(name)
-    ]
-    problems += [
-        f"{describe_missing(missing, after.setup.directory)}; correct the path"
-        for missing in find_misplaced_paths(after, run.path, Path.cwd(), after.slurm.extra)
-        if missing.is_needed and after.container is None
-    ]
+    refusals = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
+    frozen = frozen_changes(before, after)
+    resolved = _with_corpus_of(run, before, after)
+    problems = list_edit_problems(app, resolved, planning.job_spec(after, app.site), allow=allow)
     code = plan_freeze(after.setup, app.runner, root=app.root)
     body = planning.render_body(after, run, python=sys.executable, code=code)
-    problems += syntax_problems(body, app.runner)
-    if problems:
-        raise ConfigError(
-            str(changed),
-            problems,
-            hint=f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again",
-        )
-    trainer = planning.trainer_json(_with_corpus_of(run, before, after), Path.cwd())
+    hint = f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again" if frozen else ""
+    refuse_errors(str(changed), problems, [*refusals, *frozen, *syntax_problems(body, app.runner)], hint=hint)
+    show_warnings(run.name, problems, lambda text: click.echo(text, err=True))
+    trainer = planning.trainer_json(resolved, Path.cwd())
     config = changed.read_text(encoding="utf-8")
-    return Files(config=config, trainer=trainer, body=body, code=code.record() if code else ""), code
+    files = Files(config=config, trainer=trainer, body=body, code=code.record() if code else "")
+    return files, code, list_allowed(problems)
 
 
 def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:

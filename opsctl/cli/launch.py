@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.cli.options import allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.launch.submit import SubmittedArray
@@ -22,11 +23,21 @@ from opsctl.state.run_dir import RunDir
 @click.option("--tasks", type=click.IntRange(min=1), help="Number of array tasks to queue, instead of the one in FILE.")
 @click.option("--exclude", metavar="NODES", default="", help="Nodes to exclude, besides those in FILE.")
 @click.option("--nice", type=int, help="Lower the priority of the job by this much.")
+@allow_option
 @dry_run_option
 @json_option
 @click.pass_obj
 def launch(
-    app: App, file: Path, *, after: str, tasks: int | None, exclude: str, nice: int | None, dry_run: bool, as_json: bool
+    app: App,
+    file: Path,
+    *,
+    after: str,
+    tasks: int | None,
+    exclude: str,
+    nice: int | None,
+    allow: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Check, render and submit a train.
 
@@ -37,8 +48,9 @@ def launch(
     opsctl launch tiny-gpt.toml --dry-run
     opsctl launch tiny-gpt.toml --tasks 20 --exclude node[003-004]
     opsctl launch tiny-gpt.toml --after 1234
+    opsctl launch tiny-gpt.toml --allow batch
     """
-    options = LaunchOptions(after=after, tasks=tasks, exclude=exclude, nice=nice)
+    options = LaunchOptions(after=after, tasks=tasks, exclude=exclude, nice=nice, allow=allow)
     planned = prepare_launch(app, file, options, warn=lambda text: click.echo(text, err=True))
     if dry_run:
         _show(planned.plan, as_json=as_json)

@@ -45,6 +45,7 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
                 for group in summary.groups
             ],
             "warnings": summary.warnings,
+            "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
         }
     )
 

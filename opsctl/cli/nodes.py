@@ -15,7 +15,17 @@ from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import OpsctlError
 from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
-from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, is_listed, is_ours, is_out, plan_drain, plan_undrain
+from opsctl.nodes.drain_plan import (
+    PREFIX,
+    NodeDemand,
+    NodePlan,
+    find_amended,
+    is_listed,
+    is_ours,
+    is_out,
+    plan_drain,
+    plan_undrain,
+)
 from opsctl.nodes.health import end_orphans
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.history import node_score
@@ -203,7 +213,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     """Return healthy nodes to service.
 
     Returns nodes that opsctl drained and that passed two checks in a row, and nodes that Slurm drained for a reason in
-    health.undrain_reasons once no user process is left on them.
+    health.undrain_reasons once no user process is left on them. A node whose reason a person has amended stays drained.
 
     \b
     opsctl undrain-good-nodes --dry-run
@@ -217,9 +227,14 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     if kill_orphans and not dry_run and _end_orphans(app, view, checked, quiet=as_json):
         checked = view.check(names)
     reasons = [reason for reason in app.scheduler.reasons() if reason.at and reason.text.startswith(PREFIX)]
-    since = {reason.node: reason.at.timestamp() for reason in reasons if reason.at}
     plan = plan_undrain(
-        checked.verdicts, out, app.site.health, records=checked.records, snapshots=checked.snapshots, since=since
+        checked.verdicts,
+        out,
+        app.site.health,
+        records=checked.records,
+        snapshots=checked.snapshots,
+        since={reason.node: reason.at.timestamp() for reason in reasons if reason.at},
+        amended=find_amended(out, {node.name: app.history.read(node.name) for node in out}, reasons),
     )
     if not as_json:
         _print_plan(plan, "undrain")

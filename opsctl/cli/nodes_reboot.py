@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -9,8 +10,9 @@ import click
 from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
-from opsctl.errors import SchedulerError, Unreachable
-from opsctl.nodes.drain_plan import has_changed, plan_reboot
+from opsctl.errors import OpsctlError, SchedulerError, Unreachable
+from opsctl.nodes.drain_plan import find_amended, has_changed, is_ours, plan_reboot
+from opsctl.state.lease import lease
 
 
 @click.command()
@@ -33,7 +35,16 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
     """
     view = NodeView(app)
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
-    plan = plan_reboot(view.chosen(nodes), view.nodes, app.site.health, why=reason, excluded=excluded, most=most)
+    records = {node.name: app.history.read(node.name) for node in view.nodes if is_ours(node)}
+    plan = plan_reboot(
+        view.chosen(nodes),
+        view.nodes,
+        app.site.health,
+        why=reason,
+        excluded=excluded,
+        amended=find_amended(view.nodes, records, app.scheduler.reasons()),
+        most=most,
+    )
     done: dict[str, str] = {}
     for step in () if dry_run else plan.steps:
         now = next((node for node in app.scheduler.nodes() if node.name == step.node), None)
@@ -54,6 +65,10 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
 
 
 def _reboot(app: App, node: str, reason: str) -> str:
+    with suppress(OpsctlError, OSError):  # an unwritable history must not stop the reboot
+        app.history.site.create()
+        with lease(app.history.site.nodes, app.clock):
+            app.history.note_reason(node, reason)
     try:
         app.scheduler.reboot(node, reason)
     except Unreachable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -23,6 +23,20 @@ class Since(click.ParamType):  # type: ignore[type-arg]  # click is generic only
             return parse_time(str(value), clock.now())
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # click is generic only in its newest versions
+    """A local time or a time with a zone, also in the future; the command gets an aware datetime in UTC."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(str(value)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r:.40} is not a time, such as '2026-03-01 12:00'", param, ctx)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic only in newest
@@ -48,5 +62,11 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # as above: generic 
         return duration
 
 
+allow_option = click.option(
+    "--allow",
+    metavar="CHECK",
+    multiple=True,
+    help="Turn errors of CHECK into journalled warnings; repeatable.",
+)
 INTERVAL = Duration(minimum=timedelta(seconds=1))
 """Time between two refreshes, or a time limit: at least a second."""

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
+from opsctl.cli.options import allow_option
 from opsctl.cli.output import json_option, print_json, print_table, print_text
 from opsctl.preflight.check_train import PreflightReport, check_train
 from opsctl.preflight.problem import ProblemLevel
@@ -20,9 +21,10 @@ STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLeve
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
+@allow_option
 @json_option
 @click.pass_obj
-def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
+def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...], as_json: bool) -> None:
     """Check a train for known mistakes before launch.
 
     Checks settings, layout, memory, deadlines, disks, data and nodes of the train in FILE. Changes nothing. Exit 2 if
@@ -32,7 +34,7 @@ def preflight(app: App, file: Path, *, strict: bool, as_json: bool) -> None:
     opsctl preflight tiny-gpt.toml
     opsctl preflight tiny-gpt.toml --strict --json
     """
-    report = check_train(app, file)
+    report = check_train(app, file, allow)
     is_ok = report.is_ok(strict=strict)
     if as_json:
         print_json({"train": report.train, "ok": is_ok, "findings": [asdict(problem) for problem in report.problems]})
@@ -47,6 +49,8 @@ def _show(report: PreflightReport) -> None:
         table = Table.grid(padding=(0, 2))
         for problem in report.problems:
             table.add_row(Text(problem.level, style=STYLES[problem.level]), problem.check, Text(problem.what))
+            if problem.allowed:
+                table.add_row("", "", Text(f"an error, allowed by {problem.allowed}", style="dim"))
             table.add_row("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim"))
         print_table(table)
     counts = report.counts

@@ -17,7 +17,7 @@ from opsctl.cli.options import Since
 from opsctl.cli.output import console, json_option, optional_train, print_json, print_text
 from opsctl.errors import cannot_write
 from opsctl.report import formats
-from opsctl.report.contents import Report
+from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import read_sacct
 from opsctl.state.files import write_atomic
@@ -36,6 +36,7 @@ BAR = 40
 @click.option("--log", type=click.Path(path_type=Path), help="Report on a Megatron-style log instead of TRAIN.")
 @click.option("--sacct", type=click.Path(path_type=Path), help="File with sacct output that says when the jobs ran.")
 @click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d.")
+@click.option("--until", type=Since(), help="End of the report, in the same forms.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
@@ -47,6 +48,7 @@ def report(
     log: Path | None,
     sacct: Path | None,
     since: datetime | None,
+    until: datetime | None,
     html: Path | None,
     markdown: bool,
     as_json: bool,
@@ -59,6 +61,7 @@ def report(
     \b
     opsctl report tiny-gpt
     opsctl report tiny-gpt --since 7d --markdown
+    opsctl report tiny-gpt --since 2026-03-01 --until 2026-04-01
     opsctl report tiny-gpt --html report.html
     opsctl report --log main_log.txt --sacct sacct.txt
     """
@@ -66,11 +69,12 @@ def report(
         raise click.UsageError("--markdown or --json, not both.")
     if bool(train) == bool(log):
         raise click.UsageError("Name a TRAIN, or a log with --log, not both.")
+    period = ReportPeriod(since=since, until=until)
     with reading():
         if log:
-            report_ = build_log_report(app, log, sacct, since)
+            report_ = build_log_report(app, log, sacct, period)
         else:
-            report_ = build_train_report(app, app.find(train or ""), sacct, since)
+            report_ = build_train_report(app, app.find(train or ""), sacct, period)
     if html:
         write(report_, html)
     if as_json:
@@ -89,10 +93,10 @@ def reading() -> AbstractContextManager[object]:
     return terminal.status("reading the log …") if terminal.is_terminal else nullcontext()
 
 
-def build_log_report(app: App, log: Path, sacct: Path | None, since: datetime | None) -> Report:
+def build_log_report(app: App, log: Path, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:
     """Build the report of any Megatron-style log. Raises InputError."""
     now = app.clock.now()
-    return report_log(log, read_sacct(sacct) if sacct else None, now, since=since)
+    return report_log(log, read_sacct(sacct) if sacct else None, now, period=period)
 
 
 def write(report: Report, path: Path) -> None:
@@ -111,6 +115,8 @@ def page(report: Report) -> RenderableType:
         _facts(report),
     ]
     parts += [Text(""), _shares(report)]
+    if len(report.causes) > 1:
+        parts += [Text(""), _causes(report)]
     if report.attempts:
         parts += [Text(""), _attempts(report)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in report.notes))
@@ -131,6 +137,15 @@ def _shares(report: Report) -> Table:
         style = "green" if bucket is Bucket.EFFECTIVE else "red"
         bar = Text("█" * round(BAR * share) or "▏", style=style)
         table.add_row(Text(f"  {bucket}"), format_duration(spent), format_percent(share), bar)
+    return table
+
+
+def _causes(report: Report) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in formats.CAUSE_COLUMNS:
+        table.add_column(f"  {name}" if name == "lost to" else name, justify="left")
+    for cause, *cells in formats.cause_rows(report):
+        table.add_row(Text(f"  {cause}"), *map(Text, cells))
     return table
 
 

@@ -54,7 +54,8 @@ def watch(
     """Run all watchdogs, finalize attempts, send alerts.
 
     Watches trains, nodes, file systems and cron; alerts are sent for changes only. NAMEs select watchdogs:
-    slurm_status hang failures node_health held loss throughput checkpoint fs_quota cron_alive.
+    slurm_status hang failures node_health held loss throughput checkpoint fs_quota cron_alive
+    train_checks site_checks.
 
     \b
     opsctl watch                               run one watch cycle
@@ -79,6 +80,8 @@ def watch(
         report = watching.cycle()
         print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
         if every is None:
+            for channel in watching.finish_sending():
+                click.echo(f"opsctl: {channel} does not answer; the next watch cycle sends its messages", err=True)
             return 1 if report.problems else 0
         app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))
 

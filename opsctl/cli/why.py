@@ -11,13 +11,22 @@ import click
 
 from opsctl.actions.diagnose_train import diagnose_train
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
-from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.finalize import read_end
 
 if TYPE_CHECKING:
     from opsctl.app import App
+
+
+DOUBTS = {
+    Confidence.LIKELY: "the usual cause of this line, but not the only one",
+    Confidence.POSSIBLE: "a symptom with several causes",
+}
+"""What a confidence below certain means."""
+JSON_FORMAT = 1
+"""Number of the format of `--json`. Keys are only added within a format; docs/reference/diagnosis.md describes each."""
 
 
 @click.command()
@@ -49,7 +58,7 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
     done = finalized.done if finalized else ()
     if as_json:
-        print_json({**asdict(diagnosis), "suspects": diagnosis.suspects, "done": done})
+        print_json({"format": JSON_FORMAT, **asdict(diagnosis), "suspects": diagnosis.suspects, "done": done})
     else:
         print_text("\n".join(render_diagnosis(diagnosis, train or "", done)))
 
@@ -80,11 +89,13 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
         + kind
         + diagnosis.says
     ]
-    rows = [("where", where), ("when", _when(diagnosis))]
+    sure = "" if diagnosis.sure is Confidence.CERTAIN else f"{diagnosis.sure.value}; {DOUBTS[diagnosis.sure]}"
+    rows = [("where", where), ("when", _when(diagnosis)), ("sure", sure)]
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
     rows += [("log", diagnosis.log), *(("done", action) for action in done), ("do", diagnosis.advice)]
     if train and diagnosis.suspects and not done:
         rows.append(("", f"opsctl release {train} --exclude {','.join(diagnosis.suspects)}"))
+    rows.append(("see", diagnosis.link))
     last = ""
     for label, text in rows:
         if text:

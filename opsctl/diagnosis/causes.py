@@ -1,13 +1,14 @@
-"""Classify single log lines by the patterns of causes.toml."""
+"""Classify single log lines by the patterns of the catalogue of causes."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 
 class CauseKind(StrEnum):
@@ -20,6 +21,11 @@ class CauseKind(StrEnum):
     MEMORY = "memory"
     DATA = "data"
     CODE = "code"
+    CONFIG = "config"
+    """Settings, limits of the user, ports, interfaces."""
+    NUMERIC = "numeric"
+    SLURM = "slurm"
+    HANG = "hang"
     TIME_LIMIT = "time limit"
     PREEMPTED = "preempted"
     SWITCH = "switch"
@@ -40,17 +46,31 @@ class Scope(StrEnum):
 class Weight(IntEnum):
     """How much a line explains. A later cause outweighs an earlier echo.
 
-    DEATH: a rank ended for an unnamed reason. ECHO: a rank reports the end of another rank.
+    NOTE: trainings survive such lines. ECHO: a rank reports the end of another rank. DEATH: a rank ended for an unnamed
+    reason. ERROR: an error that also follows from other errors. CAUSE: the line explains the end.
     """
 
-    ECHO = 0
-    DEATH = 1
-    CAUSE = 2
+    NOTE = 0
+    ECHO = 1
+    DEATH = 2
+    ERROR = 3
+    CAUSE = 4
+
+
+class Confidence(StrEnum):
+    """How sure a cause is if its line is in the log."""
+
+    CERTAIN = "certain"
+    """The line states the cause."""
+    LIKELY = "likely"
+    """The usual cause of the line; others exist."""
+    POSSIBLE = "possible"
+    """The line is a symptom with several causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One row of causes.toml."""
+    """One row of the catalogue."""
 
     name: str
     pattern: re.Pattern[str]
@@ -60,8 +80,16 @@ class Cause:
     says: str
     advice: str
     source: str
+    sure: Confidence
+    link: str
+    quotes: bool = False
+    """Whether the line itself completes the summary."""
     later: str = ""
     """Name of the row that applies instead once the train has done steps."""
+    near: re.Pattern[str] | None = None
+    """Lines before the event after which another row applies."""
+    becomes: str = ""
+    """Name of the row that applies after a line of `near`."""
 
 
 UNEXPLAINED = Cause(
@@ -71,34 +99,58 @@ UNEXPLAINED = Cause(
     scope=Scope.RANK,
     weight=Weight.DEATH,
     says="an error that no known pattern matches",
-    advice="Read the traceback. A new row in opsctl/diagnosis/causes.toml would name the error.",
+    advice="Read the traceback. A new row in opsctl/diagnosis/catalogue would name the error.",
     source="",
+    sure=Confidence.POSSIBLE,
+    link="https://docs.python.org/3/library/exceptions.html",
 )
 """The cause of a traceback that no row of the table matches."""
 
 
+TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
+"""The tables of the catalogue in the order of their search, without `.toml`."""
+_ADVISORY = re.compile(r"Warning:|\bWARN(?:ING)?\b|^\[W|\bINFO\b|\bDEBUG\b|\bI0\d{3} ")
+
+
 @cache
 def causes() -> tuple[Cause, ...]:
-    """Return the rows of causes.toml. The first matching row classifies a line."""
-    text = files("opsctl.diagnosis").joinpath("causes.toml").read_text()
-    return tuple(_cause(row) for row in tomllib.loads(text)["cause"])
+    """Return the rows of the catalogue. The first matching row classifies a line."""
+    catalogue = files("opsctl.diagnosis").joinpath("catalogue")
+    rows: list[Cause] = []
+    for table in TABLES:
+        rows += map(_cause, tomllib.loads(catalogue.joinpath(f"{table}.toml").read_text(encoding="utf-8"))["cause"])
+    return tuple(rows)
 
 
-def _cause(row: dict[str, str]) -> Cause:
+def _cause(row: dict[str, Any]) -> Cause:
     return Cause(
         name=row["name"],
-        pattern=re.compile(row["pattern"]),
+        pattern=re.compile("|".join(row["patterns"])),
         kind=CauseKind(row["class"]),
         scope=Scope(row["scope"]),
         weight=Weight[row.get("weight", "cause").upper()],
         says=row["says"],
         advice=row["advice"],
         source=row["source"],
+        sure=Confidence(row["sure"]),
+        link=row["link"],
+        quotes=row.get("quotes", False),
         later=row.get("later", ""),
+        near=re.compile(row["near"]) if "near" in row else None,
+        becomes=row.get("becomes", ""),
     )
 
 
 def classify(text: str) -> Cause | None:
     """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
     rows = (*causes(), UNEXPLAINED)
-    return next((cause for cause in rows if cause.pattern.search(text)), None)
+    cause = next((cause for cause in rows if cause.pattern.search(text)), None)
+    if cause and cause.weight is Weight.ERROR and "NCCL WARN" not in text and _ADVISORY.search(text):
+        return _as_note(cause)
+    return cause
+
+
+@cache
+def _as_note(cause: Cause) -> Cause:
+    """Return the cause of a line that a program logs as a warning: the program went on."""
+    return replace(cause, weight=Weight.NOTE)

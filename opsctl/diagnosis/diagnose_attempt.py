@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opsctl.diagnosis.causes import Weight
+from opsctl.diagnosis.causes import CauseKind, Weight
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.merge_logs import merge_in_order
-from opsctl.diagnosis.root_cause import Diagnosis, find_root_cause
+from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
 from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.diagnosis.suspicious_lines import find_suspicious_lines
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.last_lines import read_last_lines
 
 RANK_LOG_TAIL_BYTES = 4 << 20
 """Bytes read from the end of a rank's own log. A rank that ended writes nothing afterwards."""
@@ -49,6 +51,7 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
     diagnosis = find_root_cause(
         events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
     )
+    diagnosis = _add_suspicious_lines(diagnosis, [run.main_log], begin=attempt_logs.begin, end=attempt_logs.end)
     return replace(diagnosis, attempt=attempt_logs.attempt)
 
 
@@ -56,10 +59,23 @@ def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnos
     """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
     if len(paths) == 1:
         only = scan(paths[0], known=speaker_of_file(paths[0].name))
-        return find_root_cause(only.events, iteration=only.iteration, ranks=ranks)
+        return _add_suspicious_lines(find_root_cause(only.events, iteration=only.iteration, ranks=ranks), paths)
     scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
     iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
-    return find_root_cause(_merge(scans), iteration=max(iterations, default=None), ranks=ranks)
+    diagnosis = find_root_cause(_merge(scans), iteration=max(iterations, default=None), ranks=ranks)
+    return _add_suspicious_lines(diagnosis, paths)
+
+
+def _add_suspicious_lines(
+    diagnosis: Diagnosis, paths: Sequence[Path], *, begin: int = 0, end: int | None = None
+) -> Diagnosis:
+    """Quote the most suspicious lines if no cause is known, and report a training that logged its end."""
+    if diagnosis.cause != NOTHING or not paths:
+        return diagnosis
+    if finished := read_last_lines(paths[-1], begin, end).finished:
+        return replace(diagnosis, kind=CauseKind.NONE, says="the training is over", evidence=(finished,), advice="")
+    lines = find_suspicious_lines(paths[-1], begin, end)
+    return replace(diagnosis, evidence=lines, log=str(paths[-1]))
 
 
 def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:

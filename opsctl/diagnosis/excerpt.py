@@ -30,6 +30,16 @@ def collect_excerpt(event: LogEvent) -> list[str]:
     return [*above[-LINES_BEFORE:], event.text, *below[1 : 1 + LINES_AFTER]]
 
 
+def read_preceding(event: LogEvent, limit: int) -> list[str]:
+    """Return the lines of the same speaker before an event, at most `limit`."""
+    return _read_same_speaker(event)[0][-limit:]
+
+
+def read_following(event: LogEvent, limit: int) -> list[str]:
+    """Return the lines of the same speaker after an event, at most `limit`."""
+    return _read_same_speaker(event)[1][1 : 1 + limit]
+
+
 def find_time(event: LogEvent) -> str:
     """Return the time of the nearest line with a time, by the clock of that line's writer; empty for none."""
     above, below = _read_around(event)
@@ -47,15 +57,16 @@ def _read_same_speaker(event: LogEvent) -> tuple[list[str], list[str]]:
 
 def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
     """Return the lines before the event, and the event's line with the lines after the event."""
-    start = max(0, event.offset - MAX_DISTANCE_BYTES)
+    start = max(event.begin, event.offset - MAX_DISTANCE_BYTES)
+    stop = event.offset + MAX_DISTANCE_BYTES if event.end is None else min(event.end, event.offset + MAX_DISTANCE_BYTES)
     try:
         with os.fdopen(open_regular(event.path), "rb") as file:
             above = os.pread(file.fileno(), event.offset - start, start)
-            below = os.pread(file.fileno(), MAX_DISTANCE_BYTES, event.offset)
+            below = os.pread(file.fileno(), stop - event.offset, event.offset)
     except OSError:
         return [], [event.text.encode()]
     lines = above.split(b"\n")
-    first_whole_line = 1 if start else 0
+    first_whole_line = 1 if start > event.begin else 0
     return lines[first_whole_line:-1], below.split(b"\n")
 
 
@@ -69,7 +80,7 @@ def _select_lines(place: tuple[str, int | None], lines: list[bytes]) -> list[str
     for line in lines:
         if not line.strip():
             continue
-        speaker, text = split(line[:MAX_LINE_BYTES])
+        speaker, text = split(line.rstrip(b"\r").rpartition(b"\r")[2][:MAX_LINE_BYTES])
         if _place(speaker) == place and not text.startswith(NOISE):
             selected.append(text.decode(errors="replace").rstrip())
     return selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.causes import CauseKind, Weight
 from opsctl.model import JobState
 from opsctl.trainer.contract import StopReason, TrainerStop
 
@@ -18,6 +18,8 @@ class ExitReason:
     is_final: bool
     """True for the trainer's own report, which overrules the logs. Slurm's report yields to a cause in the logs."""
     advice: str = ""
+    yields_to: Weight = Weight.CAUSE
+    """The least weight of a log line that outweighs a report that is not final."""
 
 
 _REASONS = {
@@ -27,7 +29,7 @@ _REASONS = {
     TrainerStop.STOP_REQUEST: (CauseKind.SWITCH, "a stop request ended the attempt"),
     TrainerStop.DEADLINE: (CauseKind.TIME_LIMIT, "the trainer saved and exited before the time limit"),
     TrainerStop.MEMORY: (CauseKind.MEMORY, "the trainer exited because memory ran out"),
-    TrainerStop.NAN: (CauseKind.DATA, "the trainer exited because the loss was NaN"),
+    TrainerStop.NAN: (CauseKind.NUMERIC, "the trainer exited because the loss was NaN"),
 }
 _STATES = {
     JobState.TIMEOUT: (CauseKind.TIME_LIMIT, "Slurm ended the job at its time limit"),
@@ -42,7 +44,7 @@ _STATES = {
 _ADVICE = {
     CauseKind.NODE: "Find the node with `sinfo -R`; exclude the node until a health check passes.",
     CauseKind.MEMORY: "Request more memory or use less; the last step in the log shows when memory ran out.",
-    CauseKind.DATA: "Check the loss curve; go back to an earlier checkpoint and skip the batches.",
+    CauseKind.NUMERIC: "Check the loss curve; go back to an earlier checkpoint and skip the batches.",
     CauseKind.TIME_LIMIT: "None if the next task resumes from a recent checkpoint.",
     CauseKind.PREEMPTED: "None: the next task resumes.",
 }

@@ -60,7 +60,7 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     if len(groups) > MAX_NAMED_GROUPS:
         says += f"; and {len(groups) - MAX_NAMED_GROUPS} more groups"
     diagnosis = Diagnosis(
-        kind=CauseKind.UNKNOWN,
+        kind=CauseKind.HANG,
         cause=CAUSE,
         scope=Scope.RANK,
         node=node,
@@ -68,6 +68,7 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
         evidence=tuple(render_stacks(stacks, ranks=ranks)[:MAX_EVIDENCE_LINES]),
         says="the attempt hung",
         advice=_ODD if odd else _NONE,
+        link="https://docs.pytorch.org/docs/stable/distributed.html",
     )
     return replace(diagnosis, says=f"the attempt hung, odd: {says}") if odd else diagnosis
 

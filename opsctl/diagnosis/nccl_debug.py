@@ -125,6 +125,8 @@ class NcclSummary:
     groups: list[Communicator]
     warnings: dict[str, int]
     """Number of other warnings, by text without large numbers."""
+    speakers: dict[str, list[NcclRank]] = field(default_factory=dict)
+    """The ranks that wrote a warning, by its text."""
 
 
 def read_nccl_debug(lines: Iterable[bytes]) -> NcclSummary:
@@ -145,6 +147,9 @@ class _NcclReader:
     failed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     groups: dict[tuple[str, int], Communicator] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
+    speakers: dict[str, set[NcclRank]] = field(default_factory=dict)
+    ranks: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Rank in the first communicator, by host and PID."""
 
     def read_line(self, text: str) -> None:
         match = _LINE.search(text)
@@ -157,16 +162,18 @@ class _NcclReader:
             self.hosts[address["address"]] = host
         elif rank := _RANK.search(rest):
             self.members[host, match["pid"], rank["comm"]] = (int(rank["rank"]), rank["id"] or "")
+            self.ranks.setdefault((host, match["pid"]), int(rank["rank"]))
         elif "NCCL WARN" in rest:
-            self._add_warning(host, rest)
+            self._add_warning(NcclRank(host, int(match["gpu"]), self.ranks.get((host, match["pid"]))), rest)
 
-    def _add_warning(self, host: str, rest: str) -> None:
+    def _add_warning(self, speaker: NcclRank, rest: str) -> None:
         failure = next(filter(None, (pattern.search(rest) for pattern in _FAILED)), None)
         if failure:
-            self.failed[host, failure["peer"], failure["why"].strip()] += 1
+            self.failed[speaker.host, failure["peer"], failure["why"].strip()] += 1
             return
-        text = _LARGE_NUMBER.sub("#", rest.partition("NCCL WARN ")[2])
-        self.warnings[text[:MAX_WARNING_CHARS]] += 1
+        text = _LARGE_NUMBER.sub("#", rest.partition("NCCL WARN ")[2])[:MAX_WARNING_CHARS]
+        self.warnings[text] += 1
+        self.speakers.setdefault(text, set()).add(speaker)
 
     def _add_call(self, line: re.Match[str], call: re.Match[str]) -> None:
         number, name = self.members.get((line["host"], line["pid"], call["comm"]), (None, ""))
@@ -194,6 +201,7 @@ class _NcclReader:
             failures=sorted(failures, key=lambda failure: -failure.times),
             groups=sorted(self.groups.values(), key=lambda group: -group.size),
             warnings=dict(self.warnings.most_common()),
+            speakers={text: sorted(speakers) for text, speakers in self.speakers.items()},
         )
 
 
@@ -202,8 +210,14 @@ def render_nccl(summary: NcclSummary) -> list[str]:
     lines = [*_render_failures(summary.failures)]
     for group in summary.groups:
         lines += _render_group(group)
-    lines += [f"warning, {times} times: {text}" for text, times in list(summary.warnings.items())[:MAX_NAMED]]
+    for text, times in list(summary.warnings.items())[:MAX_NAMED]:
+        lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
     return lines or [_NO_PROBLEM]
+
+
+def _name_speakers(speakers: list[NcclRank]) -> str:
+    more = f" and {len(speakers) - MAX_NAMED} more" if len(speakers) > MAX_NAMED else ""
+    return ", ".join(map(str, speakers[:MAX_NAMED])) + more
 
 
 def _render_failures(failures: list[ConnectionFailure]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,13 @@ TIMEOUT_S = 30.0
 FILE_NAME = "py-spy.txt"
 MAX_ERROR_CHARS = 200
 _NOT_FOUND = 127
-_SCRIPT = r"""command -v "$2" >/dev/null || { echo "$2 is not installed" >&2; exit 127; }
+AUTO = "auto"
+"""As the program: py-spy beside opsctl's Python, else of the node's PATH; without either, no stacks."""
+_STATE = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10}) state (\w)(?: in (\w+))?$", re.MULTILINE)
+_SCRIPT = r"""program=
+for candidate in "$2" "$4"; do
+  [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null || { program=$candidate; break; }
+done
 read_variable() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
 is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
 for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
@@ -23,13 +31,32 @@ for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/nu
   [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
   parent=/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "$process/status")
   if is_python "$parent" && [ "$(read_variable "$parent" RANK)" = "$rank" ]; then continue; fi
-  echo "== node $0 rank $rank pid ${process#/proc/}"
+  state=$(sed -n 's/^State:[[:space:]]*\([A-Za-z]\).*/\1/p' "$process/status")
+  kernel=$(tr -cd '[:alnum:]_' <"$process/wchan")
+  echo "== node $0 rank $rank pid ${process#/proc/}${state:+ state $state in ${kernel:-0}}"
   # py-spy numbers the reasons of an error like srun numbers the lines of tasks.
-  "$2" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
+  [ -z "$program" ] ||
+    "$program" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
 done 2>/dev/null
+[ -n "$program$5" ] || [ -z "$2" ] || { echo "$2 is not installed" >&2; exit 127; }
 exit 0"""
-"""Runs py-spy on every Python process of the attempt that has a rank, except processes that a rank forked to load data.
+"""Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed.
+
+Leaves out processes that a rank forked to load data.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """The process of one rank."""
+
+    node: str
+    rank: int
+    pid: int
+    state: str
+    """The kernel's letter: R, S, D, T, t, Z."""
+    kernel_function: str = ""
+    """Where the process waits in the kernel, as far as this user may know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +65,17 @@ class PySpyDump:
 
     text: str
     problems: tuple[str, ...]
+    reached: tuple[str, ...] = ()
+    """Nodes whose processes were listed."""
+
+    @property
+    def states(self) -> tuple[RankState, ...]:
+        return tuple(
+            RankState(
+                node=node, rank=int(rank), pid=int(pid), state=state, kernel_function="" if kernel == "0" else kernel
+            )
+            for node, rank, pid, state, kernel in _STATE.findall(self.text)
+        )
 
     def save(self, target: Path) -> None:
         """Write the output into the directory with the ranks' own answers. Raises OSError."""
@@ -46,20 +84,24 @@ class PySpyDump:
 
 
 def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout, *, native: bool = False) -> PySpyDump:
-    """Run py-spy (`program`) on the ranks of `attempt`. Raises nothing.
+    """List the processes of the ranks of `attempt`, with their stacks by py-spy (`program`, or AUTO). Raises nothing.
 
-    `native` adds the C frames, for which py-spy stops each rank; without `native` no rank is stopped.
+    Empty `program`: no stacks. `native` adds the C frames, for which py-spy stops each rank; without `native` no rank
+    is stopped.
     """
     mode = "--native" if native else "--nonblocking"
+    beside = str(Path(sys.executable).parent / "py-spy")
+    words = (beside, mode, "py-spy", "optional") if program == AUTO else (program, mode, "", "")
 
     def argv(node: str) -> tuple[str, ...]:
-        return ("sh", "-c", _SCRIPT, node, attempt, program, mode)
+        return ("sh", "-c", _SCRIPT, node, attempt, *words)
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
-    silent = [answer for answer in answers.values() if "== node" not in answer.out]
+    silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
     return PySpyDump(
         text="".join(answer.out for answer in answers.values()),
         problems=tuple(_explain(group) for group in group_answers(silent)),
+        reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
 
 

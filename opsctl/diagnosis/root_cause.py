@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Scope, Weight, causes, classify
-from opsctl.diagnosis.excerpt import collect_excerpt, find_time
+from opsctl.diagnosis.blame import Proof, find_rule, may_exclude
+from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Confidence, Scope, Weight, causes, classify
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
+from opsctl.diagnosis.torchrun_summary import find_root_rank
+
+NOTHING = "nothing"
+"""The cause of an attempt whose log names none."""
+MAX_CONTEXT_LINES = 8
+"""Lines before an event that may change its cause."""
+MAX_QUOTE_CHARS = 200
+"""Characters of a log line in the summary."""
+LAUNCHER = re.compile(
+    r'File "[^"]*(?:/bin/(?:torchrun|accelerate|deepspeed)|torch/distributed/(?:run|launch\w*|elastic/.*))"'
+)
+"""Lines of tracebacks of launchers, which report the end of a rank."""
+ABRUPT = frozenset({"rank-killed", "killed", "segfault", "bus-error"})
+"""Ends that leave a rank no time to write, so that other ranks wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +35,7 @@ class Diagnosis:
 
     kind: CauseKind
     cause: str
-    """A row of causes.toml, `traceback`, `end` for a reported exit reason, or `nothing`."""
+    """A row of the catalogue, `traceback`, `hang`, `end` for a reported exit reason, or `nothing`."""
     says: str
     scope: Scope = Scope.JOB
     node: str = ""
@@ -35,11 +51,24 @@ class Diagnosis:
     attempt: str = ""
     iteration: int | None = None
     """The last iteration in the log."""
+    sure: Confidence = Confidence.CERTAIN
+    """How sure the cause is."""
+    link: str = ""
+    """Address of documentation about the cause."""
+
+    voices: tuple[str, ...] = ()
+    """Nodes whose ranks complain about `node`."""
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """Return the nodes that the logs name as faulty. Exclusion needs more: see blame.toml."""
+        names_node = self.scope in {Scope.GPU, Scope.NODE} and may_exclude(self.kind)
+        return (self.node,) if self.node and names_node else ()
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Return the nodes to exclude."""
-        return (self.node,) if self.node and self.scope in {Scope.GPU, Scope.NODE} else ()
+        """Return the nodes to exclude on the evidence of the logs alone."""
+        return self.accused if find_rule(self.kind, self.cause).proof is Proof.MESSAGE else ()
 
 
 def find_root_cause(
@@ -58,22 +87,23 @@ def find_root_cause(
     if chosen and chosen.cause is UNEXPLAINED:
         events = [event for event in events if not _is_echo(event)]
         chosen = _heaviest(events)
-    if end and (end.is_final or chosen is None or chosen.cause.weight < Weight.CAUSE):
+    if end and (end.is_final or chosen is None or chosen.cause.weight < end.yields_to):
         return _diagnose_by_report(end, events, iteration, ranks)
     if chosen is None:
         return Diagnosis(
             kind=CauseKind.UNKNOWN,
-            cause="nothing",
+            cause=NOTHING,
             says="no log names a cause",
             iteration=iteration,
+            sure=Confidence.POSSIBLE,
             advice="Read the end of the log: opsctl logs.",
         )
-    cause = _find_later_cause(chosen.cause) if iteration is not None else chosen.cause
+    cause = _refine(chosen, is_running=iteration is not None)
     culprit = _find_culprit(chosen, events)
     diagnosis = Diagnosis(
         kind=cause.kind,
         cause=cause.name,
-        says=cause.says,
+        says=_summarize(cause, chosen.text),
         scope=cause.scope,
         node=culprit.node,
         rank=culprit.rank,
@@ -84,20 +114,42 @@ def find_root_cause(
         also=tuple(_list_facts(chosen, events, ranks)),
         advice=cause.advice,
         iteration=iteration,
+        voices=_find_voices(events, culprit.node),
+        sure=cause.sure,
+        link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)
 
 
 def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
-    """Return the first event of the highest weight."""
-    return min(events, key=lambda event: -event.cause.weight, default=None)
+    """Return the first event of the highest weight: of the rank that torchrun names as the first, if there are some.
+
+    A rank that was killed before the others waited for it outweighs their wait.
+    """
+    weight = max((event.cause.weight for event in events), default=Weight.NOTE)
+    heavy = [event for event in events if event.cause.weight is weight]
+    if weight >= Weight.ERROR and (root := find_root_rank(events)) is not None:
+        heavy = [event for event in heavy if event.speaker.rank == root] or heavy
+    chosen = next(iter(heavy), None)
+    if chosen and chosen.cause.kind is CauseKind.HANG:
+        earlier = events[: events.index(chosen)]
+        return next((event for event in earlier if event.cause.name in ABRUPT), chosen)
+    return chosen
+
+
+def _summarize(cause: Cause, text: str) -> str:
+    quoted = text.strip()[:MAX_QUOTE_CHARS]
+    return f"{cause.says}: {quoted}" if cause.quotes else cause.says
 
 
 def _is_echo(event: LogEvent) -> bool:
-    """Return whether a traceback's exception only reports a lost connection to another rank."""
+    """Return whether a traceback is the launcher's own, or only reports a lost connection to another rank."""
     if event.cause is not UNEXPLAINED:
         return False
-    cause = classify(collect_excerpt(event)[-1])
+    excerpt = collect_excerpt(event)
+    if any(LAUNCHER.search(line) for line in excerpt):
+        return True
+    cause = classify(excerpt[-1])
     return cause is not None and cause.weight is Weight.ECHO
 
 
@@ -117,14 +169,18 @@ def _diagnose_by_report(
     )
 
 
-def _find_later_cause(cause: Cause) -> Cause:
-    """Return the row that replaces a cause once the train has done steps."""
-    return next((row for row in causes() if row.name == cause.later), cause)
+def _refine(event: LogEvent, *, is_running: bool) -> Cause:
+    """Return the row that replaces an event's cause: once the train has done steps, or because of the lines before."""
+    cause = event.cause
+    name = cause.later if is_running else ""
+    if cause.near and any(cause.near.search(line) for line in read_preceding(event, MAX_CONTEXT_LINES)):
+        name = cause.becomes
+    return next((row for row in causes() if name and row.name == name), cause)
 
 
 def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     """Return the failed rank: the rank that reports the cause, or the first rank that Slurm reports as ended."""
-    if chosen.cause.weight is Weight.ECHO:
+    if _reports_other_rank(chosen):
         return _find_blamed_peer(events)
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
@@ -136,6 +192,11 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     return replace(culprit, node=next(same_rank, ""))
 
 
+def _reports_other_rank(event: LogEvent) -> bool:
+    """Return whether the speaker waited for another rank, or lost its connection to another rank."""
+    return event.cause.weight is Weight.ECHO or event.cause.kind is CauseKind.HANG
+
+
 def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
     """Return the peer that most echoes name. Return UNKNOWN_SPEAKER for a tie."""
     peers = Counter(event.peer for event in events if event.peer).most_common(2)
@@ -144,11 +205,17 @@ def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
     return Speaker(node=peers[0][0])
 
 
+def _find_voices(events: Sequence[LogEvent], peer: str) -> tuple[str, ...]:
+    """Return the nodes that name `peer` in an echo."""
+    voices = (event.speaker.node for event in events if event.peer and event.peer == peer)
+    return tuple(dict.fromkeys(voice for voice in voices if voice and voice != peer))
+
+
 def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:
     same = {event.speaker for event in events if event.cause is chosen.cause} - {chosen.speaker, UNKNOWN_SPEAKER}
     if same:
         yield f"{_count_ranks(len(same))} report{'s' * (len(same) == 1)} the same"
-    if chosen.cause.weight is Weight.ECHO:
+    if _reports_other_rank(chosen):
         yield from _list_silent_ranks(events, ranks)
     yield from _count_echoes([event for event in events if event.cause is not chosen.cause])
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.diagnosis.causes import Cause, classify
+from opsctl.diagnosis.causes import Cause, Weight, causes, classify
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.errors import cannot_read
 from opsctl.state.files import open_regular
+from opsctl.telemetry.logs.log_lines import PREFIX
 from opsctl.telemetry.progress.iteration_lines import parse
 
 CHUNK_BYTES = 4 << 20
@@ -24,12 +25,62 @@ MAX_LINE_BYTES = 4000
 MAX_CACHED_SHAPES = 20_000
 """Kinds of lines whose classification is cached."""
 GATE = re.compile(
-    rb"A(?:ddress already|ssertion)|B(?:us error|roken pipe)|C(?:UDA|ANCELLED|annot s|onnect|all to)"
-    rb"|D(?:ataLoader|isk quota|etected|ist|UE TO)|E(?:rr(?:no|or)|RROR|xcept|ADDR|xited)|F(?:atal|loating)"
-    rb"|I(?:llegal|nput/)|Kill|N(?:VRM|aN|CCL WARN|o (?:space|module)|ode fail|ET/IB)|O(?:ut [oO]f|OM)|Pytorch"
-    rb"|Refused by|S(?:tale|egment|TEPD|ome NCCL|ocket)|T(?:raceback|CPStore|ransport|imed)|Unable|W(?:ARN|atchdog)|Xid"
+    rb"A(?:ddress|ssert|bort|ER:)|B(?:ootstrap|us |roken|UG)|C(?:UDA|UBLAS|ANCELLED|annot |onnect|ould|all to|heck )"
+    rb"|D(?:ataLoader|etected|ist|UE TO|OWN|uplicate)|E(?:rr|RROR|xc|ADDR|xited|XT4)|F(?:atal|ATAL|loating)"
+    rb"|G(?:SP|radient over|PU )|H(?:IP|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
+    rb"|M(?:emory|IOpen|issing)|N(?:VRM|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
+    rb"|P(?:ytorch|ermission|MIX)|R(?:efused by|equested|eason)|S(?:tale|egm|TEPD|ome NCCL|ocket|IG|Xid)"
+    rb"|T(?:raceback|CPStore|ransport|ime|IMEOUT|oo many|his)|U(?:nable|CX|nexpected)|W(?:atchdog|TERMSIG)|Xid"
+    rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]"
 )
-"""A cheap filter that every known line passes. Its first letters are rare in a log of numbers."""
+"""A cheap filter for lines. Its first letters are rare in a log of numbers."""
+GATE_WORDS = (
+    *(
+        b"rror",
+        b"xception",
+        b"ailed",
+        b"ailure",
+        b"nvalid",
+        b"annot ",
+        b"not ",
+        b" nan",
+        b"denied",
+        b"illed",
+        b"exceeded",
+    ),
+    *(
+        b"nrecognized",
+        b"signal",
+        b"timed out",
+        b"mismatch",
+        b"out of ",
+        b"timeout",
+        b"must ",
+        b"missing",
+        b"quire",
+        b"lost",
+    ),
+    *(
+        b"container",
+        b"lready",
+        b"install",
+        b"overflow",
+        b"fault",
+        b"limit",
+        b"empt",
+        b"blocked",
+        b"state ",
+        b" been ",
+        b"timing",
+        b"erminated",
+        b"nterrupt",
+        b"compatible",
+        b"Please",
+    ),
+)
+"""Texts that find further lines. A known line holds one of these or matches GATE."""
+MAX_SCAN_BYTES = 512 << 20
+"""Bytes at the end of an attempt's log that are read, if no iteration lines shorten the search."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
 _ITERATION = re.compile(rb"iteration\s+\d")
@@ -47,6 +98,10 @@ class LogEvent:
     """Offset of the line in its log, in bytes: the order of the events of one log."""
     peer: str = ""
     """Host name or address of the peer that the line names."""
+    begin: int = 0
+    """Offset in the log where the attempt begins, in bytes."""
+    end: int | None = None
+    """Offset in the log where the attempt ends, in bytes; None for the end of the log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,12 +115,13 @@ class Scan:
 
 def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER) -> Scan:
     """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
+    causes()  # a missing table is no missing log
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = begin if begin <= size else 0  # another log has replaced this log
             end = size if end is None or end > size or end < begin else end
-            return _LogScanner(path, known).read(file.fileno(), begin, end)
+            return _LogScanner(path, known, begin, end).read(file.fileno())
     except FileNotFoundError:
         return Scan()
     except OSError as error:
@@ -76,20 +132,22 @@ def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker =
 class _LogScanner:
     path: Path
     known: Speaker
+    begin: int
+    end: int
     iterations: list[int] = field(default_factory=list)
     """Offsets of at most two iteration lines, the last line first."""
     last: int | None = None
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
-    events: dict[tuple[str, Speaker], LogEvent] = field(default_factory=dict)
+    events: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
 
-    def read(self, handle: int, begin: int, end: int) -> Scan:
-        for at, chunk in _chunks_from_end(handle, begin, end):
+    def read(self, handle: int) -> Scan:
+        for at, chunk in _chunks_from_end(handle, max(self.begin, self.end - MAX_SCAN_BYTES), self.end):
             if len(self.iterations) < 2:
                 self._find_iterations(at, chunk)
             self._find_events(at, chunk)
             if len(self.iterations) == 2 and at <= self.iterations[1]:
                 break
-        healthy = self.iterations[-1] if self.iterations else begin
+        healthy = self.iterations[-1] if self.iterations else self.begin
         events = sorted(self.events.values(), key=lambda event: event.offset)
         return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last)
 
@@ -107,30 +165,25 @@ class _LogScanner:
 
     def _find_events(self, at: int, chunk: bytes) -> None:
         """Add the events of a chunk. An earlier event replaces a later event of the same cause and speaker."""
-        chunk_events: dict[tuple[str, Speaker], LogEvent] = {}
-        position = 0
-        while gate := GATE.search(chunk, position):
-            start, stop = _line_around(chunk, gate.start())
-            position = stop
-            line = chunk[start : min(stop, start + MAX_LINE_BYTES)]
-            cause = self._classify(line)
-            if cause is None:
-                continue
-            event = self._event(cause, line, at + start)
-            chunk_events.setdefault((cause.name, event.speaker), event)
+        chunk_events: dict[tuple[str, Weight, Speaker], LogEvent] = {}
+        for start, line in _select_lines(chunk):
+            speaker, text = split(line, self.known)
+            cause = self._classify(text)
+            if cause is not None:
+                event = self._event(cause, speaker, text, at + start)
+                chunk_events.setdefault((cause.name, cause.weight, event.speaker), event)
         self.events |= chunk_events
 
-    def _classify(self, line: bytes) -> Cause | None:
+    def _classify(self, text: bytes) -> Cause | None:
         """Classify a line, with a cache: lines of many ranks differ only in large numbers."""
-        shape = _SHAPE.sub(b"#", line)
+        shape = _SHAPE.sub(b"#", text)
         if shape not in self.kinds:
             if len(self.kinds) > MAX_CACHED_SHAPES:
                 self.kinds.clear()
-            self.kinds[shape] = classify(split(line)[1].decode(errors="replace"))
+            self.kinds[shape] = classify(text.decode(errors="replace").rstrip())
         return self.kinds[shape]
 
-    def _event(self, cause: Cause, line: bytes, offset: int) -> LogEvent:
-        speaker, text = split(line, self.known)
+    def _event(self, cause: Cause, speaker: Speaker, text: bytes, offset: int) -> LogEvent:
         decoded = text.decode(errors="replace").rstrip()
         match = cause.pattern.search(decoded)
         groups = {name: value for name, value in (match.groupdict() if match else {}).items() if value}
@@ -139,8 +192,46 @@ class _LogScanner:
         if "gpu" in groups:
             speaker = Speaker(node=speaker.node, rank=speaker.rank, gpu=groups["gpu"])
         return LogEvent(
-            cause=cause, speaker=speaker, text=decoded, path=self.path, offset=offset, peer=groups.get("peer", "")
+            cause=cause,
+            speaker=speaker,
+            text=decoded,
+            path=self.path,
+            offset=offset,
+            peer=groups.get("peer", ""),
+            begin=self.begin,
+            end=self.end,
         )
+
+
+def passes_gate(line: bytes) -> bool:
+    """Return whether a line is classified at all."""
+    return GATE.search(line) is not None or any(word in line for word in GATE_WORDS)
+
+
+def _select_lines(chunk: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that pass the gate with their offsets, in order. Of a progress bar, yield the matching state."""
+    spans: dict[int, int] = {}
+    position = 0
+    while gate := GATE.search(chunk, position):
+        start, position = _line_around(chunk, gate.start())
+        spans[start] = position
+    for word in GATE_WORDS:
+        found = chunk.find(word)
+        while found >= 0:
+            start, stop = _line_around(chunk, found)
+            spans[start] = stop
+            found = chunk.find(word, stop)
+    for start, stop in sorted(spans.items()):
+        yield start, _restore_prefix(chunk, start) + chunk[start : min(stop, start + MAX_LINE_BYTES)]
+
+
+def _restore_prefix(chunk: bytes, start: int) -> bytes:
+    """Return the prefix of the line if `start` is inside a line, after a carriage return."""
+    if not chunk.startswith(b"\r", max(0, start - 1)):
+        return b""
+    begin = chunk.rfind(b"\n", max(0, start - MAX_LINE_BYTES * 16), start) + 1
+    prefix = PREFIX.match(chunk, begin)
+    return prefix[0] if prefix else b""
 
 
 def _first_rank(ranks: str | None) -> int | None:
@@ -163,6 +254,8 @@ def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, b
 
 
 def _line_around(chunk: bytes, position: int) -> tuple[int, int]:
-    start = chunk.rfind(b"\n", 0, position) + 1
+    """Return where the line around a position starts and stops; a carriage return starts a line as well."""
     stop = chunk.find(b"\n", position)
-    return start, len(chunk) if stop < 0 else stop
+    stop = len(chunk) if stop < 0 else stop
+    start = chunk.rfind(b"\n", 0, position) + 1
+    return max(start, chunk.rfind(b"\r", start, position) + 1), stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.causes import CauseKind, Weight
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
@@ -28,6 +28,12 @@ STATE_BY_OUTCOME = {
     Outcome.PREEMPTED: JobState.PREEMPTED,
 }
 """Slurm's state for outcomes that were decided by this state."""
+_PLANNED = {
+    Outcome.EXITED: (CauseKind.NONE, "the body exited with 0, and the training is to go on"),
+    Outcome.DEADLINE: (CauseKind.TIME_LIMIT, "the trainer exited with 0 before the time limit"),
+    Outcome.STOPPED: (CauseKind.SWITCH, "the trainer stopped on request"),
+}
+"""What an outcome with exit code 0 says about its cause. An error in the logs outweighs this."""
 
 
 def diagnose(
@@ -58,9 +64,18 @@ def _diagnose(
     previous = find_diagnosis(events, started[position - 1]) if position else None
     exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
     exit_reason = exit_reason or explain_by_slurm(STATE_BY_OUTCOME.get(outcome, JobState.UNKNOWN))
+    exit_reason = exit_reason or explain_by_outcome(outcome)
     find_cause = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
     logs = load_attempt_logs(run, attempt.name, started, exit_reason)
     return complete(find_cause(run, logs, before=recall_diagnosis(previous) if previous else None))
+
+
+def explain_by_outcome(outcome: Outcome) -> ExitReason | None:
+    """Return the reason that an outcome itself states: the attempt ended as the trainer or a person planned."""
+    if outcome not in _PLANNED:
+        return None
+    kind, says = _PLANNED[outcome]
+    return ExitReason(kind=kind, says=says, is_final=False, yields_to=Weight.ERROR)
 
 
 def read_stop_request_text(attempt: Attempt) -> str:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.guard.attempt_record import Start, read_start
-from opsctl.guard.last_lines import LastLines, read_last_lines
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
@@ -15,12 +14,15 @@ from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration_lines import last_iteration
+from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
 from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
 """Slurm ends a job up to a minute after its limit; clocks of nodes differ by less."""
+LIMIT_TOLERANCE_SHARE = 0.1
+"""The tolerance of a short job, as a share of its time limit."""
 
 NEAR_LIMIT_SHARE = 0.5
 """Share of the time limit after which a trainer that exits by itself may do so because of the limit."""
@@ -60,7 +62,7 @@ def gather_evidence(
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(run),
         is_idle_again=is_idle_again,
-        at_its_limit=bool(deadline_s and end and end.timestamp() > deadline_s - LIMIT_TOLERANCE_S),
+        at_its_limit=_is_at_limit(start, end, deadline_s),
     )
     return evidence, end
 
@@ -78,6 +80,13 @@ def _is_near_limit(start: Start | None, end: datetime | None, deadline_s: float 
         return False
     begin_s = start.at.timestamp()
     return end.timestamp() - begin_s > NEAR_LIMIT_SHARE * (deadline_s - begin_s)
+
+
+def _is_at_limit(start: Start | None, end: datetime | None, deadline_s: float | None) -> bool:
+    if end is None or not deadline_s:
+        return False
+    limit_s = deadline_s - start.at.timestamp() if start else LIMIT_TOLERANCE_S / LIMIT_TOLERANCE_SHARE
+    return end.timestamp() > deadline_s - min(LIMIT_TOLERANCE_S, LIMIT_TOLERANCE_SHARE * limit_s)
 
 
 def _limits_itself(run: RunDir) -> bool:

@@ -10,37 +10,29 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from opsctl.diagnosis import hang_cause
+from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import OpsctlError, Unreachable
+from opsctl.errors import Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.before_body import is_row_of, list_unfinalized
-from opsctl.guard.diagnose import describe_diagnosis, diagnose, find_diagnosis, recall_diagnosis, to_event
+from opsctl.guard.cause_inquiry import CauseInquiry, inquire
+from opsctl.guard.diagnose import describe_diagnosis, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
-from opsctl.guard.node_care import NodeCare, find_suspects
-from opsctl.guard.outcome import (
-    ACTION_BY_CAUSE,
-    ACTIONS,
-    Action,
-    FinishedAttempt,
-    Outcome,
-    decide_outcome,
-    needs_diagnosis,
-)
+from opsctl.guard.last_output import date_last_output
+from opsctl.guard.node_care import NodeCare
+from opsctl.guard.outcome import ACTIONS, Action, FinishedAttempt, Outcome, decide_outcome
 from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import Job
-from opsctl.nodes.health.node_state import Verdict
 from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import MAX_RECORD_BYTES, is_writable_by_others, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.records import checked
@@ -63,12 +55,18 @@ def finalize(
     if done := read_end(attempt):
         return done
     # The diagnosis may take long, so it runs before the lease is taken.
-    cause_inquiry = _find_cause(chain, rules, attempt, job, care)
+    decide = partial(_decide_without_cause, chain, rules, attempt, job)
+    cause_inquiry = inquire(chain, rules, attempt, job=job, care=care, decide=decide)
     with lease(chain.run.path, journal.clock):
         if done := read_end(attempt):
             return done
         if cause_inquiry.diagnosis and find_diagnosis(journal.events(), attempt.name) is None:
-            journal.append(EventKind.DIAGNOSED, **to_event(cause_inquiry.diagnosis, cause_inquiry.suspects))
+            journal.append(
+                EventKind.DIAGNOSED,
+                **to_event(cause_inquiry.diagnosis, cause_inquiry.suspects),
+                accused=list(cause_inquiry.accused),
+                acquitted=list(cause_inquiry.acquitted),
+            )
         events = journal.events()
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
@@ -87,77 +85,15 @@ def finalize(
                 outcome=Outcome(event.data["outcome"]),
                 action=Action(event.data["action"]),
                 why=event.data["why"],
-                done=_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt),
+                done=(*ended.done, *(_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt))),
             )
+        ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
     for line in ended.done:
         log.info("%s: %s", ended.attempt, line)
     return ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseInquiry:
-    """The cause of an end, found before anything is decided."""
-
-    diagnosis: Diagnosis | None = None
-    """None if the outcome needs no diagnosis."""
-    suspects: tuple[str, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-
-
-def _find_cause(
-    chain: TrainArrays, rules: GuardSettings, attempt: Attempt, job: Job | None, care: NodeCare | None
-) -> CauseInquiry:
-    """Return the diagnosis, the suspect nodes and their verdicts.
-
-    Raises Unreachable if Slurm does not list its nodes, because the suspects are journalled only once.
-    """
-    events = chain.journal.events()
-    event = find_diagnosis(events, attempt.name)
-    if event is not None:
-        diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
-    else:
-        ended = _decide_without_cause(chain, rules, attempt, job, events)
-        if not needs_diagnosis(ended, rules):
-            return CauseInquiry()
-        allocated = _allocated_nodes(attempt, job)
-        complete = partial(care.add_history, allocated=allocated, at=ended.ended) if care else _add_nothing
-        diagnosis = diagnose(
-            chain.journal, attempt, ended.outcome, timeout_s=rules.diagnosis_seconds, complete=complete
-        )
-        suspects = _suspects(chain, allocated, diagnosis) if care and _may_exclude(diagnosis) else ()
-    if care is None or not _may_exclude(diagnosis):
-        return CauseInquiry(diagnosis=diagnosis)
-    verdicts = care.check(chain.scheduler, suspects, timeout_s=rules.node_check_seconds)
-    return CauseInquiry(diagnosis=diagnosis, suspects=suspects, verdicts=verdicts)
-
-
-def _add_nothing(diagnosis: Diagnosis) -> Diagnosis:
-    return diagnosis
-
-
-def _allocated_nodes(attempt: Attempt, job: Job | None) -> str:
-    start = attempt_record.read_start(attempt)
-    if start:
-        return start.nodes
-    return job.nodes if job else ""
-
-
-def _suspects(chain: TrainArrays, allocated: str, diagnosis: Diagnosis) -> tuple[str, ...]:
-    if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
-        return ()  # anybody could have written the evidence
-    try:
-        return find_suspects(diagnosis, allocated, chain.scheduler.nodes()) if allocated else ()
-    except Unreachable:
-        raise
-    except OpsctlError:
-        return ()
-
-
-def _may_exclude(diagnosis: Diagnosis) -> bool:
-    return ACTION_BY_CAUSE.get(diagnosis.kind) is Action.EXCLUDE_NODES
 
 
 def _act(
@@ -168,7 +104,7 @@ def _act(
     care: NodeCare | None,
 ) -> FinishedAttempt:
     """Carry out the action; return `ended` with what was done."""
-    ended = replace(ended, done=_note_hang(chain, ended, cause_inquiry, care))
+    ended = replace(ended, done=(*ended.done, *_note_hang(chain, ended, cause_inquiry, care)))
     if ended.suspects and cause_inquiry.diagnosis and care:
         removed = care.remove_suspects(chain, cause_inquiry.diagnosis, ended.suspects, cause_inquiry.verdicts)
         chain.note(
@@ -180,7 +116,7 @@ def _act(
             why=describe_diagnosis(cause_inquiry.diagnosis),
             done=removed.done,
         )
-        ended = replace(ended, done=removed.done)
+        ended = replace(ended, done=(*ended.done, *removed.done))
         if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
             ended = _without_exclusion(chain, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
@@ -230,6 +166,7 @@ def read_end(attempt: Attempt) -> FinishedAttempt | None:
         fields = read_json(attempt.end, MAX_RECORD_BYTES)
         parsed = {
             **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
+            "last_output": datetime.fromisoformat(fields["last_output"]) if fields.get("last_output") else None,
             **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
             "outcome": Outcome(fields["outcome"]),
             "action": Action(fields["action"]),
@@ -246,12 +183,13 @@ def _decide(
     ended = _decide_without_cause(chain, rules, attempt, job, events)
     if event := find_diagnosis(events, attempt.name):
         diagnosis = recall_diagnosis(event)
-        suspects = tuple(event.data["suspects"]) if _may_exclude(diagnosis) else ()
+        suspects = tuple(event.data["suspects"]) if may_exclude(diagnosis.kind) else ()
         ended = replace(
             ended,
             kind=diagnosis.kind,
             cause=diagnosis.cause,
             suspects=suspects,
+            done=tuple(event.data.get("acquitted", ())),
             why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
         )
     if _is_overtaken(ended, events):

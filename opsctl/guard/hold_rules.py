@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from opsctl.diagnosis.blame import find_rule, may_exclude
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.guard.outcome import ACTION_BY_CAUSE, BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
+from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
 
 
@@ -31,12 +32,12 @@ EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outco
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
 CHANGES: dict[CauseKind, str] = {
     CauseKind.CODE: "change the code or the settings (opsctl edit)",
+    CauseKind.CONFIG: "change the settings or the environment (opsctl edit)",
     CauseKind.STORAGE: "repair the storage or free space",
-    CauseKind.NODE: "put more nodes in service, or exclude fewer",
-    CauseKind.GPU: "put more nodes in service, or exclude fewer",
-    CauseKind.NETWORK: "put more nodes in service, or exclude fewer",
 }
 """What has to change before a release helps, by the kind of the last cause."""
+MORE_NODES = "put more nodes in service, or exclude fewer"
+"""What has to change if the last attempt had faulty nodes that could not be excluded."""
 
 
 def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
@@ -65,7 +66,7 @@ def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], r
     """Return `ended` with its action, from its cause and the attempts before it. `attempts` ends with `ended`."""
     if ended.action is not Action.CONTINUE:
         return ended
-    if ACTION_BY_CAUSE.get(ended.kind) is Action.EXCLUDE_NODES and ended.suspects:
+    if may_exclude(ended.kind) and ended.suspects:
         excluded = replace(ended, action=Action.EXCLUDE_NODES)
         return hold_if_stuck(excluded, [*attempts[:-1], excluded], rules)
     return hold_if_stuck(ended, attempts, rules)
@@ -103,7 +104,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
     """
     last = attempts[-1] if attempts else None
-    if last is None or ACTION_BY_CAUSE.get(last.kind) is not Action.HOLD_QUEUED:
+    if last is None or find_rule(last.kind, last.cause).action != Action.HOLD_QUEUED:
         return ""
     count = 0
     for attempt, advance in _from_newest(attempts):
@@ -159,5 +160,6 @@ def _list(newest_first: Sequence[FinishedAttempt]) -> str:
 
 def _needed_change(attempts: Sequence[FinishedAttempt]) -> str:
     """Return what has to change before a release helps."""
-    change = CHANGES.get(attempts[-1].kind, "find and remove the cause (opsctl why)")
+    last = attempts[-1]
+    change = MORE_NODES if last.suspects else CHANGES.get(last.kind, "find and remove the cause (opsctl why)")
     return f"before a release, {change}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from opsctl.guard.node_evidence import add_node_history
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Node
+from opsctl.nodes.connection_test import CONNECT_S, START_S, ConnectionTest
 from opsctl.nodes.drain import Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import (
     NodePlan,
@@ -63,6 +65,8 @@ class NodeCare:
     clock: Clock
     jobs: Mapping[str, str] = field(default_factory=dict)
     """Our running job on each node."""
+    connect_s: float = CONNECT_S
+    """How long a connection test tries to connect."""
 
     def check(
         self, scheduler: Scheduler, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0
@@ -91,6 +95,21 @@ class NodeCare:
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
         """Add the history of the blamed node, or of all `allocated` nodes, to the diagnosis."""
         return add_node_history(diagnosis, self.history, allocated, at=at, days=self.site.lemon_days)
+
+    def test_connection(self, nodes: Sequence[Node], suspect: str, voices: Sequence[str]) -> bool | None:
+        """Return whether `suspect` is cut off from the `voices`; None if the test shows nothing. Raises nothing."""
+        idle = [node.name for node in nodes if state_words(node) == {"IDLE"} and node.name not in self.jobs]
+        test = ConnectionTest(
+            fanout=self.reach(self.jobs, idle),
+            addresses={node.name: node.address for node in nodes},
+            rng=random.SystemRandom(),
+            connect_s=self.connect_s,
+        )
+        timeout_s = test.connect_s + START_S + CHECK_SPARE_S
+        result = Isolation[str, bool | None](self.clock, timeout_s).run(
+            {"pair": lambda: test.is_cut_off(suspect, voices)}
+        )
+        return None if isinstance(result["pair"], Failed) else result["pair"]
 
     def note_hang(self, train: str, attempt: str, node: str, at: datetime) -> tuple[str, ...]:
         """Record the node whose ranks were the odd ones in a hang; return what was done. Excludes nothing."""
@@ -167,26 +186,38 @@ class NodeCare:
         return f"{text} is not drained; the report for the administrators is in {path}"
 
 
-def find_suspects(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Return the suspects that were nodes of the attempt, by Slurm's names.
+def find_accused(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Return the nodes of the attempt that the diagnosis names, by Slurm's names.
 
-    Logs name host names and addresses as well. After a node failure without a name in any log, the suspect is the node
-    of the attempt that is down, if there is exactly one.
+    After a node failure without a name in any log, the accused is the node of the attempt that is down, if there is
+    exactly one.
     """
-    try:
-        own = set(expand(allocated))
-    except InputError:
-        return ()
+    accused = resolve_nodes(diagnosis.accused, allocated, nodes)
+    if accused or diagnosis.kind is not CauseKind.NODE or diagnosis.accused:
+        return accused
+    own = _expand(allocated)
+    down = [node.name for node in nodes if node.name in own and state_words(node) & {"DOWN", "NOT_RESPONDING"}]
+    return tuple(down) if len(down) == 1 else ()
+
+
+def resolve_nodes(names: Sequence[str], allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Return Slurm's names of those `names` that are nodes of the attempt.
+
+    Logs name host names and addresses as well.
+    """
+    own = _expand(allocated)
     shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
     aliases = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
     aliases |= {node.name: node.name for node in nodes if node.name in own}
-    names = (aliases.get(suspect) or aliases.get(suspect.partition(".")[0], "") for suspect in diagnosis.suspects)
-    suspects = tuple(dict.fromkeys(filter(None, names)))
-    if suspects:
-        return suspects
-    down = [node.name for node in nodes if node.name in own and state_words(node) & {"DOWN", "NOT_RESPONDING"}]
-    is_unnamed_node_failure = diagnosis.kind is CauseKind.NODE and not diagnosis.suspects
-    return tuple(down) if is_unnamed_node_failure and len(down) == 1 else ()
+    found = (aliases.get(name) or aliases.get(name.partition(".")[0], "") for name in names)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _expand(nodes: str) -> frozenset[str]:
+    try:
+        return frozenset(expand(nodes))
+    except InputError:
+        return frozenset()
 
 
 def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:

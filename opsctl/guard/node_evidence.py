@@ -12,7 +12,7 @@ from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from opsctl.nodesets import expand
 
-_ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
+_ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.HANG, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
 """Causes for which any node of the attempt may be to blame, if the logs name no node."""
 
 

@@ -79,19 +79,6 @@ ACTIONS: dict[Outcome, Action] = {
 }
 """The action that follows from the outcome alone."""
 
-ACTION_BY_CAUSE: dict[CauseKind, Action] = {
-    CauseKind.NODE: Action.EXCLUDE_NODES,
-    CauseKind.GPU: Action.EXCLUDE_NODES,
-    CauseKind.NETWORK: Action.EXCLUDE_NODES,
-    CauseKind.CODE: Action.HOLD_QUEUED,
-    CauseKind.STORAGE: Action.HOLD_QUEUED,
-}
-"""The action that follows from the cause, if the outcome alone would continue the train.
-
-Nodes are excluded if the evidence names them. Queued tasks are held once the same fault has ended `fault_attempts`
-attempts in a row without progress. Other causes change nothing.
-"""
-
 BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
 """Outcomes that burn queued tasks if attempts are short and do not advance the train.
 
@@ -158,6 +145,8 @@ class FinishedAttempt:
     """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()
     """What was done about the suspects."""
+    last_output: datetime | None = None
+    """When a rank last wrote to its log; None if unknown."""
 
     @property
     def minutes(self) -> float:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from opsctl.errors import MissingProgram
 from opsctl.host.parent_death import die_with_parent
+from opsctl.host.processes import find_processes
 from opsctl.ports import Completed, Flooded, TimedOut
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ MAX_LOGGED_CHARS = 1000
 """Of a command line in the log: some carry a whole script."""
 MAX_OUTPUT_BYTES = 256 << 20
 """Ten times the queue of the largest cluster, and far below the memory of a login node."""
+MARK_VARIABLE = "OPSCTL_RUN_MARK"
+"""Environment variable by which the descendants of a bounded run are found."""
 KILL_WAIT_S = 2.0
 """The longest wait for a killed process to end. A process that hangs in the kernel is abandoned."""
 
@@ -167,12 +171,14 @@ def run_bounded(
     pulse: Callable[[], None],
     grace: float = 3.0,
 ) -> Bounded:
-    """Run a program that may hang, print without end, or leave processes behind, with exactly `env`.
+    """Run a program that may hang, print without end, or leave processes behind, with `env` and a mark of the run.
 
     Keeps `keep` bytes of the output. Calls `pulse` several times a second. Sends TERM to the remaining process group
-    and KILL after `grace` seconds. Raises OSError if the program cannot be started.
+    and KILL after `grace` seconds; after a timeout also to descendants in other sessions. Raises OSError if the program
+    cannot be started.
     """
     output_ends = _OutputEnds(keep)
+    mark = uuid.uuid4().hex
     with contextlib.ExitStack() as stack:
         with _defer_signals():
             process = subprocess.Popen(
@@ -180,12 +186,12 @@ def run_bounded(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=dict(env),
+                env={**env, MARK_VARIABLE: mark},
                 cwd=cwd,
                 process_group=0,
             )
             assert process.stdout is not None
-            stack.callback(_wind_up, process, process.stdout.fileno(), output_ends, grace)
+            stack.callback(_wind_up, process, process.stdout.fileno(), output_ends, grace, mark)
         deadline = time.monotonic() + timeout
         os.set_blocking(process.stdout.fileno(), False)
         while process.poll() is None and time.monotonic() < deadline:
@@ -195,13 +201,27 @@ def run_bounded(
     return Bounded(code=process.returncode if in_time else None, output=output_ends.text())
 
 
-def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnds, grace: float) -> None:
-    """End the process group and read the rest of the output."""
+def _wind_up(process: subprocess.Popen[bytes], out: int, output_ends: _OutputEnds, grace: float, mark: str) -> None:
+    """End the process group, of a late program also every descendant, and read the rest of the output."""
+    is_late = process.poll() is None
     _end_group(process, grace=grace)
+    if is_late:
+        _end_marked(mark, grace=grace)
     os.set_blocking(out, False)
     output_ends.read(out, wait=0)
     if process.stdout:
         process.stdout.close()
+
+
+def _end_marked(mark: str, *, grace: float) -> None:
+    """Send TERM, then KILL after `grace` seconds, to the processes that inherited `mark`, in any session."""
+    processes = find_processes(lambda process: process.environment().get(MARK_VARIABLE) == mark)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            process.send(number)
+        until = time.monotonic() + grace
+        while any(process.is_alive for process in processes) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager
@@ -280,7 +300,10 @@ def _missing(program: str, error: OSError) -> MissingProgram:
 
 
 def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that outlives opsctl, in a separate session, with its output appended to `log`."""
+    """Start a program that outlives opsctl, in a separate session, with its output appended to `log`.
+
+    The program loses the mark of a bounded run: a timeout of the cron entry that started opsctl does not end it.
+    """
     try:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(log, flags, 0o644), "ab") as out:
@@ -289,7 +312,7 @@ def spawn(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = Non
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **(env or {})},
+                env={name: value for name, value in {**os.environ, **(env or {})}.items() if name != MARK_VARIABLE},
                 start_new_session=True,
             )
     except OSError as error:

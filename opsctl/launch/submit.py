@@ -7,7 +7,7 @@ submits, so a train is neither submitted twice nor lost.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from opsctl.launch.revisions import Files, read_files, swap
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import LaunchPlan
 from opsctl.ports import Clock
-from opsctl.state.journal import EventKind
+from opsctl.state.journal import EventKind, Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -33,6 +33,22 @@ class SubmittedArray:
     already: bool
     """An earlier launch submitted this array, but was interrupted before it recorded the array."""
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedError:
+    """An error of preflight that the user allowed."""
+
+    check: str
+    what: str
+    origin: str
+    """--allow or [preflight] allow."""
+
+
+def note_allowed(journal: Journal, errors: Iterable[AllowedError]) -> None:
+    """Journal every error that the user allowed."""
+    for error in errors:
+        journal.append(EventKind.ALLOWED, check=error.check, what=error.what, origin=error.origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +67,7 @@ class Launch:
     """The copy of the trainer's code; None without a freeze."""
     expiring_exclusions: tuple[tuple[str, datetime], ...] = ()
     """Nodes that the plan excludes, and when each exclusion ends."""
+    allowed: tuple[AllowedError, ...] = ()
 
     @property
     def run(self) -> RunDir:
@@ -112,6 +129,7 @@ class Launch:
         """Submit under the nonce of an earlier, unanswered submission, so that a late arrival is recognised."""
         nonce = next(iter(snapshot.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
+        note_allowed(self.chain.journal, self.allowed)
         for node, until in self.expiring_exclusions:
             self.chain.note(EventKind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
         self.chain.note(EventKind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)

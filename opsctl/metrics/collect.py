@@ -17,6 +17,7 @@ from opsctl.metrics.families import MetricSample
 from opsctl.model import Job, Level
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.ports import Clock, Scheduler
+from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import report_train
 from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
@@ -74,7 +75,16 @@ def effective(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[
                 samples.append(
                     MetricSample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value})
                 )
+            samples += _lost(run.name, report)
     return samples
+
+
+def _lost(train: str, report: Report) -> Iterator[MetricSample]:
+    for cause in report.causes:
+        for bucket, seconds in cause.buckets.items():
+            if seconds:
+                labels = {"train": train, "cause": cause.cause, "on": bucket.value}
+                yield MetricSample("opsctl_train_lost_seconds", seconds, labels)
 
 
 def _jobs(services: MetricsServices) -> list[Job] | None:
@@ -96,9 +106,14 @@ def _site(services: MetricsServices) -> Iterator[MetricSample]:
 
 
 def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:
-    finalized = replay(journal.events()).finalized.values()
-    for outcome, count in sorted(Counter(str(event.data["outcome"]) for event in finalized).items()):
+    history = replay(journal.events())
+    outcomes = {attempt: str(event.data["outcome"]) for attempt, event in history.finalized.items()}
+    for outcome, count in sorted(Counter(outcomes.values()).items()):
         yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
+    diagnosed = {attempt: str(event.data["cause"]) for attempt, event in history.diagnosed.items()}
+    causes = Counter(known_cause(diagnosed.get(attempt, "")) or outcome for attempt, outcome in outcomes.items())
+    for cause, count in sorted(causes.items()):
+        yield MetricSample("opsctl_train_ends_total", count, {"train": run.name, "cause": cause})
     yield from _files(run)
     if jobs is None:
         progress = read_progress(run)

@@ -34,6 +34,9 @@ FAMILIES: dict[str, Family] = {
     "opsctl_train_tasks": Family("Array tasks in the queue", (*TRAIN, "state")),
     "opsctl_train_waiting_tasks": Family("Waiting array tasks, by Slurm's reason", (*TRAIN, "reason")),
     "opsctl_train_attempts_total": Family("Finalized attempts, by outcome", (*TRAIN, "outcome"), is_count=True),
+    "opsctl_train_ends_total": Family(
+        "Finalized attempts, by diagnosed cause, else by outcome", (*TRAIN, "cause"), is_count=True
+    ),
     "opsctl_train_step": Family("Current step", TRAIN),
     "opsctl_train_last_step": Family("Last step of the run", TRAIN),
     "opsctl_train_loss": Family("Loss in the newest line of the log; NaN if the log has NaN", TRAIN),
@@ -49,7 +52,10 @@ FAMILIES: dict[str, Family] = {
     "opsctl_train_checkpoint_timestamp_seconds": Family("Time of the last write to the newest checkpoint", TRAIN),
     "opsctl_train_next_checkpoint_step": Family("Step of the next checkpoint", TRAIN),
     "opsctl_train_effective_ratio": Family("Effective time over wall-clock time, of the whole run", (*TRAIN, "queue")),
-    "opsctl_train_spent_seconds": Family("Wall-clock time of the whole run, by cause", (*TRAIN, "on")),
+    "opsctl_train_spent_seconds": Family("Wall-clock time of the whole run, by phase", (*TRAIN, "on")),
+    "opsctl_train_lost_seconds": Family(
+        "Wall-clock time lost in the whole run, by cause and phase", (*TRAIN, "cause", "on")
+    ),
 }
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from opsctl.alerts import dispatch
+from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.dispatch import Alerting
-from opsctl.alerts.outbox import Delivery
+from opsctl.alerts.ledger_state import LedgerEntry
+from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
+from opsctl.alerts.senders import Senders
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -23,7 +25,13 @@ from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
+from opsctl.monitor.cycle_report import CycleReport, log_report
+from opsctl.monitor.handle_answers import AnswerPoller
+from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
+from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
+from opsctl.monitor.rollback_proposal import propose_rollback
+from opsctl.monitor.vanished import CheckedParts, is_node_alert, judge_vanished
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.settings.watch import Filesystem
@@ -34,6 +42,10 @@ from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
 from opsctl.watchdogs.slurm_status import find_related_jobs
 
 log = logging.getLogger(__name__)
+SEND_WAIT_S = 5.0
+"""A cycle waits this long for its channels. Slower channels continue while the next cycle runs."""
+FINISH_WAIT_S = FLUSH_BUDGET_S + 20
+"""A process that ends after one cycle waits this long for slow channels."""
 Unit = tuple[str, str]
 """Names of a watchdog and of its target: a train, a file system or `site`."""
 
@@ -57,20 +69,6 @@ class WatchServices(Protocol):
     def journal(self, run: RunDir) -> Journal: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CycleReport:
-    """Result of one watch cycle."""
-
-    findings: tuple[Finding, ...]
-    reconciled: tuple[ReconciledTrain, ...] = ()
-    transitions: tuple[Transition, ...] = ()
-    """The transitions of which people are notified."""
-    deliveries: tuple[Delivery, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Failures of the cycle itself."""
-    seconds: float = 0.0
-
-
 @dataclass(slots=True, kw_only=True)
 class Watch:
     """Watch cycles over the trains of a site. Keep the object between cycles: it remembers which watchdogs hang."""
@@ -83,6 +81,8 @@ class Watch:
     acts: bool = True
     """Whether to reconcile, cancel hung tasks, record, alert and ping. False: only run the watchdogs."""
     _isolation: Isolation[Unit, Any] = field(init=False)
+    _senders: Senders = field(init=False)
+    _answers: AnswerPoller = field(default_factory=AnswerPoller)
     _problems: list[str] = field(default_factory=list)
     _slurm_answers: bool = True
     _is_complete: bool = True
@@ -92,6 +92,7 @@ class Watch:
         if unknown := [name for name in self.names if name not in WATCHDOGS]:
             raise InputError(f"no watchdog {unknown[0]!r}; there are: {', '.join(WATCHDOGS)}")
         self._isolation = Isolation(self.services.clock, self.services.site.watch.timeout_seconds)
+        self._senders = Senders(self.services.clock)
 
     @property
     def watchdogs(self) -> dict[str, Watchdog[WatchContext, Any, Any]]:
@@ -100,6 +101,8 @@ class Watch:
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        self._start_answers()
+        self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:
             self._problems.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
         runs = [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
@@ -115,8 +118,11 @@ class Watch:
         if self.acts:
             findings = [self._cancel_hung(context, finding) for finding in findings]
         if self.acts and self._is_alert_owner():
-            findings += self._resolve_vanished(context, results, findings)
+            findings += self._judge_vanished(context, results, findings)
+            self._apply_answers(runs)
             transitions, deliveries = self._notify(findings)
+            seconds = self.services.clock.monotonic() - began
+            self._ping_all([train.name for train in context.trains], findings, seconds)
         report = CycleReport(
             findings=tuple(findings),
             reconciled=tuple(reconciled),
@@ -125,8 +131,12 @@ class Watch:
             problems=tuple(self._problems),
             seconds=self.services.clock.monotonic() - began,
         )
-        _log_report(report, trains=len(runs))
+        log_report(report, trains=len(runs))
         return report
+
+    def finish_sending(self) -> Collection[str]:
+        """Wait for the channels that still send, a bounded time; return those that do not answer."""
+        return self._senders.wait(FINISH_WAIT_S)
 
     # --- collect
 
@@ -150,8 +160,9 @@ class Watch:
             return None, [Finding(key=key, level=Level.UNKNOWN, summary=summary, remedy="opsctl doctor")]
 
     def _read_nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
-        """Return every node if a watchdog needs nodes and a train runs; None if Slurm does not answer."""
-        if "node_health" not in self.watchdogs or not any(train.snapshot and train.snapshot.active for train in trains):
+        """Return every node if a train runs or a node's alert is open; None if Slurm does not answer."""
+        is_running = any(train.snapshot and train.snapshot.active for train in trains)
+        if "node_health" not in self.watchdogs or not (is_running or self._has_node_alert()):
             return ()
         try:
             return tuple(self.services.scheduler.nodes())
@@ -159,6 +170,10 @@ class Watch:
             self._problems.append(error.message)
             self._is_complete = False
             return None
+
+    def _has_node_alert(self) -> bool:
+        entries = self._read_levels() if self._slurm_answers else {}
+        return any(entry.level is not Level.OK and is_node_alert(key) for key, entry in entries.items())
 
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job]) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
@@ -279,60 +294,74 @@ class Watch:
             action = f"opsctl could not cancel the task: {error.message}"
         return replace(finding, done=(action,), remedy=f"opsctl status {train.name}")
 
-    def _resolve_vanished(
+    def _judge_vanished(
         self, context: WatchContext, results: dict[Unit, Any], findings: Sequence[Finding]
     ) -> list[Finding]:
-        """Return OK findings for open alerts whose subject vanished: a node left by the train, a removed train."""
+        """Return findings for the open alerts whose subject vanished."""
+        checked = CheckedParts(
+            context=context,
+            results=results,
+            watchdogs=self.watchdogs,
+            is_partial=bool(self.trains),
+            slurm_answers=self._slurm_answers,
+        )
+        return judge_vanished(checked, self._read_levels(), findings)
+
+    def _read_levels(self) -> dict[str, LedgerEntry]:
+        """Return the entries of the alert ledger; none if the ledger cannot be read."""
         try:
-            levels = self.services.alerting.ledger.levels()
+            return self.services.alerting.ledger.levels()
         except OpsctlError:
-            return []
-        reported = {finding.key for finding in findings}
-        resolved = []
-        for key, entry in levels.items():
-            if entry.level is Level.OK or key in reported or not self._has_vanished(context, results, key):
-                continue
-            finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
-            resolved.append(replace(finding, level=Level.OK, summary=f"{key} no longer exists", evidence=(), remedy=""))
-        return resolved
-
-    def _has_vanished(self, context: WatchContext, results: dict[Unit, Any], key: str) -> bool:
-        """Return whether an open alert without a finding in this cycle is resolved.
-
-        `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target
-        and no longer reports the part, or if the target is gone or no longer watched. A failed or partial cycle
-        resolves nothing.
-        """
-        name, _, rest = key.partition("/")
-        target = rest.partition("/")[0]
-        if (name, target) in results:
-            return not _is_unknown(results[name, target])
-        if self.trains:
-            return False
-        is_readable = any(train.name == target for train in context.trains)
-        is_read_or_removed = is_readable or _is_removed(context.site.root_path / target)
-        if name == "train":
-            return is_read_or_removed
-        if name not in self.watchdogs:
-            return False
-        watchdog = WATCHDOGS[name]
-        if watchdog.needs_slurm and not self._slurm_answers:
-            return False
-        return watchdog.of != "train" or is_read_or_removed
+            return {}
 
     def _notify(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Delivery]]:
         alerting = self.services.alerting
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
         try:
-            transitions = alerting.ledger.record(findings)
-            deliveries = dispatch.send_alerts(alerting)
-            # A partial cycle must not ping: the dead-man's switch vouches for every watchdog and every train.
-            if self._is_complete and not self.names and not self.trains:
-                dispatch.ping(alerting)
+            muted = frozenset[str]()
+            if alerting.rules.maintenance_reservations:
+                muted = read_maintenance(self.services.scheduler, findings, self.services.clock.now(), self._problems)
+            transitions = replace(alerting.ledger, muted=muted).record(findings)
+            deliveries = dispatch.send_alerts(alerting, self._senders, wait_s=SEND_WAIT_S)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")
+            self._is_complete = False
         return transitions, deliveries
+
+    def _start_answers(self) -> None:
+        if self.acts and self._is_alert_owner():
+            with contextlib.suppress(OpsctlError):  # an unreadable ledger is reported by `_notify`
+                self._answers.start(self.services.alerting)
+
+    def _apply_answers(self, runs: Sequence[RunDir]) -> None:
+        def find_chain(train: str) -> TrainArrays:
+            run = next((run for run in runs if run.name == train), None)
+            if run is None:
+                raise InputError(f"no train {train!r}")
+            return self.services.chain(run)
+
+        lines, problems = self._answers.apply(self.services.alerting, find_chain)
+        self._problems += problems
+        for line in lines:
+            log.info("answer: %s", line)
+
+    def _ping(self, kind: PingKind, text: str = "") -> None:
+        """Ping the site's dead-man's switch, which vouches for every watchdog and train; not in a partial cycle."""
+        if not self.acts or self.names or self.trains or not self._is_alert_owner():
+            return
+        try:
+            dispatch.ping(self.services.alerting, kind, text)
+        except (OpsctlError, OSError) as error:
+            self._problems.append(f"alerting: {error}")
+
+    def _ping_all(self, trains: Iterable[str], findings: Sequence[Finding], seconds: float) -> None:
+        kind = PingKind.SUCCESS if self._is_complete else PingKind.FAIL
+        self._ping(kind, describe_cycle(findings, self._problems, seconds))
+        if self.acts and self._is_alert_owner():
+            pings = list_train_pings(self.services.alerting, trains, findings)
+            results = self._isolation.run({("ping", train): send for train, send in pings})
+            self._problems += [f"alerting: {result.why}" for result in results.values() if isinstance(result, Failed)]
 
 
 def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
@@ -344,7 +373,7 @@ def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext,
     began = context.clock.monotonic()
     findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
     if isinstance(target, WatchedTrain):
-        findings = add_links(findings, target.run, target.events)
+        findings = add_links([propose_rollback(finding, target) for finding in findings], target.run, target.events)
     seconds = context.clock.monotonic() - began
     log.debug("watchdog %s: %d findings in %.3f s", watchdog.name, len(findings), seconds)
     for finding in findings:
@@ -352,37 +381,5 @@ def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext,
     return findings
 
 
-def _log_report(report: CycleReport, *, trains: int) -> None:
-    for transition in report.transitions:
-        finding = transition.finding
-        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
-    for delivery in report.deliveries:
-        item = delivery.item
-        if delivery.error is None:
-            log.info("delivered by %s: %s", item.channel, item.message.subject)
-            continue
-        again = "not tried again" if delivery.error.is_permanent else "tried again later"
-        log.warning("not delivered by %s, %s: %s", item.channel, again, delivery.error.message)
-    for problem in report.problems:
-        log.warning(problem)
-    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
-    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)
-
-
 def _has_failed(result: object) -> bool:
     return isinstance(result, Failed)
-
-
-def _is_unknown(result: list[Finding] | Failed) -> bool:
-    return isinstance(result, Failed) or any(finding.level is Level.UNKNOWN for finding in result)
-
-
-def _is_removed(path: Path) -> bool:
-    """Return whether `path` does not exist. An unreadable path counts as existing."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        return path.parent.is_dir()
-    except OSError:
-        return False
-    return False

@@ -66,7 +66,7 @@ class Quarantine:
             actions.append(action)
             if action.action == "drained":
                 with suppress(OpsctlError, OSError):  # an unwritable history must not stop the drains
-                    self.history.note_drained(step.node, self.history.clock.now())
+                    self.history.note_drained(step.node, self.history.clock.now(), by=self._find_owner(step))
         return actions
 
     @contextmanager
@@ -84,6 +84,8 @@ class Quarantine:
         """Re-read the node and drain it. Raises NotAllowed, Unreachable."""
         if why := self._why_outdated(step, self.scheduler.nodes(), cap):
             return NodeAction(node=step.node, action="left", why=why)
+        with suppress(OpsctlError, OSError):  # as above
+            self.history.note_reason(step.node, step.reason)
         try:
             self.scheduler.drain(step.node, step.reason)
         except (NotAllowed, Unreachable):
@@ -91,6 +93,11 @@ class Quarantine:
         except SchedulerError as error:
             return NodeAction(node=step.node, action="left", why=error.message)
         return NodeAction(node=step.node, action="drained", why=step.reason)
+
+    def _find_owner(self, step: Step) -> str:
+        """Return the user whom Slurm reports for the reason that was just written; empty if another reason is there."""
+        reasons = self.scheduler.reasons()
+        return next((reason.by for reason in reasons if (reason.node, reason.text) == (step.node, step.reason)), "")
 
     def undrain(self, plan: NodePlan) -> list[NodeAction]:
         """Put each node back that is still as it was when the plan was made. Raises Unreachable."""
@@ -124,9 +131,9 @@ class Quarantine:
         """Record drains of opsctl processes that were interrupted before they could record the drains."""
         with suppress(SchedulerError, RunDirError, LeaseBusy):
             for reason in self.scheduler.reasons():
-                is_drain = reason.text.startswith(PREFIX) and not reason.text.startswith(f"{PREFIX}reboot:")
-                if is_drain and reason.at:
-                    self.history.note_drained(reason.node, reason.at)
+                is_own = reason.text == self.history.read(reason.node).drain_reason
+                if is_own and reason.at and not reason.text.startswith(f"{PREFIX}reboot:"):
+                    self.history.note_drained(reason.node, reason.at, by=reason.by)
 
     def _why_outdated(self, step: Step, nodes: Sequence[Node], cap: int) -> str:
         node = next((node for node in nodes if node.name == step.node), None)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from opsctl.errors import InputError
-from opsctl.model import Node
+from opsctl.model import DrainReason, Node
 from opsctl.nodes.health.node_state import Health, NodeProcess, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.scheduler.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
@@ -24,6 +25,8 @@ MAX_REASON_CHARS = 200
 MAX_OWN_PROCESS_AGE_S = 120
 """A younger process of the checking user belongs to the health check itself."""
 MAX_NAMED_PROCESSES = 4
+SLURM_SUFFIXES = re.compile(r"(?: : reboot (?:requested|issued|complete|timed out|cancelled))*", re.IGNORECASE)
+"""Text that Slurm itself adds to a reason when the node reboots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,32 @@ def is_out(node: Node) -> bool:
 def is_ours(node: Node) -> bool:
     """Return whether opsctl took a node out of service."""
     return is_out(node) and node.reason.startswith(PREFIX)
+
+
+def find_amended(
+    nodes: Iterable[Node], records: Mapping[str, NodeRecord], reasons: Iterable[DrainReason]
+) -> dict[str, str]:
+    """Return, by node, why a reason that starts like opsctl's is no longer opsctl's own. Such nodes are left alone.
+
+    A person may amend the text, or set the same text again as another user.
+    """
+    reason_by_node = {reason.node: reason for reason in reasons}
+    amended: dict[str, str] = {}
+    for node in filter(is_ours, nodes):
+        record, reason = records.get(node.name), reason_by_node.get(node.name)
+        if record is None or not record.drain_reason:
+            amended[node.name] = f"this site has no record of its reason: {node.reason}"
+        elif not _is_same_text(record.drain_reason, node.reason):
+            amended[node.name] = f"its reason was amended: {node.reason}"
+        elif reason and reason.by and record.drained_by and reason.by != record.drained_by:
+            amended[node.name] = f"{reason.by} has set its reason, not {record.drained_by}: {node.reason}"
+    return amended
+
+
+def _is_same_text(written: str, reported: str) -> bool:
+    """Return whether Slurm reports the reason that opsctl wrote. Slurm may change white space, and notes reboots."""
+    before, after = " ".join(written.split()), " ".join(reported.split())
+    return after.startswith(before) and SLURM_SUFFIXES.fullmatch(after[len(before) :]) is not None
 
 
 def busy_by_node(nodes: Iterable[Node]) -> dict[str, bool]:
@@ -164,11 +193,13 @@ def plan_reboot(
     *,
     why: str,
     excluded: frozenset[str] = frozenset(),
+    amended: Mapping[str, str] = MappingProxyType({}),
     most: str = "",
 ) -> NodePlan:
     """Plan which of the `chosen` nodes to reboot, within the cap of drains.
 
-    `excluded` nodes count towards the cap. `most` lowers the cap, as `--max` does. Raises InputError.
+    `excluded` nodes count towards the cap. `amended` holds the nodes of ours that a person has taken over, and why.
+    `most` lowers the cap, as `--max` does. Raises InputError.
     """
     node_by_name = {node.name: node for node in nodes}
     cap = compute_cap(site, len(nodes), most)
@@ -183,6 +214,8 @@ def plan_reboot(
             left.append(SkippedNode(node=name, why=f"reboot already requested: {node.state}"))
         elif is_out(node) and not is_ours(node):
             left.append(SkippedNode(node=name, why=_why_left_alone(node)))
+        elif name in amended:
+            left.append(SkippedNode(node=name, why=amended[name]))
         elif len(out | {name}) > cap:
             left.append(SkippedNode(node=name, why=_why_capped(cap)))
         else:
@@ -230,11 +263,13 @@ def plan_undrain(
     records: Mapping[str, NodeRecord],
     snapshots: Mapping[str, NodeSnapshot],
     since: Mapping[str, float],
+    amended: Mapping[str, str] = MappingProxyType({}),
 ) -> NodePlan:
     """Plan which nodes to put back into service.
 
-    A node that opsctl drained must have passed two health checks `since` the drain (Unix time by node). A node that
-    others drained must have a reason that the site lists, be healthy, and have no user process left.
+    A node that opsctl drained must have passed two health checks `since` the drain (Unix time by node), and must not be
+    `amended` (why, by node). A node that others drained must have a reason that the site lists, be healthy, and have no
+    user process left.
     """
     verdict_by_node = {verdict.node: verdict for verdict in verdicts}
     steps: list[Step] = []
@@ -243,7 +278,9 @@ def plan_undrain(
         if not (is_ours(node) or is_listed(node, site)):
             continue
         verdict, snapshot = verdict_by_node.get(node.name), snapshots.get(node.name)
-        if verdict is None or snapshot is None:
+        if node.name in amended:
+            why = amended[node.name]
+        elif verdict is None or snapshot is None:
             why = "was not checked"
         elif is_ours(node):
             why = _why_not_passed(verdict, records.get(node.name), site, since.get(node.name, 0.0))
@@ -257,8 +294,14 @@ def plan_undrain(
 
 
 def is_listed(node: Node, site: HealthSettings) -> bool:
-    """Return whether a node is out of service for a reason that the site allows opsctl to undrain."""
-    return is_out(node) and any(node.reason.startswith(undrain_reason) for undrain_reason in site.undrain_reasons)
+    """Return whether a node is out of service for a reason that the site allows opsctl to undrain.
+
+    An amended reason is another reason: a listed reason is the whole text, or the beginning if it ends with `*`.
+    """
+    return is_out(node) and any(
+        node.reason == listed or (listed.endswith("*") and node.reason.startswith(listed[:-1]))
+        for listed in site.undrain_reasons
+    )
 
 
 def _why_not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:

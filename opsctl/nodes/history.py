@@ -27,6 +27,8 @@ MAX_PASSED = 20
 """Newest passed health checks that are stored for one node."""
 MAX_EVIDENCE_CHARS = 300
 
+LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents")
+"""Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
 DRAIN_POINTS = 2.0
@@ -89,6 +91,10 @@ class NodeRecord:
     """Times of the health checks in a row that found the node healthy."""
     cleared: float | None = None
     drained: tuple[float, ...] = ()
+    drain_reason: str = ""
+    """The reason that opsctl last wrote to Slurm for this node."""
+    drained_by: str = ""
+    """The user whom Slurm reports for this reason; empty if not known."""
     hangs: dict[str, float] = field(default_factory=dict)
     """By `train/attempt`: when an attempt hung and the stacks of this node's ranks differed from all others."""
     incidents: tuple[Incident, ...] = ()
@@ -160,15 +166,22 @@ class NodeHistory:
                 records.append(record)
         return records
 
-    def note_drained(self, node: str, at: datetime) -> None:
-        """Store that opsctl drained a node at a time; earlier passed health checks no longer count.
+    def note_reason(self, node: str, reason: str) -> None:
+        """Store the reason that is about to be written to Slurm. The caller holds the lease. Raises RunDirError."""
+        self._write(replace(self.read(node), drain_reason=reason, drained_by=""))
+
+    def note_drained(self, node: str, at: datetime, *, by: str = "") -> None:
+        """Store that opsctl drained a node at a time, as user `by`; earlier passed health checks no longer count.
 
         Idempotent. Raises RunDirError, Busy.
         """
         with lease(self.site.nodes, self.clock):
             record, drained_at = self.read(node), at.timestamp()
+            noted = replace(record, drained_by=record.drained_by or by)
             if all(drained_at - earlier > SAME_DRAIN_S for earlier in record.drained):
-                self._write(replace(record, drained=(*record.drained, drained_at)[-MAX_ENTRIES:], passed=()))
+                noted = replace(noted, drained=(*record.drained, drained_at)[-MAX_ENTRIES:], passed=())
+            if noted != record:
+                self._write(noted)
 
     def note_hang(self, node: str, attempt: str, at: datetime, *, days: float) -> int:
         """Store that the stacks of a node's ranks differed when `attempt` hung. Return the hangs of the last `days`.
@@ -194,7 +207,7 @@ class NodeHistory:
         with lease(self.site.nodes, self.clock):
             for node in nodes:
                 old = self.read(node)
-                self._write(NodeRecord(node=node, drained=old.drained, hangs=old.hangs, incidents=old.incidents))
+                self._write(NodeRecord(node=node, **{name: getattr(old, name) for name in LASTING_FIELDS}))
 
     def _write_cards(self, record: NodeRecord, before: NodeRecord) -> None:
         """Store new and changed incidents of GPUs in the GPUs' own files."""

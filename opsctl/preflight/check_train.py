@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -14,11 +14,13 @@ from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.model import JobSpec
 from opsctl.ports import Runner, Scheduler
+from opsctl.preflight.allowed_checks import allow_errors, find_allowances
 from opsctl.preflight.check_container import check_container
-from opsctl.preflight.checks import CHECKS
+from opsctl.preflight.checks import CHECKS, QUEUED
+from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
-from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, error, judge
-from opsctl.preflight.recipe import read_recipe
+from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
+from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
@@ -65,36 +67,71 @@ class PreflightReport:
         return not self.counts[ProblemLevel.ERROR] and not (strict and self.counts[ProblemLevel.WARNING])
 
 
-def check_train(context: PreflightContext, file: Path) -> PreflightReport:
-    """Check the train in `file`. Raises ConfigError for an invalid file. Without Slurm, its facts are unknown."""
+def check_train(context: PreflightContext, file: Path, allow: Sequence[str] = ()) -> PreflightReport:
+    """Check the train in `file`. `allow` names checks whose errors become warnings.
+
+    Raises ConfigError for an invalid file. Without Slurm, its facts are unknown.
+    """
     train = load_train(file, layout=False)
-    problems = list_problems(context, train, job_spec(train, context.site))
+    problems = list_problems(context, train, job_spec(train, context.site), allow=allow)
     problems += [*_check_body(context, train), *_check_freeze(context, train)]
     return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))
 
 
 def list_problems(
-    context: PreflightContext, train: TrainSettings, spec: JobSpec, *, needs_slurm: bool = False
+    context: PreflightContext,
+    train: TrainSettings,
+    spec: JobSpec,
+    *,
+    allow: Sequence[str] = (),
+    needs_slurm: bool = False,
 ) -> list[Problem]:
-    """Return the problems of all checks. Raises OpsctlError if `needs_slurm` and Slurm does not answer.
+    """Return the problems of all checks. `allow` names checks whose errors become warnings.
 
-    Without `needs_slurm`, facts of Slurm are unknown while Slurm does not answer.
+    Raises InputError for an `allow` that is no check, OpsctlError if `needs_slurm` and Slurm does not answer. Without
+    `needs_slurm`, facts of Slurm are unknown while Slurm does not answer.
     """
-    user = actor()
+    allowances = find_allowances(train, allow)
     unknown: dict[str, str] = {}
     try:
-        slurm = gather_cluster(context.scheduler, spec, user)
+        slurm = gather_cluster(context.scheduler, spec, actor())
     except OpsctlError as refusal:
         if needs_slurm:
             raise
         slurm, unknown = None, {"Slurm": refusal.message}
-    request = LaunchRequest(train=train, spec=spec, recipe=read_recipe(train))
-    place = context.place(RunDir(context.root / train.name), user)
+    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
+    return allow_errors(_judge(context, request, CHECKS, slurm, unknown), allowances)
+
+
+def list_edit_problems(
+    context: PreflightContext, train: TrainSettings, spec: JobSpec, *, allow: Sequence[str] = ()
+) -> list[Problem]:
+    """Return the problems of what `opsctl edit` can change, without a question to Slurm. Raises as `list_problems`."""
+    allowances = find_allowances(train, allow)
+    checks = {name: check for name, check in CHECKS.items() if name not in QUEUED}
+    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
+    return allow_errors(_judge(context, request, checks, None, {}), allowances)
+
+
+def _read_recipe(context: PreflightContext, train: TrainSettings) -> Recipe:
+    """Read the recipe with the scripts and files that the command names."""
+    return read_recipe(train, context.root / train.name / train.setup.directory)
+
+
+def _judge(
+    context: PreflightContext,
+    request: LaunchRequest,
+    checks: Mapping[str, Check],
+    slurm: ClusterFacts | None,
+    unknown: Mapping[str, str],
+) -> list[Problem]:
+    train = request.train
+    place = context.place(RunDir(context.root / train.name), actor())
     facts = gather(request, place, slurm, unknown)
     if train.container is None:
-        return judge(CHECKS.items(), request, facts)
+        return judge(checks.items(), request, facts)
     facts = replace(facts, misplaced_paths=())  # the command names paths of the image
-    return [*judge(CHECKS.items(), request, facts), *check_container(train.container, context.engine_runner)]
+    return [*judge(checks.items(), request, facts), *check_container(train.container, context.engine_runner)]
 
 
 def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from opsctl.preflight.command_flags import words
@@ -15,6 +16,10 @@ from opsctl.settings.setup import ShellSetup
 SCRIPTS = (".py", ".sh", ".bash")
 CONTAINERS = {"apptainer", "singularity", "docker", "podman", "enroot", "ch-run", "sarus", "shifter"}
 """Programs that run a command in a container, where paths differ."""
+PROGRAMS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "apptainer", "singularity", "mpirun", "bash")
+"""Programs that often start a trainer; a name much like one of these is a slip."""
+SOURCED = re.compile(r"^\s*(?:source|\.)\s+([^\s;&|$`*]+)")
+"""A setup line that reads a file."""
 SHELLS = {"bash", "sh", "dash", "zsh", "ksh"}
 VALUE_OPTIONS = {"-X", "-W", "-o", "+o", "-O"}
 """Options of interpreters that take the next word as their value."""
@@ -35,6 +40,7 @@ def find_misplaced_paths(
     `run` is the run directory, `base` the directory of the launch, `extra` the further options of sbatch.
     """
     command = words(_PLACEHOLDER.sub("$", word) for word in train.command)
+    yield from _find_missing_sources(train)
     if any("cd " in line for line in train.setup.lines) or runs_container(command, extra):
         return
     start, started = run / train.setup.directory, find_started_words(command)
@@ -46,12 +52,24 @@ def find_misplaced_paths(
         if position == 0 and "/" not in path:
             if shutil.which(path) is None and not _has_setup(train):
                 yield MisplacedPath(path=path, is_needed=True)
+            elif shutil.which(path) is None and get_close_matches(path, PROGRAMS, 1, 0.8) and path not in PROGRAMS:
+                yield MisplacedPath(path=path)
         elif is_started or path.endswith(SCRIPTS) or (Path(path).suffix and (base / path).is_file()):
             yield MisplacedPath(
                 path=path,
                 here=str(base) if exists(base / path) else "",
                 is_needed=is_started and not may_appear(path, start, train.setup),
             )
+
+
+def _find_missing_sources(train: TrainSettings) -> Iterator[MisplacedPath]:
+    """Yield the files that a setup line reads and that do not exist, unless only the nodes may have them."""
+    for position, line in enumerate(train.setup.lines):
+        match = SOURCED.match(line)
+        path = Path(match[1]).expanduser() if match and match[1].startswith(("/", "~/")) else None
+        is_made = any(MAKES_FILES.search(before) for before in train.setup.lines[:position])
+        if path and exists(path) is False and not is_made and not _is_on_nodes(str(path), Path.home()):
+            yield MisplacedPath(path=str(path), origin="[setup] lines")
 
 
 def find_started_words(command: Sequence[str]) -> set[int]:
@@ -79,7 +97,13 @@ def find_started_words(command: Sequence[str]) -> set[int]:
 def may_appear(path: str, start: Path, setup: ShellSetup) -> bool:
     """Return whether a missing file may exist on the nodes: made by a setup line, or on a disk of the nodes."""
     name = Path(path).name
-    if any(name in line or MAKES_FILES.search(line) for line in setup.lines):
+    is_made = any(name in line or MAKES_FILES.search(line) for line in setup.lines)
+    return is_made or _is_on_nodes(path, start)
+
+
+def _is_on_nodes(path: str, start: Path) -> bool:
+    """Return whether a path may lie on a file system that only the nodes have."""
+    if path.startswith("/") and len(Path(path).parents) > 1 and exists(Path(path).parents[-2]) is False:
         return True
     if not path.startswith(NODE_LOCAL):
         return False
@@ -111,6 +135,12 @@ def exists(path: Path) -> bool | None:
 
 def describe_missing(missing: MisplacedPath, directory: str) -> str:
     """Return the message about a missing file of the command, without its remedy."""
+    if missing.origin != "command":
+        return f"{missing.origin}: {missing.path} does not exist"
+    if "/" not in missing.path and not missing.is_needed and missing.path not in PROGRAMS and not missing.here:
+        near = get_close_matches(missing.path, PROGRAMS, 1, 0.8)
+        if near:
+            return f"command: no program {missing.path} in PATH; did you mean {near[0]}?"
     if "/" not in missing.path and missing.is_needed and not missing.here and not missing.path.endswith(SCRIPTS):
         return f"command: no program {missing.path} in PATH, and no [setup] that could add it"
     where = "" if missing.path.startswith("/") else f" in {directory or 'its run directory'}"

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 _ASSIGNMENT = r"(?:^|[\s;])(?:export\s+)?{}=[\"']?(\d{{1,9}})\b"
+COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+"""A comment of a shell script."""
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--[\w-]+)[= ]\s*(\S+)", re.MULTILINE)
 
 
@@ -48,7 +50,8 @@ def number(mapping: Mapping[str, tuple[str, ...]], *names: str) -> int | None:
 
 def find_assignments(text: str, variable: str) -> list[int]:
     """Return the numbers that shell text assigns to the variable."""
-    return [int(digits) for digits in re.findall(_ASSIGNMENT.format(re.escape(variable)), text, re.MULTILINE)]
+    code = COMMENT.sub("", text)
+    return [int(digits) for digits in re.findall(_ASSIGNMENT.format(re.escape(variable)), code, re.MULTILINE)]
 
 
 def directives(text: str) -> dict[str, str]:

@@ -19,6 +19,8 @@ class ClusterFacts:
     nodes: tuple[Node, ...]
     accounting: Accounting | None = None
     """The user's accounts and limits; None without accounting, or if accounting does not answer."""
+    features: frozenset[str] = frozenset()
+    """The features of all nodes; empty if the train asks for none, or if Slurm reports none."""
     members: tuple[str, ...] = ()
     """The nodes of the train's partitions."""
     jobs: tuple[Job, ...] = ()
@@ -75,6 +77,8 @@ class MisplacedPath:
     path: str
     here: str = ""
     """The directory of the launch, if the file exists there."""
+    origin: str = "command"
+    """The setting that names the file."""
     is_needed: bool = False
     """Whether the command cannot start without the file, and nothing in [setup] can make it."""
 
@@ -120,6 +124,8 @@ class Facts:
     """Number of tokens in each `tokenizer.json`, by path; None if the file has no vocabulary."""
     files: Mapping[str, bool] = field(default_factory=dict)
     """Whether the files of the command exist."""
+    unseen: frozenset[str] = frozenset()
+    """Paths whose directory does not exist on this machine: compute nodes may have it."""
     misplaced_paths: tuple[MisplacedPath, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
     """Text of the shell scripts of the command, by path."""

@@ -73,6 +73,7 @@ def gather_cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFac
         unavailable=unavailable,
         nodes=tuple(scheduler.nodes()),
         members=tuple(sorted(members)),
+        features=scheduler.features() if spec.constraint else frozenset(),
         jobs=tuple(scheduler.jobs()),
         reservations=tuple(scheduler.reservations()),
     )
@@ -115,6 +116,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
             path: corpus_files.tokenizer_size(_trainer_path(request, place, path)) for path in request.recipe.tokenizers
         },
         files=_find_files(request, place),
+        unseen=frozenset(_list_unseen(request, place)),
         misplaced_paths=tuple(find_misplaced_paths(request.train, place.run.path, place.base, request.spec.extra)),
         scripts=_read_scripts(request, place),
         deepspeed=_read_deepspeed_settings(request, place),
@@ -202,6 +204,16 @@ def _find_files(request: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:
     return {path: exists for path, exists in existence.items() if exists is not None}
 
 
+def _list_unseen(request: LaunchRequest, place: LaunchPlace) -> Iterable[str]:
+    """Yield the paths in directories that are not on this machine."""
+    for path in (*request.recipe.corpora, *request.recipe.tokenizers):
+        if not request.recipe.is_embedded and exists(_trainer_path(request, place, path).parent) is False:
+            yield path
+    directory = Path(request.train.setup.directory)
+    if len(directory.parents) > 1 and exists(directory.parents[-2]) is False:
+        yield request.train.setup.directory
+
+
 def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
     scripts = {}
     for word in words(request.train.command):
@@ -213,7 +225,8 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
-    for path in request.recipe.flags.get("deepspeed-config", ())[:1]:
+    flags = request.recipe.flags
+    for path in (*flags.get("deepspeed-config", ())[:1], *flags.get("deepspeed", ())[:1]):
         with contextlib.suppress(OSError, ValueError):
             settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}

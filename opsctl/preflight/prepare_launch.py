@@ -15,10 +15,10 @@ from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import JobSpec
 from opsctl.nodes.exclusions import Exclusion, Exclusions
 from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Clock
+from opsctl.preflight.allowed_checks import MUST_PASS, list_allowed
 from opsctl.preflight.check_train import PreflightContext, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
 from opsctl.settings.loader import TrainSettings, load_train
@@ -53,6 +53,8 @@ class LaunchOptions:
     exclude: str = ""
     """Nodes to exclude besides those in the train's file."""
     nice: int | None = None
+    allow: tuple[str, ...] = ()
+    """Checks whose errors become warnings."""
 
 
 def prepare_launch(
@@ -99,7 +101,9 @@ def prepare_train(
     plan = planning.make_plan(
         train, spec, run, nonce=new_nonce(), python=sys.executable, site_file=site_file, code=code
     )
-    _check(context, where, train, spec, body=plan.body, refusals=refusals, warn=warn)
+    problems = list_problems(context, train, spec, allow=options.allow, needs_slurm=True)
+    refuse_errors(where, problems, [*refusals, *syntax_problems(plan.body, context.runner)])
+    show_warnings(train.name, problems, warn)
     trainer = planning.trainer_json(train, Path.cwd())
     return Launch(
         plan=plan,
@@ -110,28 +114,29 @@ def prepare_train(
         group=context.site.group,
         check_trusted=lambda: context.check_trusted(run),
         expiring_exclusions=_list_expiring(exclusions, f"{train.slurm.exclude},{options.exclude}".strip(",")),
+        allowed=list_allowed(problems),
     )
 
 
-def _check(
-    context: LaunchContext,
-    where: str,
-    train: TrainSettings,
-    spec: JobSpec,
-    *,
-    body: str,
-    refusals: Sequence[str],
-    warn: Callable[[str], None],
-) -> None:
-    """Run all checks and call `warn` with every warning. Raises ConfigError with all errors."""
-    problems = list_problems(context, train, spec, needs_slurm=True)
-    errors = [_describe(problem) for problem in problems if problem.level is ProblemLevel.ERROR]
-    errors += [*refusals, *syntax_problems(body, context.runner)]
-    if errors:
-        raise ConfigError(where, errors, hint=f"opsctl preflight {where} shows the source of each check")
+def refuse_errors(where: str, problems: Sequence[Problem], refusals: Sequence[str], *, hint: str = "") -> None:
+    """Raise ConfigError with all errors and `refusals`, if there are any."""
+    errors = [problem for problem in problems if problem.level is ProblemLevel.ERROR]
+    texts = [*map(_describe, errors), *refusals]
+    allowable = sorted({problem.check for problem in errors} - MUST_PASS.keys())
+    advice = f"opsctl preflight {where} shows the source of each check"
+    if allowable:
+        options = " ".join(f"--allow {check}" for check in allowable)
+        advice += f"; if you know better: {options}"
+    if texts:
+        raise ConfigError(where, texts, hint=hint or advice)
+
+
+def show_warnings(train: str, problems: Sequence[Problem], warn: Callable[[str], None]) -> None:
+    """Call `warn` with every warning."""
     for problem in problems:
         if problem.level is ProblemLevel.WARNING:
-            warn(f"{train.name}: warning: {_describe(problem)}")
+            allowed = f" (an error, allowed by {problem.allowed})" if problem.allowed else ""
+            warn(f"{train}: warning{allowed}: {_describe(problem)}")
 
 
 def _freeze(

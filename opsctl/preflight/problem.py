@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from opsctl.model import JobSpec
+from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
 from opsctl.settings.loader import TrainSettings
+
+GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)
+"""An sbatch option that asks for GPUs of a node."""
 
 
 class ProblemLevel(StrEnum):
@@ -31,6 +36,8 @@ class Problem:
     check: str = ""
     source: str = ""
     """The document, formula or thread behind the check."""
+    allowed: str = ""
+    """What made a warning of this error: --allow or [preflight] allow; empty for every other problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,42 @@ class LaunchRequest:
     @property
     def has_gpus(self) -> bool:
         return self.spec.gpus_per_node > 0 or any("gpu" in option for option in self.spec.extra)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """The GPUs of a node by [slurm] or its `extra`; 0 if unknown."""
+        numbers = [int(match[1]) for option in self.spec.extra if (match := GPUS.fullmatch(option))]
+        return max([self.spec.gpus_per_node, *numbers])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The ranks that a node runs, as far as known: of Slurm, or of a launcher that Slurm starts once on a node."""
+        return self._count_ranks()[0]
+
+    @property
+    def world(self) -> int:
+        """The ranks of a task, as far as known."""
+        return self.spec.nodes * self.ranks_per_node
+
+    def _count_ranks(self) -> tuple[int, bool]:
+        """Return the ranks of a node, and whether the number is certain."""
+        spec, flags = self.spec, self.recipe.flags
+        if spec.processes_per_node > 1 or self.recipe.is_embedded:
+            return spec.processes_per_node, True
+        count = number(flags, "nproc-per-node", "num-gpus")
+        if count is not None:
+            return max(1, count), True
+        per_node = self.recipe.devices or self.gpus_per_node or 1
+        return per_node, self.gpus_per_node == 1 and self.recipe.devices in {None, 1}
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the numbers of the recipe and of its ranks are those with which the trainer starts."""
+        return self.recipe.is_embedded or (bool(self.recipe.refuses) and self._count_ranks()[1])
+
+    def refuse(self, what: str, remedy: str) -> Problem:
+        """Return an error if the numbers behind it are certain, else a warning."""
+        return error(what, remedy) if self.is_certain else warning(what, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,39 +5,92 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
 from opsctl.errors import InputError
-from opsctl.preflight.command_flags import number, parse_flags, parse_whole
+from opsctl.preflight.command_flags import parse_flags
+from opsctl.preflight.given_settings import collect_settings
+from opsctl.preflight.trainer_settings import ReadSettings, read_trainer_settings
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Settings of a training. None means not set."""
+    """One description of a training, whichever trainer runs it. None means not set."""
 
     embedded: TrainerConfig | None = None
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the command; empty for the embedded trainer."""
+    trainer: str = ""
+    """The trainer whose settings were recognised; empty if none was."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By field: the setting as the user wrote it."""
+    unread: tuple[str, ...] = ()
+    """Settings that opsctl does not read."""
+    refuses: frozenset[str] = frozenset()
+    """Mistakes with which the trainer itself stops at its start."""
+
     layers: int | None = None
     hidden: int | None = None
+    ffn: int | None = None
     heads: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
     sequence: int | None = None
     vocabulary: int | None = None
+    gated_mlp: bool | None = None
+    tied_embeddings: bool | None = None
+    experts: int | None = None
+    active_experts: int | None = None
+    expert_ffn: int | None = None
+
     tensor: int = 1
+    sequence_parallel: bool = False
     pipeline: int = 1
+    chunks: int | None = None
+    """Parts of a stage with an interleaved schedule."""
+    chunk_layers: int | None = None
     context: int = 1
     """Ranks that share one sequence (Megatron's context parallelism)."""
+    expert: int = 1
+    zero: int = 0
+    fsdp: str = ""
+    shards: int | None = None
+    replicates: int | None = None
+    nodes: int | None = None
+    devices: int | None = None
+    """Ranks of a node."""
+    uneven: bool = False
+    """Whether the stages may have different numbers of layers."""
+
     micro_batch: int | None = None
     global_batch: int | None = None
+    accumulation: int | None = None
     rampup: tuple[int, int, int] | None = None
     """Start, increment, samples."""
-    zero: int = 0
+    any_batch: bool = False
+    """Whether the trainer takes a batch that the replicas do not divide."""
+
     precision: str = "bf16"
-    recompute: bool = False
+    fp8: bool = False
+    recompute: str = "none"
+    """none, selective or full."""
+    attention: str = ""
+    """flash, stored (the attention matrix is kept), or empty if unknown."""
+    offload: bool = False
+
     steps: int | None = None
+    samples: int | None = None
+    save: str = ""
+    load: str = ""
+    saves: bool | None = None
+    """Whether checkpoints are switched on, for trainers with such a switch."""
+    resumes: bool | None = None
+    """Whether the trainer continues from its newest checkpoint without being told which."""
+    overwrites: bool = False
     save_every: int | None = None
     """Steps between saves; 0 means never."""
     evaluate_every: int | None = None
@@ -70,7 +123,7 @@ class Recipe:
 
     def shape(self) -> ModelShape | None:
         """Return the shape of the model; None if too little is known. An unknown vocabulary counts as 1 row."""
-        if not (self.layers and self.hidden and self.heads) or "num-experts" in self.flags:
+        if not (self.layers and self.hidden and self.heads) or self.experts:
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
         try:
@@ -99,13 +152,18 @@ class Recipe:
             zero=self.zero,
             precision=self.precision,
             embedding_slots=self.embedding_slots,
-            recompute="full" if self.recompute else "none",
+            recompute=self.recompute,
         )
+
+    @property
+    def is_reckoned(self) -> bool:
+        """Whether the formulas of opsctl.calc hold: they keep the attention matrix, unless all is recomputed."""
+        return self.is_embedded or self.recompute == "full" or self.attention == "stored"
 
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""
         embedded_name, megatron_name = NAMES[setting]
-        return embedded_name if self.is_embedded else megatron_name
+        return embedded_name if self.is_embedded else self.names.get(setting, megatron_name)
 
 
 NAMES = {
@@ -121,15 +179,19 @@ NAMES = {
     "save_every": ("[trainer.checkpoint] every", "--save-interval"),
     "evaluate_batches": ("[trainer.evaluation] batches", "--eval-iters"),
     "data": ("[trainer.data] prefix", "--data-path"),
+    "save": ("", "--save"),
+    "load": ("", "--load"),
+    "nodes": ("", "--num-nodes"),
 }
 """By setting: the names of the embedded trainer and of Megatron."""
 
 
-def read_recipe(train: TrainSettings) -> Recipe:
-    """Read the recipe of `train`. For a trainer with unknown flags, nearly nothing is set."""
+def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
+    """Read the recipe of `train`. Without `directory`, where the trainer starts, scripts and files are not read."""
     if train.trainer is not None:
         return _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
-    return _read_megatron_flags(parse_flags(train.command))
+    given = collect_settings(train, directory)
+    return _from_settings(parse_flags(train.command), given.values, read_trainer_settings(given))
 
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:
@@ -149,7 +211,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,
         zero=parallel.zero_stage,
         precision="fp32" if config.precision == "fp32" else "bf16-optimizer",
-        recompute=config.recompute,
+        recompute="full" if config.recompute else "none",
         evaluate_every=config.evaluation.every,
         evaluate_batches=config.evaluation.batches,
         steps=config.steps,
@@ -161,54 +223,38 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
     )
 
 
-def _read_megatron_flags(flags: Mapping[str, tuple[str, ...]]) -> Recipe:
-    ramp = [size for word in flags.get("rampup-batch-size", ())[:3] if (size := parse_whole(word)) is not None]
-    batch, samples = number(flags, "global-batch-size"), number(flags, "train-samples")
-    slots = flags.get("pp-partition-method", ("",))[:1] == ("type:transformer|embedding",)
-    deepspeed = "deepspeed" in flags
+def _from_settings(
+    flags: Mapping[str, tuple[str, ...]], values: Mapping[str, tuple[str, ...]], read: ReadSettings
+) -> Recipe:
+    fields = {name: value for name, value in read.fields.items() if name in RECIPE_FIELDS}
+    for name in ("tensor", "pipeline", "context", "expert"):
+        fields[name] = fields.get(name) or 1
+    batch, samples = fields.get("global_batch"), fields.get("samples")
+    if not fields.get("steps") and samples and batch:
+        fields["steps"] = samples // batch
+    has_deepspeed = bool(read.fields.get("deepspeed"))
+    if has_deepspeed:  # DeepSpeed's optimizer of bf16 shards its state by itself
+        fields["zero"] = fields.get("zero") or 1
+        fields["precision"] = "bf16-optimizer" if fields.get("precision") == "bf16" else fields.get("precision", "bf16")
+    recompute = str(fields.get("recompute", "none"))
+    fields["recompute"] = recompute if recompute in RECOMPUTATION else RECOMPUTATION_WORDS.get(recompute, "full")
     return Recipe(
         flags=flags,
-        layers=number(flags, "num-layers"),
-        hidden=number(flags, "hidden-size"),
-        heads=number(flags, "num-attention-heads"),
-        sequence=number(flags, "seq-length"),
-        vocabulary=number(flags, "padded-vocab-size", "vocab-size"),
-        tensor=number(flags, "tensor-model-parallel-size", "tp-size") or 1,
-        pipeline=number(flags, "pipeline-model-parallel-size", "pp-size") or 1,
-        context=number(flags, "context-parallel-size") or 1,
-        micro_batch=number(flags, "micro-batch-size"),
-        global_batch=batch,
-        rampup=(ramp[0], ramp[1], ramp[2]) if len(ramp) == 3 else None,
-        zero=1 if "use-distributed-optimizer" in flags else number(flags, "zero-stage") or int(deepspeed),
-        precision=_precision(flags),
-        recompute=bool(flags.keys() & RECOMPUTES),
-        steps=number(flags, "train-iters") or (samples // batch if samples and batch else None),
-        save_every=number(flags, "save-interval"),
-        evaluate_every=number(flags, "eval-interval"),
-        evaluate_batches=number(flags, "eval-iters"),
-        embedding_slots=slots,
-        corpora=tuple(_prefixes(flags.get("data-path", ()))),
+        trainer=read.trainer,
+        names=read.names,
+        unread=read.unread,
+        refuses=read.refuses if read.all_own else frozenset(),
+        corpora=tuple(_prefixes(flags.get("data-path", ()))) if read.trainer in {"Megatron", ""} else (),
         tokenizers=tuple(
-            value[0] for name in TOKENIZERS if (value := flags.get(name)) and value[0].startswith(("/", "./", "../"))
+            value[0] for name in TOKENIZERS if (value := values.get(name)) and value[0].startswith(("/", "./", "../"))
         ),
+        **fields,
     )
 
 
-def _precision(flags: Mapping[str, tuple[str, ...]]) -> str:
-    if "fp16" in flags:
-        return "fp16"
-    return "bf16-optimizer" if "bf16" in flags and "deepspeed" in flags else "bf16"
-
-
-RECOMPUTES = frozenset(
-    {
-        "checkpoint-activations",
-        "deepspeed-activation-checkpointing",
-        "recompute-granularity",
-        "recompute-activations",
-        "activations-checkpoint-method",
-    }
-)
+RECIPE_FIELDS = frozenset(Recipe.__dataclass_fields__)
+RECOMPUTATION = frozenset({"none", "selective", "full"})
+RECOMPUTATION_WORDS = {"op": "selective", "false": "none", "no": "none", "null": "none", "memory_budget": "selective"}
 TOKENIZERS = ("tokenizer-name-or-path", "tokenizer-model", "vocab-file", "merge-file")
 
 

@@ -42,18 +42,17 @@ def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
     None for invalid layouts and unknown GPUs.
     """
     recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
-    world = spec.nodes * spec.processes_per_node
+    world = request.world
     if (
-        not (shape and facts.gpu and recipe.global_batch)
+        not (shape and facts.gpu and recipe.global_batch and recipe.is_reckoned)
         or recipe.pipeline > shape.layers
         or world % recipe.model_ranks
     ):
         return None
-    cluster = Cluster(nodes=spec.nodes, gpus_per_node=spec.processes_per_node, gpu=accelerator(facts.gpu))
+    cluster = Cluster(nodes=spec.nodes, gpus_per_node=request.ranks_per_node, gpu=accelerator(facts.gpu))
     return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
 
 
 def _predict_save_s(request: LaunchRequest) -> float | None:
     count = request.recipe.parameters()
-    ranks = request.spec.nodes * request.spec.processes_per_node
-    return flops.assumed_save_s(total_parameters=count, ranks=ranks) if count else None
+    return flops.assumed_save_s(total_parameters=count, ranks=request.world) if count else None

@@ -28,6 +28,10 @@ class AttemptFacts:
     outcome: str = ""
     why: str = ""
     node_count: int = 0
+    cause: str = ""
+    """The diagnosed cause of the end; empty without a diagnosis."""
+    last_output: float | None = None
+    """When a rank last wrote to its log, as recorded at the end."""
     offset: int | None = None
     """Where in the main log the attempt began, in bytes."""
 
@@ -68,7 +72,9 @@ def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
         begin = min(attempt.begin, start.at.timestamp())
         attempt = replace(attempt, begin=begin, node_count=start.node_count, offset=start.main_log)
     if attempt.outcome and (end := read_end(directory)):
-        attempt = replace(attempt, end=max(attempt.begin, end.ended.timestamp()))
+        last_output = end.last_output.timestamp() if end.last_output else None
+        ended = max(attempt.begin, end.ended.timestamp())
+        attempt = replace(attempt, end=ended, last_output=last_output, cause=end.cause)
     return attempt
 
 

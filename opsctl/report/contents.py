@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import chain
 from statistics import median
 
@@ -15,6 +16,8 @@ from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.step_pace import find_missing_steps, log_interval
 
+MAX_MISSING_SHARE = 0.05
+"""With a larger share of missing steps, the confidence is low."""
 PERIODS = 96
 """The wall-clock time is shown in this many equal parts."""
 
@@ -49,6 +52,54 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CauseReport:
+    """The time lost to one cause: from the failure on, the restart and the repeated steps included."""
+
+    cause: str
+    """The diagnosed cause, else the outcome of the attempts; OWN or FIRST for time that no end of an attempt cost."""
+    attempts: int
+    """How many attempts ended so."""
+    buckets: Buckets
+
+    @property
+    def lost_s(self) -> float:
+        return sum(self.buckets.values())
+
+
+OWN = "no failure"
+"""Slow steps, saves and evaluations."""
+FIRST = "first start"
+"""Before the first step of the first attempt."""
+
+
+def known_cause(diagnosed: str) -> str:
+    """Return the diagnosed cause; empty if the diagnosis found nothing."""
+    return "" if diagnosed in {"nothing", "unknown"} else diagnosed
+
+
+class Confidence(StrEnum):
+    """How far the shares of a report can be trusted."""
+
+    HIGH = "high"
+    """Every attempt has its recorded times."""
+    MEDIUM = "medium"
+    """The times of the log; what happened outside of it is assumed."""
+    LOW = "low"
+    """Times of day or steps are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPeriod:
+    """The part of a run that a report is on; None: from its beginning, to its end."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+WHOLE = ReportPeriod()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Where the time of a train went. `buckets` add up to `wall_s`."""
 
@@ -75,6 +126,9 @@ class Report:
     periods: tuple[Period, ...]
     notes: tuple[str, ...] = ()
     """Limits of these figures that the reader must know."""
+    causes: tuple[CauseReport, ...] = ()
+    """The losses by cause, the largest first. Together they are all losses."""
+    confidence: Confidence = Confidence.HIGH
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
@@ -113,14 +167,22 @@ class NamedAttempt:
     outcome: str = ""
     why: str = ""
     nodes: str = ""
+    cause: str = ""
+    """The diagnosed cause of its end."""
+
+    @property
+    def end_label(self) -> str:
+        """The cause of its end, as far as known."""
+        return self.cause or self.outcome or "not ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Begin of the train, begin of the report, end of the report. Seconds since the epoch."""
+    """Begin and end of the train, and of the report within. Seconds since the epoch."""
 
     begin: float
     since: float
+    until: float
     end: float
     is_timed: bool = True
 
@@ -134,13 +196,17 @@ def add_up(
     *,
     made: datetime,
     notes: Sequence[str] = (),
+    confidence: Confidence = Confidence.HIGH,
 ) -> Report:
-    """Return the report of `window.since` to `window.end`. Earlier steps count as done before."""
+    """Return the report of `window.since` to `window.until`. Earlier steps count as done before."""
     parts = [attempt.span.log for attempt in attempts]
     if missing := find_missing_steps(parts, log_interval(parts)):
         notes = [*notes, f"{missing:,} steps are missing in the log; the report assumes the usual time for them"]
+        confidence = _lower(confidence, missing / max(1, sum(len(part) for part in parts)))
+    if window.until < window.end:
+        notes = [*notes, "step, tokens, loss and median step are those of the whole log, also after --until"]
     spans = account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end)
-    total = _Total(window, len(attempts))
+    total = _Total(window, attempts)
     total.add_spans(spans)
     last = summary.last or Iteration(step=0)
     highest_steps = [max(part.steps) for part in parts if len(part)]
@@ -152,7 +218,7 @@ def add_up(
         train=train,
         made=made,
         begin=_date(window.since),
-        end=_date(window.end),
+        end=_date(window.until),
         is_timed=window.is_timed,
         wall_s=total.wall_s,
         buckets=total.buckets,
@@ -165,6 +231,8 @@ def add_up(
         loss=summary.loss.points(),
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(named.span.is_unreadable for named in attempts),
+        causes=total.list_causes(),
+        confidence=confidence,
         periods=total.periods(),
         attempts=tuple(_report_attempt(named, share) for named, share in shares if share.end > share.begin),
     )
@@ -180,6 +248,17 @@ def sort_losses(buckets: Buckets) -> list[tuple[Bucket, float]]:
     return sorted(losses, key=lambda loss: -loss[1])
 
 
+OWN_BUCKETS = frozenset({Bucket.SLOW, Bucket.CHECKPOINT, Bucket.EVALUATION})
+RESTART_BUCKETS = frozenset({Bucket.START_UP, Bucket.REPEATED})
+
+
+def _lower(confidence: Confidence, missing_share: float) -> Confidence:
+    """Return the confidence in a log in which this share of the steps is missing."""
+    if missing_share > MAX_MISSING_SHARE:
+        return Confidence.LOW
+    return Confidence.MEDIUM if confidence is Confidence.HIGH else confidence
+
+
 class _AttemptShare:
     """The time of one attempt within the report."""
 
@@ -191,11 +270,13 @@ class _AttemptShare:
 class _Total:
     """Sums of spans by bucket: in all, by attempt and by period."""
 
-    def __init__(self, window: Window, attempts: int) -> None:
-        self.since, self.end = window.since, window.end
+    def __init__(self, window: Window, attempts: Sequence[NamedAttempt]) -> None:
+        self.since, self.until = window.since, window.until
         self.buckets = zero_buckets()
-        self.attempts = [_AttemptShare() for _ in range(attempts)]
-        self.period_s = max(window.end - window.since, 0.0) / PERIODS
+        self.labels = [attempt.end_label for attempt in attempts]
+        self.causes: dict[str, Buckets] = {}
+        self.attempts = [_AttemptShare() for _ in attempts]
+        self.period_s = max(window.until - window.since, 0.0) / PERIODS
         self.period_buckets = [zero_buckets() for _ in range(PERIODS)]
 
     @property
@@ -203,15 +284,38 @@ class _Total:
         return sum(self.buckets.values())
 
     def add_spans(self, spans: Iterable[Span]) -> None:
+        before: int | None = None
         for span in spans:
-            begin = max(span.begin, self.since)
-            if span.end > begin:
-                self.buckets[span.bucket] += span.end - begin
-                self._add_to_periods(begin, span.end, span.bucket)
+            before = before if span.attempt is None else span.attempt
+            begin, end = max(span.begin, self.since), min(span.end, self.until)
+            if end > begin:
+                self.buckets[span.bucket] += end - begin
+                self._add_to_periods(begin, end, span.bucket)
+                if span.bucket is not Bucket.EFFECTIVE:
+                    losses = self.causes.setdefault(self._find_cause(span, before), zero_buckets())
+                    losses[span.bucket] += end - begin
                 if span.attempt is not None:
                     share = self.attempts[span.attempt]
-                    share.begin, share.end = min(share.begin, begin), span.end
-                    share.buckets[span.bucket] += span.end - begin
+                    share.begin, share.end = min(share.begin, begin), end
+                    share.buckets[span.bucket] += end - begin
+
+    def _find_cause(self, span: Span, before: int | None) -> str:
+        """Return the cause of a loss: a wait, a start and repeated steps follow from the end of the attempt before."""
+        if span.bucket in OWN_BUCKETS:
+            return OWN
+        blamed = before
+        if span.attempt is not None and span.bucket in RESTART_BUCKETS:
+            blamed = span.attempt - 1
+        return FIRST if blamed is None or blamed < 0 else self.labels[blamed]
+
+    def list_causes(self) -> tuple[CauseReport, ...]:
+        """Return the losses by cause, the largest first."""
+        ended = [label for label, share in zip(self.labels, self.attempts, strict=True) if share.end > share.begin]
+        causes = [
+            CauseReport(cause=cause, attempts=ended.count(cause), buckets=buckets)
+            for cause, buckets in self.causes.items()
+        ]
+        return tuple(sorted(causes, key=lambda cause: -cause.lost_s))
 
     def _add_to_periods(self, begin: float, end: float, bucket: Bucket) -> None:
         at = min(PERIODS - 1, int((begin - self.since) / self.period_s))

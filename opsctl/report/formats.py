@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from opsctl.report.contents import AttemptReport, Report, sort_losses
+from opsctl.report.contents import AttemptReport, Confidence, Report, sort_losses
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_count, format_duration, format_percent, format_step_time, format_time
 
@@ -24,6 +24,13 @@ MEANING: dict[Bucket, str] = {
     Bucket.HELD: "submitted, and held",
     Bucket.NOT_QUEUED: "no task was in the queue",
     Bucket.UNKNOWN: "no record shows what the time was spent on",
+}
+
+
+CONFIDENCE: dict[Confidence, str] = {
+    Confidence.HIGH: "every attempt has its recorded times",
+    Confidence.MEDIUM: "what the log does not show is left out or assumed; shares may be off by some points",
+    Confidence.LOW: "times or steps are missing; shares may be off by 10 points and more",
 }
 
 
@@ -70,6 +77,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "without the queue", format_percent(report.ettr_without_queue)
     yield from _progress(report)
     yield "attempts", f"{len(report.attempts)}"
+    if report.confidence is not Confidence.HIGH:
+        yield "confidence", f"{report.confidence.value}: {CONFIDENCE[report.confidence]}"
 
 
 def _progress(report: Report) -> Iterator[tuple[str, str]]:
@@ -111,12 +120,27 @@ def markdown(report: Report) -> str:
     lines += ["", "| time spent on | time | share | |", "|---|---:|---:|---|"]
     for bucket, spent_s, share in shares(report):
         lines.append(f"| {bucket} | {format_duration(spent_s)} | {format_percent(share)} | {MEANING[bucket]} |")
+    if len(report.causes) > 1:
+        lines += ["", f"| {' | '.join(CAUSE_COLUMNS)} |", "|---|---:|---:|---:|---|"]
+        lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in cause_rows(report)]
     if report.attempts:
         lines += ["", f"| {' | '.join(ATTEMPT_COLUMNS)} |", "|---|---|---:|---|---|---|---:|---|"]
         lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in attempt_rows(report)]
     if report.notes:
         lines += ["", *(f"> {_cell(note)}" for note in report.notes)]
     return "\n".join([*lines, "", f"Made {format_time(report.made)} by `opsctl report`.", ""])
+
+
+CAUSE_COLUMNS = ("lost to", "attempts", "time", "share", "of this")
+
+
+def cause_rows(report: Report) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each cause: the attempts that ended so, the time lost to it, and the largest phases."""
+    for cause in report.causes:
+        phases = [f"{bucket} {format_duration(spent_s)}" for bucket, spent_s in sort_losses(cause.buckets)[:3]]
+        share = cause.lost_s / report.wall_s if report.wall_s else 0.0
+        attempts = str(cause.attempts) if cause.attempts else ""
+        yield cause.cause, attempts, format_duration(cause.lost_s), format_percent(share), ", ".join(phases)
 
 
 ATTEMPT_COLUMNS = ("attempt", "began", "lasted", "end", "nodes", "steps", "training", "largest losses")

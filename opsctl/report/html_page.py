@@ -85,6 +85,8 @@ def render_page(report: Report) -> str:
             ratio=ratio,
             queueless=format_percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
             shares=_list_shares(report),
+            causes=list(formats.cause_rows(report)) if len(report.causes) > 1 else [],
+            cause_names=formats.CAUSE_COLUMNS,
             split=list(draw_split(report.buckets)),
             period=format_duration(report.periods[0].seconds) if report.periods else "",
             columns=boxes,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.model import JobState
-from opsctl.report.contents import NamedAttempt, Report, Window, add_up
+from opsctl.report.contents import WHOLE, Confidence, NamedAttempt, Report, ReportPeriod, Window, add_up
 from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
@@ -28,7 +28,7 @@ MAX_FILL_RATIO = 1.05
 _SPAN_ENDS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, JobState.PREEMPTED: SpanEnd.CUT}
 
 
-def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since: datetime | None = None) -> Report:
+def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, period: ReportPeriod = WHOLE) -> Report:
     """Return where the time of the run with this log went. `jobs` give the times of its attempts and its waits.
 
     Raises InputError if there is nothing to report, RunDirError for a log without read permission.
@@ -41,22 +41,32 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, since
         )
     paced = _PacedLog(summary)
     if jobs is not None:
-        named, waits, notes, window = _report_jobs(paced, jobs, since, now)
+        named, waits, notes, window = _report_jobs(paced, jobs, period, now)
     else:
         waits = []
         named, notes, is_timed = paced.split_attempts()
-        window = _log_window(named, since, now, is_timed=is_timed)
-    return add_up(log.name, named, waits, summary, window, made=now, notes=notes)
+        window = _log_window(named, period, now, is_timed=is_timed)
+    confidence = _judge_confidence(paced, named, has_jobs=jobs is not None, is_timed=window.is_timed)
+    return add_up(log.name, named, waits, summary, window, made=now, notes=notes, confidence=confidence)
 
 
-def _log_window(named: Sequence[NamedAttempt], since: datetime | None, now: datetime, *, is_timed: bool) -> Window:
+def _judge_confidence(paced: _PacedLog, named: Sequence[NamedAttempt], *, has_jobs: bool, is_timed: bool) -> Confidence:
+    """Return how far the shares can be trusted: jobs of accounting show what the log leaves out."""
+    stamped = [part for part in paced.parts if not math.isnan(paced.find_begin(part))]
+    if not is_timed or len(stamped) < len(paced.parts):
+        return Confidence.LOW if not has_jobs else Confidence.MEDIUM
+    is_whole = has_jobs and all(len(attempt.span.log) for attempt in named)
+    return Confidence.HIGH if is_whole else Confidence.MEDIUM
+
+
+def _log_window(named: Sequence[NamedAttempt], period: ReportPeriod, now: datetime, *, is_timed: bool) -> Window:
     begin = named[0].span.begin
     end = max(attempt.span.end for attempt in named)
     if is_timed:
-        return checked_window(begin, end, since, now)
-    if since:
-        raise InputError("--since: this log has no times", hint="--sacct FILE gives the times of its jobs")
-    return Window(begin=begin, since=begin, end=end, is_timed=False)
+        return checked_window(begin, end, period, now)
+    if period != WHOLE:
+        raise InputError("--since, --until: this log has no times", hint="--sacct FILE gives the times of its jobs")
+    return Window(begin=begin, since=begin, until=end, end=end, is_timed=False)
 
 
 class _PacedLog:
@@ -158,7 +168,7 @@ class _PacedLog:
 
 
 def _report_jobs(
-    paced: _PacedLog, jobs: Sequence[JobRun], since: datetime | None, now: datetime
+    paced: _PacedLog, jobs: Sequence[JobRun], period: ReportPeriod, now: datetime
 ) -> tuple[list[NamedAttempt], list[IdleSpan], list[str], Window]:
     started = [job for job in jobs if job.begin is not None]
     if not started:
@@ -176,7 +186,7 @@ def _report_jobs(
         )
     times = chain.from_iterable((job.submitted, job.begin) for job in jobs)
     begin = min(time for time in times if time is not None)
-    window = checked_window(begin, max(attempt.span.end for attempt in named), since, now)
+    window = checked_window(begin, max(attempt.span.end for attempt in named), period, now)
     return named, list(_find_waits(jobs, window.end)), notes, window
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -11,10 +10,11 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.errors import InputError
+from opsctl.guard.last_output import MAX_LATE_S, find_last_output
 from opsctl.guard.outcome import Outcome
 from opsctl.model import JobState
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
-from opsctl.report.contents import NamedAttempt, Report, Window, add_up
+from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.report.queue_waits import find_waits
 from opsctl.report.sacct import JobRun
 from opsctl.state.journal import Event, EventKind
@@ -25,8 +25,6 @@ from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.units import format_duration
 
-MAX_RANK_LOGS = 4096
-"""Logs of ranks whose last write is looked up."""
 _LEFT = (
     Outcome.FINISHED,
     Outcome.KILLED,
@@ -49,9 +47,14 @@ _QUEUE_CHANGES = frozenset({EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind
 
 
 def report_train(
-    run: RunDir, events: Sequence[Event], now: datetime, *, since: datetime | None = None, jobs: Sequence[JobRun] = ()
+    run: RunDir,
+    events: Sequence[Event],
+    now: datetime,
+    *,
+    period: ReportPeriod = WHOLE,
+    jobs: Sequence[JobRun] = (),
 ) -> Report:
-    """Return where the time of a train went, from its first submission, or `since`, to its end, or to `now`.
+    """Return where the time of a train went, from its first submission to its end or to `now`, within `period`.
 
     `jobs` are its jobs in Slurm's accounting, if there is accounting.
 
@@ -65,7 +68,7 @@ def report_train(
     if submitted:
         begins.append(submitted.when.timestamp())
     begin, end = min(begins), _find_end(attempts, events, now)
-    window = checked_window(begin, end, since, now)
+    window = checked_window(begin, end, period, now)
     log = _read_log(run, attempts)
     is_unreadable = not _has_step_times(log.summary) and not run.trainer_config.exists()
     named = [
@@ -91,17 +94,25 @@ def _note_silence(report: Report) -> Iterator[str]:
         yield f"{last.attempt} has logged no step for {silence}: opsctl status shows whether the attempt still runs"
 
 
-def checked_window(begin: float, end: float, since: datetime | None, now: datetime) -> Window:
-    """Return the time to report on. Raises InputError if `since` leaves no time."""
-    if since is None:
-        return Window(begin=begin, since=begin, end=end)
+def checked_window(begin: float, end: float, period: ReportPeriod, now: datetime) -> Window:
+    """Return the time to report on. Raises InputError if the period leaves no time."""
+    since = _check_since(end, period.since, now) if period.since else begin
+    until = end if period.until is None else min(end, period.until.timestamp())
+    if until <= max(begin, since):
+        assert period.until is not None  # `since` lies before the end
+        text = f"--until {period.until.astimezone():%Y-%m-%d %H:%M:%S}"
+        raise InputError(f"{text}: before the report begins", hint="give a later --until")
+    return Window(begin=begin, since=max(begin, since), until=until, end=end)
+
+
+def _check_since(end: float, since: datetime, now: datetime) -> float:
     since_text = f"{since.astimezone():%Y-%m-%d %H:%M:%S}"
     if since > now:
         raise InputError(f"--since {since_text} is in the future")
     if since.timestamp() >= end:
         ended = f"{datetime.fromtimestamp(end, now.tzinfo).astimezone():%Y-%m-%d %H:%M:%S}"
         raise InputError(f"--since {since_text}: the run ended at {ended}", hint="give an earlier --since")
-    return Window(begin=begin, since=max(begin, since.timestamp()), end=end)
+    return since.timestamp()
 
 
 def _find_end(attempts: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) -> float:
@@ -146,12 +157,17 @@ def _name_attempt(
         ending=_find_ending(attempt, following),
         log=part.log,
         nodes=attempt.node_count,
-        last_output=_find_last_output(run, attempt.attempt),
+        last_output=_last_output(run, attempt),
         is_truncated=part.is_truncated,
         is_unreadable=is_unreadable and attempt.outcome not in _NEVER_STARTED,
     )
     return NamedAttempt(
-        attempt=attempt.attempt, span=span, outcome=attempt.outcome, why=attempt.why, nodes=attempt.nodes
+        attempt=attempt.attempt,
+        span=span,
+        outcome=attempt.outcome,
+        why=attempt.why,
+        nodes=attempt.nodes,
+        cause=known_cause(attempt.cause),
     )
 
 
@@ -161,17 +177,16 @@ def _find_ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanE
     return _SPAN_ENDS.get(attempt.outcome, SpanEnd.BROKE)
 
 
-def _find_last_output(run: RunDir, attempt: str) -> float:
-    """Return the time of the last write to any rank's log, nan if unknown."""
-    latest = math.nan
-    try:
-        with os.scandir(run.attempt_logs(attempt)) as entries:
-            for _, entry in zip(range(MAX_RANK_LOGS), entries, strict=False):
-                if entry.name.endswith(".log"):
-                    latest = max(entry.stat().st_mtime, latest)
-    except OSError:
-        return math.nan
-    return latest
+def _last_output(run: RunDir, attempt: AttemptFacts) -> float:
+    """Return when a rank last wrote to its log, nan if unknown: as recorded, else by the files.
+
+    In a copy of the run directory the files are younger than the end of the attempt, and show nothing.
+    """
+    if attempt.last_output is not None:
+        return attempt.last_output
+    at = find_last_output(run, attempt.attempt)
+    is_copy = attempt.end is not None and at > attempt.end + MAX_LATE_S
+    return math.nan if is_copy else at
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 from opsctl.errors import InputError, Unreachable
 from opsctl.model import Accounting, DrainReason, Job, LaunchPlan, Limits, Node, Partition, Reservation
 from opsctl.ports import Completed, Runner, TimedOut
 from opsctl.scheduler import accounting
+from opsctl.scheduler.field_values import split_list
 from opsctl.scheduler.parse_output import (
     END_FIELDS,
     KIND_FIELDS,
@@ -104,6 +106,10 @@ class Slurm:
     def nodes(self) -> list[Node]:
         argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
         return parse_nodes(whole(self._run_checked(*argv), self.mark, len(SINFO_FIELDS)), self.mark)
+
+    def features(self) -> frozenset[str]:
+        done = self._run_checked("sinfo", "--noheader", "--all", "--Node", "--Format=Features:0")
+        return frozenset(chain.from_iterable(map(split_list, done.out.split())))
 
     def partitions(self) -> list[Partition]:
         return parse_partitions(self._run_checked("scontrol", "--all", "--oneliner", "show", "partition").out)

@@ -6,18 +6,20 @@ accepted only from a site.toml that other users cannot read.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
-from datetime import time
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.field_types import Name, SettingsTable, TimeZone
+from opsctl.settings.duty_roster import NEXT_ON_DUTY, ON_DUTY, DutyTable, EscalationTable, PlannedSilence
+from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
-_HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
+PLACEHOLDER = r"\{\{\s*(\w+)\s*\}\}"
+_SLACK_ID = re.compile(r"[CGD][A-Z0-9]{6,}", re.ASCII)
+WEBHOOK_FIELDS = ("id", "thread", "at", "level", "subject", "body")
 
 
 def _check_secret(value: object) -> object:
@@ -27,30 +29,15 @@ def _check_secret(value: object) -> object:
     return value
 
 
-def _check_hours(text: str) -> str:
-    if text:
-        parse_hours(text)
-    return text
-
-
 def _check_mail(text: str) -> str:
     if "@" not in text or any(char.isspace() or not char.isprintable() for char in text):
         raise ValueError(f"{text!r:.80} is not a mail address")
     return text
 
 
-def parse_hours(text: str) -> tuple[time, time]:
-    """Parse `22:00-07:00` into two different times. Raises ValueError."""
-    match = _HOURS.fullmatch(text)
-    with suppress(ValueError):
-        if match and match[1] != match[2]:
-            return time.fromisoformat(match[1]), time.fromisoformat(match[2])
-    raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
-
-
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
-Hours = Annotated[str, AfterValidator(_check_hours)]
 Address = Annotated[str, AfterValidator(_check_mail)]
 
 
@@ -69,12 +56,33 @@ class EmailTable(SettingsTable):
     user: str = Field("", description="login name at the SMTP server; empty: no login")
     password: Secret = Field(SecretStr(""), description=IN_CLEAR)
     password_file: str = Field("", description="file that contains the password")
+    imap_server: str = Field("", description="IMAP server whose mails answer alerts; empty: no answers by mail")
+    imap_port: int | None = Field(None, ge=1, le=65535, description="port of the IMAP server; unset: 993, else 143")
+    imap_tls: Literal["none", "starttls", "tls"] = Field("tls", description="encryption of the IMAP connection")
+    imap_user: str = Field("", description="login name at the IMAP server")
+    imap_password: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    imap_password_file: str = Field("", description="file that contains the password at the IMAP server")
+    imap_folder: str = Field("INBOX", description="folder with the answers; its mails stay unread")
+    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    answer_key_file: str = Field("", description="file with a random text that signs alerts: openssl rand -hex 32")
     sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
 
     @model_validator(mode="after")
     def _no_password_in_clear(self) -> EmailTable:
-        if self.user and self.tls == "none" and self.server not in {"localhost", "127.0.0.1", "::1"}:
+        if self.user and self.tls == "none" and self.server not in LOOPBACK:
             raise ValueError(f'the password would go to {self.server} in clear: set tls = "starttls" or "tls"')
+        return self
+
+    @model_validator(mode="after")
+    def _answers_are_safe(self) -> EmailTable:
+        if not self.imap_server:
+            return self
+        if not (self.answer_key.get_secret_value() or self.answer_key_file):
+            raise ValueError("imap_server needs an answer_key_file: answers must carry a signature")
+        if '"' in self.imap_folder or not self.imap_folder.isprintable():
+            raise ValueError(f"imap_folder: {self.imap_folder!r:.80} is not a folder")
+        if self.imap_tls == "none" and self.imap_server not in LOOPBACK:
+            raise ValueError(f"the password would go to {self.imap_server} in clear: set imap_tls to starttls or tls")
         return self
 
 
@@ -87,6 +95,11 @@ class SlackTable(SettingsTable):
     token: Secret = Field(SecretStr(""), description=IN_CLEAR)
     token_file: str = Field("", description="file that contains a bot's token; a bot can reply in threads")
     channel: str = Field("", description="channel to which the bot writes, such as #oncall or C0123456")
+    reads_answers: bool = Field(
+        default=False,
+        description="read replies and reactions of the people in [alerts.people]; needs a bot with channels:history and"
+        " reactions:read, and the channel as an id, such as C0123456",
+    )
     api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
 
     @model_validator(mode="after")
@@ -97,6 +110,8 @@ class SlackTable(SettingsTable):
             raise ValueError("needs either a webhook_file, or a token_file and a channel")
         if token and not self.channel:
             raise ValueError("a bot's token needs a channel to write to")
+        if self.reads_answers and not (token and _SLACK_ID.fullmatch(self.channel)):
+            raise ValueError("reads_answers needs a bot's token and the channel's id, such as C0123456")
         return self
 
 
@@ -114,6 +129,37 @@ class AppriseTable(SettingsTable):
         return self
 
 
+class WebhookTable(SettingsTable):
+    """`kind = "webhook"`: JSON, sent to any web service by POST."""
+
+    kind: Literal["webhook"] = Field(description="kind of the channel")
+    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    url_file: str = Field("", description="file that contains the URL")
+    authorization: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    authorization_file: str = Field("", description="file that contains the value of the Authorization header")
+    template: str = Field(
+        "",
+        description=f"JSON to send, with {{{{ name }}}} for the text of a field: {', '.join(WEBHOOK_FIELDS)}; empty:"
+        " an object with all fields",
+    )
+
+    @model_validator(mode="after")
+    def _has_url(self) -> WebhookTable:
+        if not (self.url.get_secret_value() or self.url_file):
+            raise ValueError("needs a url_file")
+        return self
+
+    @model_validator(mode="after")
+    def _template_is_json(self) -> WebhookTable:
+        if unknown := set(re.findall(PLACEHOLDER, self.template)) - set(WEBHOOK_FIELDS):
+            raise ValueError(f"template: no field {', '.join(sorted(unknown))}; there are {', '.join(WEBHOOK_FIELDS)}")
+        try:
+            json.loads(re.sub(PLACEHOLDER, '""', self.template) or "{}")
+        except ValueError as error:
+            raise ValueError(f"template: not JSON: {error}; write {{{{ subject }}}} without quotes") from error
+        return self
+
+
 class FileTable(SettingsTable):
     """`kind = "file"`: append the alerts to a file."""
 
@@ -127,7 +173,9 @@ class StdoutTable(SettingsTable):
     kind: Literal["stdout"] = Field(description="kind of the channel")
 
 
-ChannelTable = Annotated[EmailTable | SlackTable | AppriseTable | FileTable | StdoutTable, Field(discriminator="kind")]
+ChannelTable = Annotated[
+    EmailTable | SlackTable | AppriseTable | WebhookTable | FileTable | StdoutTable, Field(discriminator="kind")
+]
 
 
 class RouteTable(SettingsTable):
@@ -148,8 +196,26 @@ class AlertSettings(SettingsTable):
     channels: dict[Name, ChannelTable] = Field(
         {}, description="channels by name; without any, alerts go to a file in the site directory"
     )
+    people: dict[Name, tuple[str, ...]] = Field(
+        {}, description="people who may answer alerts: their Slack user ids and mail addresses, by name"
+    )
+    duty: DutyTable | None = Field(None, description="the duty roster; unset: none")
+    escalation: tuple[EscalationTable, ...] = ()
+    silences: tuple[PlannedSilence, ...] = ()
+    maintenance_reservations: bool = Field(
+        default=False,
+        description="send nothing about nodes in a Slurm reservation with the flag MAINT, nor about waits meanwhile",
+    )
+    site_name: str = Field("opsctl", min_length=1, description="name of the site in the subject of alerts")
+    link_base: tuple[str, ...] = Field(
+        (),
+        description="addresses that alerts link to, such as https://hub.example/{train}/report.html; {train} and {key}"
+        " are replaced",
+    )
     routes: tuple[RouteTable, ...] = Field((), description="routes; without any, every alert goes to every channel")
-    time_zone: TimeZone = Field("", description="time zone of the quiet hours; empty: the machine's")
+    time_zone: TimeZone = Field(
+        "", description="time zone of the messages and of the quiet hours; empty: the machine's"
+    )
     fallback: str = Field("", description="channel to use when another fails; empty: the next channel in the list")
     fallback_hours: float = Field(1, gt=0, description="hours without delivery after which the fallback is used")
     storm: int = Field(
@@ -162,9 +228,12 @@ class AlertSettings(SettingsTable):
         1, ge=1, description="consecutive watch cycles that must find a critical problem before an alert is sent"
     )
     hold_seconds: float = Field(0, ge=0, description="seconds that a warning must last before an alert is sent")
-    unknown_minutes: float = Field(60, ge=0, description="minutes of unknown state after which an alert is sent")
+    unknown_minutes: float = Field(15, ge=0, description="minutes of unknown state after which an alert is sent")
     repeat_hours: tuple[float, ...] = Field(
         (1, 4, 12, 24), description="hours after which the alert of a problem that stays critical is repeated"
+    )
+    repeat_warning_hours: tuple[float, ...] = Field(
+        (24, 168), description="hours after which the alert of a problem that stays a warning is repeated"
     )
     flap_minutes: float = Field(
         60,
@@ -173,21 +242,45 @@ class AlertSettings(SettingsTable):
     )
     ping_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
     ping_url_file: str = Field("", description="file that contains the URL to fetch after every complete watch cycle")
+    ping_style: Literal["plain", "healthchecks"] = Field(
+        "plain",
+        description="healthchecks: as healthchecks.io has it, also URL/start before a cycle, URL/fail after an"
+        " incomplete one, each with a text; plain: only the URL after a complete cycle",
+    )
+    ping_train_url: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    ping_train_url_file: str = Field(
+        "",
+        description="file that contains the URL of a check for each train, with {train} for its name; URL/fail after a"
+        " cycle with a critical finding",
+    )
 
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSettings:
         named = {self.fallback} - {""}
-        for route in self.routes:
-            named.update(route.channels)
-        problems = []
-        unknown = sorted(named - set(self.channels))
-        if unknown:
+        for names in (*(route.channels for route in self.routes), *(step.channels for step in self.escalation)):
+            named.update(names)
+        if self.duty:
+            named -= {ON_DUTY, NEXT_ON_DUTY}
+            named.update(*self.duty.people.values())
+        if unknown := sorted(named - set(self.channels)):
             known = ", ".join(self.channels) or "none"
-            problems.append(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
-        if any(hours <= 0 for hours in self.repeat_hours):
-            problems.append("repeat_hours: every number must be more than 0")
-        if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _hours_are_positive(self) -> AlertSettings:
+        for name in ("repeat_hours", "repeat_warning_hours"):
+            if any(hours <= 0 for hours in getattr(self, name)):
+                raise ValueError(f"{name}: every number must be more than 0")
+        return self
+
+    @model_validator(mode="after")
+    def _links_are_filled(self) -> AlertSettings:
+        for link in self.link_base:
+            try:
+                link.format(train="", key="")
+            except (LookupError, ValueError):
+                raise ValueError(f"link_base: {link!r:.80}: only {{train}} and {{key}} are replaced") from None
         return self
 
     def in_clear(self) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from datetime import time
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
@@ -10,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Wit
 
 from opsctl.units import parse_size
 
+_HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,6 +53,21 @@ def _check_pattern(text: str) -> str:
     return text
 
 
+def parse_hours(text: str) -> tuple[time, time]:
+    """Parse `22:00-07:00` into two different times. Raises ValueError."""
+    match = _HOURS.fullmatch(text)
+    with suppress(ValueError):
+        if match and match[1] != match[2]:
+            return time.fromisoformat(match[1]), time.fromisoformat(match[2])
+    raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
+
+
+def _check_hours(text: str) -> str:
+    if text:
+        parse_hours(text)
+    return text
+
+
 def _check_zone(text: str) -> str:
     try:
         if text:
@@ -80,6 +98,7 @@ Name = Annotated[str, AfterValidator(check_name)]
 Word = Annotated[str, AfterValidator(_check_word)]
 SbatchOption = Annotated[str, AfterValidator(_check_option)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
+Hours = Annotated[str, AfterValidator(_check_hours)]
 TimeZone = Annotated[str, AfterValidator(_check_zone)]
 Text = Annotated[str, AfterValidator(_check_text)]
 Directory = Annotated[Text, AfterValidator(_check_directory)]

@@ -150,7 +150,7 @@ class HealthSettings(SettingsTable):
     )
     undrain_reasons: tuple[str, ...] = Field(
         ("Kill task failed",),
-        description="start of drain reasons, not set by opsctl, from which a healthy node may be resumed",
+        description="drain reasons, not set by opsctl, from which a healthy node may be resumed; `*` ends a beginning",
     )
     undrain_gap_seconds: float = Field(
         60, ge=0, description="seconds between the two health checks that a node must pass before undrain"

@@ -22,6 +22,7 @@ from opsctl.settings.cron import CronSettings
 from opsctl.settings.cross_field_checks import find_contradictions, tables_of
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
+from opsctl.settings.preflight import PreflightSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.setup import ShellSetup
@@ -202,6 +203,7 @@ class TrainSettings(SettingsTable):
     hooks: HookSettings = HookSettings()
     progress: ProgressSettings = ProgressSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
+    preflight: PreflightSettings = PreflightSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")
 
     @model_validator(mode="after")

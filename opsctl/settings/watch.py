@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from opsctl.settings.field_types import Pattern, SettingsTable, Size
+from opsctl.settings.own_check_table import Checks
 
 QUOTA_GROUPS = frozenset({"used", "limit", "percent", "inodes_used", "inodes_limit", "inodes_percent", "at"})
 """The named groups that the pattern of a quota command may have."""
@@ -32,11 +33,18 @@ class WatchSettings(SettingsTable):
         ge=0,
         description="a wait for a partition that is down, an account limit and the like is a warning after this time",
     )
+    waiting_hours: float | None = Field(
+        None,
+        gt=0,
+        description="time without a running task, behind other jobs, that is a warning; unset: three times the train's"
+        " longest wait so far, at least 24",
+    )
     held_hours: float = Field(
         12, gt=0, description="a train held or paused for longer is a warning; for twice as long, critical"
     )
     pulse_minutes: float = Field(10, ge=0, description="shortest time between PULSE lines, unless something changes")
     cron_minutes: float = Field(30, gt=0, description="age of the last cron tick from which on cron counts as dead")
+    checks: Checks = Field((), description="watchdogs of your own")
 
 
 class Filesystem(SettingsTable):
@@ -93,6 +101,7 @@ class TrainWatchSettings(SettingsTable):
     """`[watch]` of TRAIN.toml: thresholds of one train. Unset values are learnt from the run itself."""
 
     off: tuple[str, ...] = Field((), description="watchdogs that are disabled for this train")
+    checks: Checks = Field((), description="watchdogs of your own, run only for the owner of the train")
     also_jobs: tuple[Pattern, ...] = Field(
         (),
         description="patterns of full names of other jobs that count as part of this train",
@@ -106,7 +115,9 @@ class TrainWatchSettings(SettingsTable):
     )
     stacks_seconds: float = Field(10, ge=0, le=50, description="time to wait for the stacks of the ranks")
     py_spy: str = Field(
-        "", description="path of py-spy on the nodes, run on every rank by srun --overlap; empty: not run"
+        "auto",
+        description="path of py-spy on the nodes, run on every hung rank by srun --overlap; auto: if installed; empty:"
+        " not run",
     )
     checkpoint_hours: float | None = Field(
         None, gt=0, description="time without a checkpoint that is a warning; unset: learnt"

@@ -39,6 +39,7 @@ class EventKind(StrEnum):
     ARMED = "armed"
     DISARMED = "disarmed"
     EDITED = "edited"
+    ALLOWED = "allowed"
     REQUEST_DONE = "request-done"
     REQUEST_REFUSED = "request-refused"
 
@@ -66,12 +67,16 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.ARMED: frozenset({"switch", "by", "why"}),
     EventKind.DISARMED: frozenset({"switch", "by"}),
     EventKind.EDITED: frozenset({"revision"}),
+    EventKind.ALLOWED: frozenset({"check", "what", "origin"}),
     EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
     EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
 """The exact fields of every kind."""
-OPTIONAL: dict[EventKind, frozenset[str]] = {EventKind.EXCLUDED: frozenset({"until"})}
-"""Optional fields: the end of an exclusion, if any."""
+OPTIONAL: dict[EventKind, frozenset[str]] = {
+    EventKind.EXCLUDED: frozenset({"until"}),
+    EventKind.DIAGNOSED: frozenset({"accused", "acquitted"}),
+}
+"""Optional fields: the end of an exclusion, if any; the nodes that the logs name, and why some are not excluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,8 @@ _TYPES: Mapping[str, Callable[[Any], object]] = {
     "attempt": _match(_ATTEMPT),
     "jobs": _ids,
     "suspects": _texts,
+    "accused": _texts,
+    "acquitted": _texts,
     "evidence": _texts,
     "also": _texts,
     "done": _texts,

@@ -14,10 +14,10 @@ from opsctl.checkpoints.completeness import Completeness, read_small
 from opsctl.checkpoints.discovery import size_of
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.guard.escalation import reads_stop_request
-from opsctl.guard.last_lines import LastLines, read_last_lines
 from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
 from opsctl.state.files import find_matches
 from opsctl.telemetry.progress.iteration_lines import sampled, tail
+from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
 from tests.support.finalized_trains import QueuedTrain
 

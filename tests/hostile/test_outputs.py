@@ -19,7 +19,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.metrics.families import MetricSample, exposition
 from opsctl.model import Finding, Level, Transition
 from opsctl.preflight.security.findings import quote
-from opsctl.settings.alerts import EmailTable
+from opsctl.settings.alerts import AlertSettings, EmailTable
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 PAYLOADS = {
@@ -63,7 +63,7 @@ attempts = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
 def alert(text: str):
     finding = Finding(key="hang/tr11", level=Level.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11")
     transition = Transition(id="1.1", at=AT, finding=finding, before=Level.OK)
-    return render_single(AlertTransition(transition=transition, opened=AT, was=text))
+    return render_single(AlertTransition(transition=transition, opened=AT, was=text), AlertSettings())
 
 
 @pytest.mark.attack("text controls the terminal through a table")

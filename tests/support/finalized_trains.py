@@ -41,6 +41,8 @@ class Queue:
     breaks_after: int | None = None
     states: dict[str, str] = field(default_factory=dict)
     """The states of the nodes that are not idle."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """The addresses of the nodes that are not 10.0.0.N."""
 
     def call(self, name: str) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
@@ -58,7 +60,17 @@ class Queue:
     def nodes(self) -> list[Node]:
         self.call("nodes")
         names = [f"node00{number}" for number in range(1, 5)]
-        return [Node(name=name, state=self.states.get(name, "IDLE"), address=f"10.0.0.{name[-1]}") for name in names]
+        return [
+            Node(
+                name=name,
+                state=self.states.get(name, "IDLE"),
+                address=self.addresses.get(name, f"10.0.0.{name[-1]}"),
+            )
+            for name in names
+        ]
+
+    def features(self) -> frozenset[str]:
+        return frozenset()
 
     def partitions(self) -> list[Partition]:
         return []

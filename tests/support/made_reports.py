@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.guard.outcome import ACTIONS, Outcome
-from opsctl.report.contents import Report
+from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.train_report import report_train
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
@@ -107,9 +107,10 @@ class Train:
         }
         attempt.end.write_text(json.dumps(record))
 
-    def report(self, at: float, since: float | None = None) -> Report:
-        moment = None if since is None else BEGIN + timedelta(seconds=since)
-        return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), since=moment)
+    def report(self, at: float, since: float | None = None, until: float | None = None) -> Report:
+        bounds = [None if moment is None else BEGIN + timedelta(seconds=moment) for moment in (since, until)]
+        period = ReportPeriod(since=bounds[0], until=bounds[1])
+        return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), period=period)
 
 
 def make_rough_train(place: Path, *, stamps: bool = True) -> Train:

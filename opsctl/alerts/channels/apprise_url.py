@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +29,7 @@ INCIDENTS = {"pagerduty": "action=map&dedup={}", "opsgenie": "action=map&alias={
 class ByUrl:
     def __init__(self, table: AppriseTable, runner: Runner) -> None:  # noqa: ARG002 (every channel takes a runner)
         self._url = reveal(table, "url")
+        _URLS.add(self._url)
         # The log is captured because apprise logs the address.
         with _capture_log():
             is_known = apprise.Apprise().add(self._url)
@@ -47,10 +48,10 @@ class ByUrl:
                 notify_type=TYPES[message.level],
                 body_format=apprise.NotifyFormat.TEXT,
             )
-            why = " ".join(log.getvalue().split())
+            why = " ".join(" ".join(log).split())
         if not is_sent:
             # Apprise reports no details: the service may have taken the message.
-            raise Undelivered(mask(why or "apprise could not send it", [self._url]), is_ambiguous=True)
+            raise Undelivered(mask(why or "apprise could not send it", _URLS), is_ambiguous=True)
         return ""
 
     def _address(self, message: Message) -> str:
@@ -61,13 +62,36 @@ class ByUrl:
         return f"{self._url}{'&' if '?' in self._url else '?'}{INCIDENTS[scheme].format(incident)}"
 
 
+class _MessageLog(logging.Handler):
+    """Keeps messages, also of other channels that send now: apprise sends in threads of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+_URLS: set[str] = set()
+"""The addresses of all channels of this process, which no error may contain."""
+_LOCK = threading.Lock()
+_captures: list[_MessageLog] = []
+
+
 @contextmanager
-def _capture_log() -> Iterator[io.StringIO]:
+def _capture_log() -> Iterator[list[str]]:
     """Capture the log of apprise and keep the log from other handlers."""
-    logger = logging.getLogger("apprise")
-    before, logger.propagate = logger.propagate, False
+    logger, handler = logging.getLogger("apprise"), _MessageLog()
+    with _LOCK:
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)
+        logger.addHandler(handler)
+        _captures.append(handler)
     try:
-        with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:  # type: ignore[no-untyped-call] # apprise has no types there
-            yield log
+        yield handler.messages
     finally:
-        logger.propagate = before
+        with _LOCK:
+            _captures.remove(handler)
+            logger.removeHandler(handler)
+            logger.propagate = not _captures

@@ -10,6 +10,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
+from opsctl.alerts.answers.answer import sign
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
@@ -18,6 +19,7 @@ from opsctl.ports import Runner, TimedOut
 from opsctl.settings.alerts import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
+HOW_TO_ANSWER = "Answer this mail with one word: ack, silence 4h, hold or release; then a reason.\n"
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
@@ -27,6 +29,7 @@ class Email:
     def __init__(self, table: EmailTable, runner: Runner, *, timeout: float = 10.0) -> None:
         self._table, self._runner, self._timeout = table, runner, timeout
         self._password = reveal(table, "password")
+        self._answer_key = reveal(table, "answer_key") if table.imap_server else ""
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (a mail's id is known beforehand)
         mail = self._mail(message)
@@ -47,10 +50,14 @@ class Email:
         if message.root != message.id:
             mail["In-Reply-To"] = mail["References"] = self._id(message.root)
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(message.body, cte="quoted-printable")
+        body = f"{message.body}\n{HOW_TO_ANSWER}" if self._answer_key else message.body
+        mail.set_content(body, cte="quoted-printable")
         return mail
 
     def _id(self, message: str) -> str:
+        # Signed, so that only who got the mail can answer. The same in every try: Message-IDs must not change.
+        if self._answer_key:
+            message = f"{message}.{sign(self._answer_key, message)}"
         return f"<{message}@opsctl.{self._table.sender.rpartition('@')[2]}>"
 
     def _by_smtp(self, mail: EmailMessage) -> str:

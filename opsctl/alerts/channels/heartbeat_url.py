@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from urllib.parse import urlsplit
+
 from opsctl.alerts.channel_secrets import mask
 from opsctl.alerts.outbox import Undelivered
 from opsctl.web import FAILURES, Address, describe, open_session, parse_address
 from opsctl.web import fetch as fetch_address
 
 TIMEOUT_S = 10.0
+START_TIMEOUT_S = 3.0
+MAX_TEXT_BYTES = 10_000
+"""healthchecks.io keeps this much of a ping's text."""
+
+
+class PingKind(StrEnum):
+    """What the ping reports, as the last part of the address that healthchecks.io expects."""
+
+    SUCCESS = ""
+    START = "/start"
+    FAIL = "/fail"
 
 
 def check(url: str) -> None:
@@ -15,16 +29,26 @@ def check(url: str) -> None:
     _parse(url)
 
 
-def fetch(url: str) -> None:
-    """Fetch `url`. Raises Undelivered, whose text does not contain the address."""
-    address = _parse(url)
+def fetch(url: str, kind: PingKind = PingKind.SUCCESS, text: str = "") -> None:
+    """Ping `url`, with `text` by POST. Raises Undelivered, whose text does not contain the address."""
+    address = _parse(_append(url, kind.value))
+    timeout = START_TIMEOUT_S if kind is PingKind.START else TIMEOUT_S
+    data = text.encode(errors="replace")[:MAX_TEXT_BYTES] if text else None
     try:
-        with fetch_address(open_session(), address, timeout=TIMEOUT_S) as response:
+        with fetch_address(open_session(), address, timeout=timeout, data=data) as response:
             code = response.status
     except FAILURES as error:
         raise Undelivered(mask(f"ping: {describe(error)}", [url, address.url])) from None
     if code >= 400:
         raise Undelivered(f"ping: answered {code}", is_permanent=code < 500)
+
+
+def _append(url: str, suffix: str) -> str:
+    """Return the address with `suffix` at the end of its path, before a query such as `?create=1`."""
+    if not suffix:
+        return url
+    parts = urlsplit(url)
+    return parts._replace(path=parts.path.rstrip("/") + suffix).geturl()
 
 
 def _parse(url: str) -> Address:

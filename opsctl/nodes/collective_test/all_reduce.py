@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from opsctl.nodes.collective_test.node_search import Group, SearchResult, search, tournament
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodes.remote.json_output import merge_objects
 from opsctl.nodesets import fold
 from opsctl.ports import Answer, Clock
 from opsctl.render import templates_dir
@@ -145,7 +146,7 @@ class CollectiveTest:
 
     def _judge_alone(self, node: str, answer: Answer) -> Verdict:
         """Judge a node's test alone. A node that was not reached, or that has no torch, is unknown, not faulty."""
-        fields = _parse_output(answer)
+        fields = merge_objects(answer.out)
         devices = fields.get("devices")
         self.devices[node] = devices if isinstance(devices, int) else 0
         if answer.code == 0:
@@ -189,22 +190,9 @@ def judge_nodes(
     return list(verdicts.values())
 
 
-def _parse_output(answer: Answer) -> dict[str, object]:
-    """Merge the JSON objects that the program printed. Other lines are ignored."""
-    fields: dict[str, object] = {}
-    for line in answer.out.splitlines():
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            fields |= value
-    return fields
-
-
 def _bandwidth(answer: Answer) -> float | None:
     """Return the bandwidth in GB/s, None if the program printed none."""
-    bandwidth = _parse_output(answer).get("gigabytes_per_s")
+    bandwidth = merge_objects(answer.out).get("gigabytes_per_s")
     return float(bandwidth) if isinstance(bandwidth, int | float) else None
 
 
@@ -213,7 +201,7 @@ def _error(answer: Answer) -> str:
     if answer.code == 0:
         return ""
     last_line = answer.err.strip().splitlines()[-1:] or [f"exit code {answer.code}"]
-    error = _parse_output(answer).get("error") or answer.problem or last_line[0]
+    error = merge_objects(answer.out).get("error") or answer.problem or last_line[0]
     return str(error)[:MAX_ERROR_CHARS]
 
 

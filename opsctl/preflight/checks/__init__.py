@@ -12,10 +12,13 @@ from opsctl.preflight.checks import (
     memory,
     nodes,
     reservation,
+    resuming,
     saving,
+    secrets,
     settings,
     slurm,
     stopping,
+    timeouts,
 )
 from opsctl.preflight.problem import Check
 
@@ -25,13 +28,14 @@ CHECKS: dict[str, Check] = {
     "account": Check(check=accounting.account, source="slurm.conf(5), AccountingStorageEnforce=associations"),
     "qos": Check(check=accounting.qos, source="slurm.conf(5), AccountingStorageEnforce=qos"),
     "limits": Check(check=accounting.limits, source="Slurm resource limits guide, slurm.schedmd.com"),
+    "constraint": Check(check=slurm.constraint, source="Slurm refuses a feature that no node has"),
     "exclude": Check(check=slurm.exclude, source="Slurm takes an impossible ExcNodeList, and never starts the job"),
     "in-service": Check(check=slurm.in_service, source="ML Engineering book, more nodes than needed"),
     "after": Check(check=slurm.after, source="Slurm takes a dependency on an unknown job as fulfilled"),
     "extra": Check(check=slurm.extra, source="opsctl.render.directives"),
     "reservation": Check(check=reservation.reservation, source="Slurm reservation guide, slurm.schedmd.com"),
     "job-name": Check(check=settings.job_name, source="BigScience slurm-status.py, %.40j"),
-    "secrets": Check(check=settings.secrets, source="BigScience hub-sync.py, a token in a URL"),
+    "secrets": Check(check=secrets.secrets, source="BigScience hub-sync.py, a token in a URL"),
     "cpus": Check(check=settings.cpus, source="sbatch(1) since 22.05; ML Engineering book, srun's --cpus-per-task"),
     "gpus": Check(check=settings.gpus, source="one rank a GPU; NCCL: Duplicate GPU detected"),
     "launcher": Check(check=settings.launcher, source="ML Engineering book, only 1 task per dist per node"),
@@ -41,6 +45,7 @@ CHECKS: dict[str, Check] = {
     "batch-twice": Check(
         check=duplicates.batch_twice, source="DeepSpeed, configuration JSON, batch size related parameters"
     ),
+    "precision": Check(check=duplicates.precision, source="DeepSpeed, configuration JSON, fp16 and bf16"),
     "files": Check(check=command.files, source="tasks start in their run directory, not where they were launched"),
     "processes": Check(check=layout.processes, source="tr1-13B chronicles, DP_SIZE"),
     "heads": Check(check=layout.heads, source="Shoeybi et al. 2019, section 3; prequel of tr11, 14400 / 64"),
@@ -60,6 +65,9 @@ CHECKS: dict[str, Check] = {
     "kill-switch": Check(check=stopping.kill_switch, source="ML Engineering book, Kill switch, and rm it"),
     "interval": Check(check=saving.interval, source="Daly 2006; ML Engineering book, Frequent checkpoint saving"),
     "evaluation": Check(check=saving.evaluation, source="tr1-13B chronicles, Reduced evaluation iterations"),
+    "save": Check(check=resuming.save, source="a task that saves nothing leaves nothing"),
+    "load": Check(check=resuming.load, source="ML Engineering book; each task is a start of the trainer"),
+    "tasks": Check(check=resuming.tasks, source="one after the other, tasks cover a long run"),
     "space": Check(check=saving.space, source="ML Engineering book, Low disk space alerts"),
     "inodes": Check(check=saving.inodes, source="ML Engineering book, Low disk space alerts"),
     "resume": Check(check=saving.resume, source="opsctl.trainer.checkpoint.resume"),
@@ -67,10 +75,32 @@ CHECKS: dict[str, Check] = {
     "data": Check(check=data.data, source="opsctl.trainer.indexed_corpus"),
     "tokens": Check(check=data.tokens, source="opsctl.trainer.indexed_corpus, refuse_vocabulary"),
     "tokenizer": Check(check=data.tokenizer, source="opsctl.trainer.prepare"),
+    "timeouts": Check(check=timeouts.timeouts, source="PyTorch, init_process_group timeout; NCCL watchdog"),
+    "ports": Check(check=timeouts.ports, source="PyTorch: address already in use"),
     "shm": Check(check=nodes.shm, source="tr1-13B chronicles, bus error in worker"),
     "driver": Check(check=nodes.driver, source="opsctl health, versions"),
     "gpu-kinds": Check(check=nodes.gpu_kinds, source="the slowest rank is the speed of all"),
     "versions": Check(check=nodes.versions, source="opsctl/preflight/versions.toml"),
+    "unread": Check(check=command.unread, source="opsctl/preflight/trainers"),
     "unknown": Check(check=nodes.unknown, source="unknown is neither good nor bad"),
 }
 """The checks, in the order in which problems of the same level are reported."""
+QUEUED = frozenset(
+    {
+        "partition",
+        "array-size",
+        "account",
+        "qos",
+        "limits",
+        "exclude",
+        "in-service",
+        "after",
+        "extra",
+        "constraint",
+        "reservation",
+        "job-name",
+        "tasks",
+        "kill-switch",
+    }
+)
+"""Checks of what sbatch fixed when the tasks were queued, and of switches: `opsctl edit` changes none of these."""

@@ -6,7 +6,6 @@ job that exceeds a limit only together with other jobs waits for these jobs, whi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
@@ -15,12 +14,11 @@ from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, find_partitions
 from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
+from opsctl.preflight.problem import GPUS, LaunchRequest, Problem, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
 """Resources whose amount is exact. Slurm may add CPUs, for whole nodes or whole cores."""
-GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)
 AT_MOST = {
     "MaxTRES": "for a job",
     "MaxTRESPU": "for all jobs of a user together",

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 from opsctl.preflight.command_files import describe_missing
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+
+MAX_SHOWN = 12
+"""Names of settings in one message."""
 
 
 def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """opsctl starts a task in its run directory or [setup] directory, not in the directory of the launch."""
     directory = request.train.setup.directory
     if facts.files.get(directory) is False:
-        yield error(
+        problem = warning if directory in facts.unseen else error
+        yield problem(
             f"[setup] directory = {directory} does not exist", "correct the path; compute nodes must see it too"
         )
         return
@@ -27,3 +31,14 @@ def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             continue
         problem = error if file.is_needed else warning
         yield problem(describe_missing(file, directory), "correct the path; compute nodes must see it too")
+
+
+def unread(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    """List the settings of a known trainer that opsctl does not read, so that nobody relies on a check of them."""
+    names = request.recipe.unread
+    if names:
+        shown = ", ".join(names[:MAX_SHOWN]) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
+        yield note(
+            f"{request.recipe.trainer}: opsctl does not read {shown}",
+            "check these yourself; the checks and estimates take no account of them",
+        )

@@ -12,7 +12,9 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for corpus in facts.corpora:
         if corpus.missing:
             name = request.recipe.name("data")
-            yield error(f"{name} {corpus.prefix}: no {_and(corpus.missing)}", _make(request, corpus))
+            is_certain = request.recipe.is_embedded or request.recipe.trainer == "Megatron"
+            problem = error if is_certain and corpus.prefix not in facts.unseen else warning
+            yield problem(f"{name} {corpus.prefix}: no {_and(corpus.missing)}", _make(request, corpus))
         elif corpus.problem:
             yield error(f"corpus {corpus.prefix}: {corpus.problem}", _make(request, corpus))
         elif corpus.tokens is not None and request.recipe.sequence and corpus.tokens <= request.recipe.sequence:
@@ -59,7 +61,8 @@ def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def tokenizer(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for path in request.recipe.tokenizers:
         if facts.files.get(path) is False:
-            yield error(f"tokenizer {path} does not exist", "correct the path; compute nodes must see it too")
+            problem = warning if path in facts.unseen else error
+            yield problem(f"tokenizer {path} does not exist", "correct the path; compute nodes must see it too")
     prefixes = {corpus.tokenizer: corpus.prefix for corpus in facts.corpora if corpus.tokenizer}
     if len(prefixes) > 1:
         text = "; ".join(f"{prefix}: {name[:19]}" for name, prefix in prefixes.items())

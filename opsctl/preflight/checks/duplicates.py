@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from opsctl.preflight.command_flags import directives, find_assignments, number, parse_whole
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error
+from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 NODES = ("NNODES", "NUM_NODES", "N_NODES")
 RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")
@@ -16,41 +17,38 @@ WORLD = ("WORLD_SIZE", "NGPUS", "N_GPUS")
 def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Compare flags, variables and `#SBATCH` lines of scripts with [slurm] nodes."""
     spec = request.spec
-    counts = [
-        *_flagged(request, "nnodes", "num-nodes"),
-        *_set(request, facts, NODES),
-        *_directive(facts, "--nodes"),
-    ]
-    for where, count in counts:
+    remedy = "use {{ nodes }} in the command, $NNODES in scripts"
+    certain = [*_flagged(request, "nnodes", "num-nodes"), *_set(request, NODES)]
+    in_settings = [] if request.recipe.nodes is None else [(request.recipe.name("nodes"), request.recipe.nodes)]
+    for where, count in certain:
         if count != spec.nodes:
-            yield error(
-                f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever",
-                "use {{ nodes }} in the command, $NNODES in scripts",
-            )
+            text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever"
+            yield error(text, remedy)
+    for where, count in [*in_settings, *_set_in_scripts(facts, NODES), *_directive(facts, "--nodes")]:
+        if count != spec.nodes:
+            text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks may wait for each other for ever"
+            yield warning(text, remedy)
 
 
 def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """A launcher that Slurm starts once on a node starts one rank for each GPU."""
     spec = request.spec
-    world = spec.nodes * spec.processes_per_node
-    for where, count in [
-        *_flagged(request, "nproc-per-node", "num-gpus", "gpus-per-node"),
-        *_set(request, facts, RANKS),
-    ]:
-        expected = _ranks_per_node(request)
+    expected = spec.processes_per_node if spec.processes_per_node > 1 else request.gpus_per_node
+    certain = [*_flagged(request, "nproc-per-node", "num-gpus", "gpus-per-node"), *_set(request, RANKS)]
+    for where, count in [*certain, *_set_in_scripts(facts, RANKS)] if expected else []:
         if count != expected:
-            yield error(f"{where} is {count}, but a node has {expected} ranks", f"set {expected}")
-    for where, count in [*_flagged(request, "world-size"), *_set(request, facts, WORLD)]:
+            is_error = count > expected and (where, count) in certain
+            yield (error if is_error else warning)(
+                f"{where} is {count}, but a node has {expected} ranks", f"set {expected}"
+            )
+    world = spec.nodes * spec.processes_per_node
+    certain = [*_flagged(request, "world-size"), *_set(request, WORLD)]
+    for where, count in [*certain, *_set_in_scripts(facts, WORLD)]:
         if spec.processes_per_node > 1 and count != world:
-            yield error(
+            yield (error if (where, count) in certain else warning)(
                 f"{where} is {count}, and there are {spec.nodes} x {spec.processes_per_node} = {world} ranks",
                 "use {{ world_size }} in the command, $WORLD_SIZE in scripts",
             )
-
-
-def _ranks_per_node(request: LaunchRequest) -> int:
-    """A launcher that runs once per node starts one rank for each GPU."""
-    spec = request.spec
-    return spec.processes_per_node if spec.processes_per_node > 1 else spec.gpus_per_node or 1
 
 
 def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -66,11 +64,53 @@ def batch_twice(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 f"{recipe.name(ours)} is {here}, but DeepSpeed's file has {theirs} = {there}",
                 "set the same value in both",
             )
+    yield from _reckon_batch(request, facts.deepspeed)
     zero = facts.deepspeed.get("zero_optimization", {})
     stage = zero.get("stage") if isinstance(zero, dict) else None
     flag = number(recipe.flags, "zero-stage")
     if isinstance(stage, int) and flag is not None and flag != stage:
         yield error(f"--zero-stage is {flag}, but DeepSpeed's file has stage = {stage}", "set the same value in both")
+
+
+def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Compare the precision of the flags with that of DeepSpeed's file."""
+    flags, settings = request.recipe.flags, facts.deepspeed
+    in_file = [name for name in ("fp16", "bf16", "bfloat16") if _is_enabled(settings.get(name))]
+    if "fp16" in in_file and len(in_file) > 1:
+        yield error(
+            f"DeepSpeed's file enables fp16 and {in_file[1]}: DeepSpeed refuses both together", "enable one of the two"
+        )
+    given = [name for name in ("fp16", "bf16") if name in flags and (flags[name] or ("true",))[0].lower() != "false"]
+    if len(given) > 1:
+        problem = request.refuse if "precision" in request.recipe.refuses else warning
+        yield problem("command: --fp16 and --bf16 together", "leave one of the two out")
+    for name in given if len(given) == 1 else []:
+        other = [known for known in in_file if (known == "fp16") != (name == "fp16")]
+        if other and len(other) == len(in_file):
+            yield warning(
+                f"command: --{name}, but DeepSpeed's file enables {other[0]}: the loss scale, or the range of"
+                " numbers, is not the one that you expect",
+                "set the same precision in both",
+            )
+
+
+def _is_enabled(table: Any) -> bool:
+    return isinstance(table, dict) and table.get("enabled") is True
+
+
+def _reckon_batch(request: LaunchRequest, settings: Mapping[str, Any]) -> Iterator[Problem]:
+    """DeepSpeed refuses a batch that is not micro batch x accumulation x replicas."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    batch, micro, accumulation = (settings.get(name) for name in names)
+    if not (isinstance(batch, int) and isinstance(micro, int) and isinstance(accumulation, int)):
+        return
+    replicas = request.recipe.replicas(request.world)
+    if batch != micro * accumulation * replicas:
+        yield warning(
+            f"DeepSpeed's file has train_batch_size = {batch}, but micro batch {micro} x accumulation {accumulation} x"
+            f" {replicas} replicas = {micro * accumulation * replicas}",
+            "leave one of the three out: DeepSpeed computes the third",
+        )
 
 
 def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
@@ -79,16 +119,18 @@ def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
             yield f"command: --{name}", count
 
 
-def _set(request: LaunchRequest, facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    texts = {
-        "command": "\n".join(request.train.command),
-        "[setup] lines": "\n".join(request.train.setup.lines),
-        **facts.scripts,
-    }
+def _set(request: LaunchRequest, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    texts = {"command": "\n".join(request.train.command), "[setup] lines": "\n".join(request.train.setup.lines)}
     for name in names:
         if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
         for where, text in texts.items():
+            yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
+
+
+def _set_in_scripts(facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    for where, text in facts.scripts.items():
+        for name in names:
             yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
 
 

@@ -12,20 +12,16 @@ BUBBLE = 0.15
 """tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had a bubble of 16 % and judged it too large."""
 
 
-def _world(request: LaunchRequest) -> int:
-    return request.spec.nodes * request.spec.processes_per_node
-
-
 def _divides(request: LaunchRequest) -> bool:
-    return _world(request) % request.recipe.model_ranks == 0
+    return request.world % request.recipe.model_ranks == 0
 
 
 def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe, world = request.recipe, _world(request)
+    recipe, world = request.recipe, request.world
     if not _divides(request):
         shared = f" x {recipe.context}" if recipe.context > 1 else ""
-        yield error(
-            f"{world} ranks ({request.spec.nodes} nodes x {request.spec.processes_per_node}) do not"
+        yield request.refuse(
+            f"{world} ranks ({request.spec.nodes} nodes x {request.ranks_per_node}) do not"
             " divide into replicas"
             f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
             "change nodes: opsctl plan topology lists the layouts that fit",
@@ -35,13 +31,15 @@ def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
     if recipe.heads and recipe.heads % recipe.tensor:
-        yield error(
+        yield request.refuse(
             f"{recipe.name('heads')} is {recipe.heads}: not divisible by tensor = {recipe.tensor}, but each rank"
             " takes whole heads",
             "change tensor or heads",
         )
+    if recipe.head_size:
+        return
     if recipe.hidden and recipe.heads and recipe.hidden % recipe.heads:
-        yield error(
+        yield request.refuse(
             f"{recipe.name('hidden')} is {recipe.hidden}: not divisible by {recipe.heads} heads",
             "change hidden or heads",
         )
@@ -56,7 +54,7 @@ def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 
 def _softmax(recipe: Recipe) -> Iterator[Problem]:
     """Megatron's fused softmax needs a multiple of 4 heads per rank times micro batch; flash attention does not."""
-    if recipe.is_embedded or "use-flash-attn" in recipe.flags or not (recipe.heads and recipe.micro_batch):
+    if recipe.is_embedded or recipe.attention == "flash" or not (recipe.heads and recipe.micro_batch):
         return
     number, remainder = divmod(recipe.heads, recipe.tensor)
     if not remainder and number * recipe.micro_batch % 4:
@@ -86,12 +84,16 @@ def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
         return
     counted = layers + 2 * recipe.embedding_slots
     count = f"{recipe.name('layers')} is {layers}" + (f", {counted} with embedding and output" * recipe.embedding_slots)
-    if pipeline > layers or (recipe.embedding_slots and pipeline == counted):
-        yield error(
+    most = counted - 1 if recipe.embedding_slots and recipe.is_embedded else counted
+    if not recipe.is_embedded:
+        most = layers + 2  # a stage may hold the embedding or the output alone
+    if pipeline > most or (recipe.is_embedded and pipeline > layers):
+        yield request.refuse(
             f"{count}: {pipeline} stages would leave a stage without a layer", f"set pipeline to at most {layers}"
         )
-    elif counted % pipeline:
-        problem = warning if not recipe.is_embedded and "deepspeed" in recipe.flags else error
+    elif counted % pipeline and not recipe.uneven:
+        # Another trainer may cut unevenly: its version and its code decide.
+        problem = error if recipe.is_embedded else warning
         fuller = -(-counted // pipeline)
         yield problem(
             f"{count}: not divisible by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"
@@ -102,7 +104,7 @@ def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 
 def tensor(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """One node must hold whole groups of tensor ranks."""
-    size, ranks = request.recipe.tensor, request.spec.processes_per_node
+    size, ranks = request.recipe.tensor, request.ranks_per_node
     if size > ranks or ranks % size:
         yield warning(
             f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of"
@@ -117,8 +119,8 @@ def batch(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if recipe.global_batch is None or not _divides(request):
         return
     unit, formula = _unit(request)
-    if recipe.global_batch % unit:
-        yield error(
+    if recipe.global_batch % unit and not recipe.any_batch:
+        yield request.refuse(
             f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {formula}",
             f"set {_near(recipe.global_batch, unit)}, or change nodes",
         )
@@ -129,8 +131,14 @@ def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if recipe.rampup is None or recipe.global_batch is None or not _divides(request):
         return
     start, increment, _samples = recipe.rampup
+    if "iterations" in recipe.refuses and "train-iters" in recipe.flags:
+        yield request.refuse(
+            f"{recipe.name('rampup')} beside --train-iters: Megatron refuses a ramp in a run that is counted in"
+            " iterations",
+            "use --train-samples, --lr-decay-samples and --lr-warmup-samples, or leave the ramp out",
+        )
     if start > recipe.global_batch or (recipe.global_batch - start) % max(1, increment):
-        yield error(
+        yield request.refuse(
             f"{recipe.name('rampup')}: {start} does not reach {recipe.global_batch} in steps of {increment}",
             "change start or increment",
         )
@@ -138,8 +146,8 @@ def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     unit, formula = _unit(request)
     sizes = recipe.sizes()
     wrong = [size for size in sizes if size % unit]
-    if wrong and not recipe.global_batch % unit:
-        yield error(
+    if wrong and not recipe.global_batch % unit and not recipe.any_batch:
+        yield request.refuse(
             f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are not a"
             f" multiple of {formula}",
             f"set start and increment to multiples of {unit}, or use fewer nodes until the ramp ends",
@@ -173,7 +181,7 @@ def _first(recipe: Recipe) -> str:
 
 def _unit(request: LaunchRequest) -> tuple[int, str]:
     """Return the number of which every batch must be a multiple, and its formula in words."""
-    micro, replicas = request.recipe.micro_batch or 1, request.recipe.replicas(_world(request))
+    micro, replicas = request.recipe.micro_batch or 1, request.recipe.replicas(request.world)
     return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"
 
 

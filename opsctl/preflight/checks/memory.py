@@ -23,17 +23,18 @@ def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     stage, gib = fullest
     available = accelerator(facts.gpu).memory_gb
     if gib > available * (1 - TOLERANCE):
-        problem = error if gib > available * (1 + TOLERANCE) else warning
+        is_certain = request.recipe.is_embedded and gib > available * (1 + TOLERANCE)
+        problem, verb = (error, "needs") if is_certain else (warning, "needs, by estimate,")
         yield problem(
-            f"stage {stage} needs {gib:.0f} GiB of GPU memory, but {facts.gpu} has {available:g}",
+            f"stage {stage} {verb} {gib:.0f} GiB of GPU memory, but {facts.gpu} has {available:g}",
             "use more stages or tensor ranks, a smaller micro batch, recomputation or ZeRO: opsctl plan memory",
         )
 
 
 def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
     """Return the stage that needs most memory, and its GiB; None if the layout is impossible or unknown."""
-    recipe, spec = request.recipe, request.spec
-    world, shape = spec.nodes * spec.processes_per_node, recipe.shape()
+    recipe = request.recipe
+    world, shape = request.world, recipe.shape()
     if recipe.embedded:
         if check_layout(recipe.embedded, world):
             return None
@@ -42,7 +43,13 @@ def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
             key=lambda stage_footprint: stage_footprint.total,
         )
         return most.stage, most.total / footprint.GIB
-    if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
+    if (
+        not recipe.is_reckoned
+        or shape is None
+        or recipe.global_batch is None
+        or recipe.pipeline > shape.layers
+        or world % recipe.model_ranks
+    ):
         return None
     try:
         stage_memory = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)

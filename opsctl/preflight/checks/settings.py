@@ -1,8 +1,7 @@
-"""Settings that often go wrong: names, secrets, cores, GPUs, and leftovers of debugging."""
+"""Settings that often go wrong: names, cores, GPUs, and leftovers of debugging."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 MAX_SHOWN_CHARS = 40
 """Columns for a name in the BLOOM team's slurm-status.py; squeue shows 8 by default."""
-SECRET = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)$")
 LEFTOVERS: dict[str, tuple[str, str]] = {
     "CUDA_LAUNCH_BLOCKING": ("1", "the CPU waits for every kernel"),
     "NCCL_P2P_DISABLE": ("1", "GPUs of a node do not use NVLink: some 23 % slower"),
@@ -31,15 +29,6 @@ def job_name(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
             f"name = {name!r} has {len(name)} characters: tools that show {MAX_SHOWN_CHARS} cannot find the job",
             f"use at most {MAX_SHOWN_CHARS}",
         )
-
-
-def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    for name in request.train.environment:
-        if SECRET.search(name):
-            yield error(
-                f"[environment] {name}: every user could read the value in body.sh",
-                "put the value in a file that only you can read, and `source` the file in [setup] lines",
-            )
 
 
 def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -67,7 +56,14 @@ def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if workers is None:
         workers = 2 if is_megatron else 0
     needed = 1 + workers
-    if request.has_gpus and not request.recipe.is_embedded and spec.cpus_per_process < needed:
+    cores, ranks = spec.cpus_per_process * spec.processes_per_node, request.ranks_per_node
+    if request.has_gpus and cores <= ranks:
+        yield warning(
+            f"[slurm] cpus_per_process = {spec.cpus_per_process}: {cores} cores for the {ranks} ranks of a node:"
+            " Python, NCCL and the data loader share a core",
+            "set cpus_per_process to the cores of a node / processes_per_node",
+        )
+    elif request.has_gpus and not request.recipe.is_embedded and spec.cpus_per_process < needed:
         yield warning(
             f"[slurm] cpus_per_process = {spec.cpus_per_process}: a rank and its {needed - 1} DataLoader workers need"
             f" {needed} cores",
@@ -94,17 +90,24 @@ def gpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The command runs once per process, so a launcher in it would start all ranks of a node in every process."""
     lines, ranks = words(request.train.command), request.spec.processes_per_node
-    launchers = [
-        word
-        for word in lines
-        if Path(word).name in {"torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch"}
-    ]
+    launchers = [word for position, word in enumerate(lines) if _is_launcher(lines, position)]
     if launchers and ranks > 1:
         yield error(
             f"command: {launchers[0]} starts all ranks of a node, but [slurm] processes_per_node = {ranks}"
             f" starts {launchers[0]} {ranks} times",
             "remove the launcher (RANK, WORLD_SIZE and LOCAL_RANK are set), or set processes_per_node = 1",
         )
+
+
+def _is_launcher(words_: list[str], position: int) -> bool:
+    """Return whether a word is a program that starts the ranks of a node, and not the value of an option."""
+    name, before = Path(words_[position]).name, words_[position - 1] if position else ""
+    if before == "-m":
+        return name in {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+    is_program = position == 0 or not before.startswith("-")
+    if name == "accelerate":
+        return is_program and words_[position + 1 : position + 2] == ["launch"]
+    return is_program and name in {"torchrun", "deepspeed"} and "=" not in words_[position]
 
 
 def leftovers(request: LaunchRequest, _: Facts) -> Iterator[Problem]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
@@ -12,11 +13,15 @@ from opsctl.nodesets import fold, nodeset, union
 from opsctl.preflight.effective_limits import list_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.sbatch_words import SbatchOption, list_options
 from opsctl.render import directives
 from opsctl.units import parse_slurm_minutes
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would hide the submitted job from opsctl."""
+FEATURE = re.compile(r"[^\s&|*\[\](),!]+")
+COUNT = re.compile(r"\*\d+")
+"""The number of nodes with a feature: `rack1*2`."""
 MIN_SPARE_SHARE = 0.05
 OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT"})
 """Node states in which no job starts. A node that does not answer (`*`) may answer again soon."""
@@ -98,6 +103,26 @@ def array_size(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
+def constraint(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Slurm refuses a feature that no node has. In `a|b` one of the features is enough."""
+    wanted = request.spec.constraint
+    known = facts.cluster.features if facts.cluster else frozenset()
+    if not wanted or not known:
+        return
+    alternatives = [set(FEATURE.findall(COUNT.sub("", part))) for part in wanted.split("|")]
+    missing = [sorted(names - known) for names in alternatives]
+    if not any(missing):
+        return
+    names = ", ".join(sorted(set(chain.from_iterable(missing))))
+    near = get_close_matches(names, known, 1)
+    advice = f"did you mean {near[0]!r}? " if near else ""
+    is_certain = all(missing) and not set("!()").intersection(wanted)
+    yield (error if is_certain else warning)(
+        f"[slurm] constraint = {wanted}: no node has {names}; {advice}there are: {', '.join(sorted(known))}",
+        "use a feature that nodes have: sinfo --Format=NodeList,Features",
+    )
+
+
 def exclude(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.cluster is None:
         return
@@ -149,13 +174,26 @@ def after(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """Refuse options that opsctl sets itself. Other options are allowed, such as a GPU type."""
-    own_options = {_option(directive) for directive in directives(replace(request.spec, extra=()))} | OURS
-    for option in request.spec.extra:
-        name = _option(option)
-        if name in own_options:
-            yield error(f"[slurm] extra: opsctl sets --{name} itself", "use the setting in [slurm], if there is one")
+    """Refuse options that opsctl sets itself, also abbreviated. Other options are allowed, such as a GPU type."""
+    directives_of_opsctl = directives(replace(request.spec, extra=()))
+    own_options = {line.partition("=")[0].removeprefix("--") for line in directives_of_opsctl} | OURS
+    for line in request.spec.extra:
+        for option in list_options(line):
+            yield from _judge_option(option, own_options)
 
 
-def _option(text: str) -> str:
-    return text.partition("=")[0].removeprefix("--")
+def _judge_option(option: SbatchOption, own_options: Set[str]) -> Iterator[Problem]:
+    if not option.text.startswith("-"):
+        yield error(
+            f"[slurm] extra: {option.text!r} is not an option, so sbatch refuses the script",
+            "write each option as one text, with = before its value",
+        )
+        return
+    for name in sorted(option.names & own_options):
+        text = "opsctl sets" if option.is_exact and option.text == f"--{name}" else f"{option.text} is short for"
+        end = " itself" if text == "opsctl sets" else ", which opsctl sets itself"
+        yield error(f"[slurm] extra: {text} --{name}{end}", "use the setting in [slurm], if there is one")
+        return
+    if len(option.names) > 1:
+        candidates = ", ".join(f"--{name}" for name in sorted(option.names))
+        yield warning(f"[slurm] extra: {option.text} may stand for {candidates}", "write the full name")

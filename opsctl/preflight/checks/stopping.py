@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -21,6 +22,12 @@ VARIABLES = (
     "opsctl_contract",
     "opsctl.integrations",
 )
+DEADLINE_USE = re.compile(
+    r"(?:\$\{?|environ\W+|environ\.get\W+|getenv\W+)TRAIN_(?:MINUTES_LEFT|DEADLINE)\b|\bopsctl_contract\b|\bopsctl\.integrations\b"
+)
+"""Code by which a script learns when its task ends."""
+MENTION = re.compile(r"\s*(?:echo|printf|:|#|logger)\b|\s*#|\s*:\s")
+"""A shell line that names a variable without any use of it."""
 DURATION = "exit-duration-in-mins"
 USUAL_MARGIN_S = 600.0
 """The margin of the ML Engineering book for 100 hours, if the times of a step and a save are unknown."""
@@ -43,7 +50,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if request.recipe.is_embedded or DURATION in request.recipe.flags:
         return
     if not spec.signal_seconds and not any(option.startswith("--signal") for option in spec.extra):
-        if not _names_any(request, facts, "minutes_left", "deadline_file"):
+        if not _has_deadline(request, facts):
             yield warning(
                 "[slurm] signal_seconds = 0, and the command has no deadline: Slurm kills the task at its limit,"
                 f" and the work since the last save is repeated (up to {minutes} minutes)",
@@ -73,6 +80,20 @@ def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         )
 
 
+def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
+    """Return whether the command or a script uses the end of the task. A line that only prints a variable does not."""
+    command = " ".join(request.train.command)
+    if "{{" in command and any(name in command for name in ("minutes_left", "deadline_file")):
+        return True
+    lines = [*request.train.setup.lines]
+    for text in (*request.train.command, *facts.scripts.values()):
+        lines += text.splitlines()
+    parts: list[str] = []
+    for line in lines:
+        parts += re.split(r"[;&|]+", line)
+    return any(DEADLINE_USE.search(part) for part in parts if not MENTION.match(part))
+
+
 def _names_any(request: LaunchRequest, facts: Facts, *placeholders: str) -> bool:
     texts = [*request.train.command, *request.train.setup.lines, *facts.scripts.values()]
     return any(_names(text, placeholders) for text in texts)
@@ -92,7 +113,7 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     speed = estimate_step(request, facts)
     margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
     if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
-        yield error(
+        yield (error if request.recipe.is_embedded else warning)(
             f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save"
             f" {speed.save_s:.0f} s)"
             f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop at its start",
@@ -108,9 +129,8 @@ def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> It
         return
     left, needed = limit_s - 60 * minutes, USUAL_MARGIN_S if known_s is None else known_s
     if left <= needed:
-        problem = error if left <= 0 else warning
         usual = f"; {USUAL_MARGIN_S / 60:.0f} are usual" if known_s is None else f", which take {needed / 60:.0f}"
-        yield problem(
+        yield warning(
             f"command: --{DURATION} {minutes} of a limit of {limit_s // 60} leaves {left // 60} minutes for the last"
             f" step and save{usual}",
             "use {{ minutes_left }}, which opsctl counts from the real end of each task",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 MAX_LINE_BYTES = 1 << 20
 """A longer line is cut, so that a binary dump does not fill the memory."""
 
-_PREFIX = re.compile(rb"\[([^\[\]\s:]+):(\d{1,9})\]: ?")
+PREFIX = re.compile(rb"\[([^\[\]\s:]+):(\d{1,9})\]: ?")
+"""Node and rank at the start of a line of main_log."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 
 
@@ -45,7 +46,7 @@ class LogLine:
 
 def read_line(line: bytes) -> LogLine:
     """Parse `[node:rank]: text`. Any other line is only text."""
-    match = _PREFIX.match(line)
+    match = PREFIX.match(line)
     if match is None:
         return LogLine(node=None, rank=None, text=line)
     return LogLine(node=match[1].decode(errors="replace"), rank=int(match[2]), text=line[match.end() :])

@@ -30,6 +30,8 @@ WORDS = (
     "Preemption",
     "exiting program",
     "Run canceled",
+    "Time limit reached",
+    "KeyboardInterrupt",
     "Unable to find",
     "will start from random",
     "eceived ",

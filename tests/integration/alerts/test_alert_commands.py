@@ -132,7 +132,7 @@ def test_undelivered_alert_is_listed(shell):
     shell.see(Level.CRITICAL)
     dispatch.send_alerts(build(shell.site).alerting)
     assert (
-        "not delivered yet by mail: [opsctl] CRITICAL: hang/gpt: no step for 30 min "
+        "not delivered yet by mail: [opsctl] CRITICAL: gpt: no step for 30 min "
         "(1 attempt: localhost:1: [Errno 111] Connection refused)\n"
     ) in shell.opsctl("alerts", "list")
 

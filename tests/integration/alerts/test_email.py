@@ -39,8 +39,8 @@ def test_repeated_critical_findings_send_two_mails(site, by_mail, mail_server):
         dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=10)
     assert mail_server.subjects == [
-        "[opsctl] CRITICAL: slurm_status/gpt: it is critical",
-        "[opsctl] RESOLVED: slurm_status/gpt: it is ok",
+        "[opsctl] CRITICAL: gpt: it is critical",
+        "[opsctl] RESOLVED: gpt: it is ok",
     ]
     (bad, _), (good, _) = mail_server.mails
     assert good["In-Reply-To"] == good["References"] == bad["Message-ID"]
@@ -65,7 +65,7 @@ def test_unreachable_server_is_tried_again(site, by_mail, port):
     world.clock.forward(seconds=30)
     with serving(server, port):
         dispatch.send_alerts(world.alerting)
-    assert server.subjects == ["[opsctl] CRITICAL: hang/gpt: it is critical"]
+    assert server.subjects == ["[opsctl] CRITICAL: gpt: it is critical"]
 
 
 def test_unknown_host_name_is_a_temporary_failure():
@@ -110,7 +110,7 @@ def test_refused_mail_goes_to_the_fallback_at_once(site, by_mail, mail_server, t
     world.record("C")
     dispatch.send_alerts(world.alerting)
     dispatch.send_alerts(world.alerting)
-    assert (tmp_path / "alerts.txt").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
+    assert (tmp_path / "alerts.txt").read_text().count("CRITICAL: gpt: it is critical") == 1
     assert dispatch.list_undelivered(world.alerting) == []
 
 
@@ -126,7 +126,7 @@ def test_mail_undelivered_for_an_hour_goes_to_the_fallback(site, by_mail, port, 
         world.clock.forward(minutes=5)
     world.clock.forward(minutes=5)
     dispatch.send_alerts(world.alerting)
-    assert (tmp_path / "alerts.txt").read_text().count("CRITICAL: hang/gpt: it is critical") == 1
+    assert (tmp_path / "alerts.txt").read_text().count("CRITICAL: gpt: it is critical") == 1
 
 
 def test_fallback_waits_for_the_end_of_quiet_hours(site, by_mail, port, tmp_path):
@@ -143,7 +143,7 @@ def test_fallback_waits_for_the_end_of_quiet_hours(site, by_mail, port, tmp_path
         assert not (tmp_path / "alerts.txt").exists()
         world.clock.forward(minutes=59)
     dispatch.send_alerts(world.alerting)
-    assert (tmp_path / "alerts.txt").read_text().count("[opsctl] WARNING: hang/gpt") == 1
+    assert (tmp_path / "alerts.txt").read_text().count("[opsctl] WARNING: gpt") == 1
 
 
 def test_silent_server_times_out(scripted_server):

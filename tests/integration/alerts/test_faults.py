@@ -22,8 +22,8 @@ def read_subjects(path):
     return [line[20:] for line in lines if line.startswith("20")]
 
 
-CRITICAL = "[opsctl] CRITICAL: hang/gpt: it is critical"
-RESOLVED = "[opsctl] RESOLVED: hang/gpt: it is ok"
+CRITICAL = "[opsctl] CRITICAL: gpt: it is critical"
+RESOLVED = "[opsctl] RESOLVED: gpt: it is ok"
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_death_between_outbox_and_ledger_doubles_nothing(world, out, monkeypatch
 
 
 def test_death_while_filling_the_outbox_loses_nothing(world, out, monkeypatch):
-    world.ledger.record([finding(Level.CRITICAL, f"hang/{n}") for n in range(4)])
+    world.ledger.record([finding(Level.CRITICAL, f"hang/{n}", train=f"t{n}") for n in range(4)])
     put, count = Outbox.put, []
 
     def put_two_and_die(self, item):
@@ -205,7 +205,7 @@ def test_death_while_filling_the_outbox_loses_nothing(world, out, monkeypatch):
         with pytest.raises(Killed):
             dispatch.send_alerts(world.alerting)
     dispatch.send_alerts(world.alerting)
-    assert sorted(read_subjects(out)) == [f"[opsctl] CRITICAL: hang/{n}: it is critical" for n in range(4)]
+    assert sorted(read_subjects(out)) == [f"[opsctl] CRITICAL: t{n}: it is critical" for n in range(4)]
 
 
 def test_death_after_sending_is_ambiguous_and_sends_again(world, out, monkeypatch):
@@ -241,12 +241,13 @@ def test_storm_and_its_end_are_one_message_each(world, out):
     for level in (Level.CRITICAL, Level.OK):
         world.ledger.record([finding(level, f"hang/{n:02}") for n in range(50)])
         dispatch.send_alerts(world.alerting)
-    assert read_subjects(out) == ["[opsctl] 50 alerts at once: 50 CRITICAL", "[opsctl] 50 alerts at once: 50 RESOLVED"]
+    counts = [subject.partition(";")[0] for subject in read_subjects(out)]
+    assert counts == ["[opsctl] 50 alerts at once: 50 CRITICAL", "[opsctl] 50 alerts at once: 50 RESOLVED"]
 
 
 @pytest.mark.parametrize(("changes", "messages"), [(9, 9), (10, 1)])
 def test_ten_changes_are_a_storm(world, out, changes, messages):
-    world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}") for n in range(changes)])
+    world.ledger.record([finding(Level.CRITICAL, f"hang/{n:02}", train=f"t{n}") for n in range(changes)])
     dispatch.send_alerts(world.alerting)
     assert len(read_subjects(out)) == messages
 

@@ -1,18 +1,22 @@
 """The channels for apprise, files and the terminal, and the ping of the dead man's switch."""
 
+from dataclasses import replace
+
 import apprise
 import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels import CHANNELS, open_channel
 from opsctl.alerts.channels.apprise_url import ByUrl
-from opsctl.alerts.channels.heartbeat_url import fetch
+from opsctl.alerts.channels.heartbeat_url import PingKind, fetch
+from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.host.system import SystemRunner
 from opsctl.model import Level
-from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable
-from tests.unit.alerts.conftest import Clock
+from opsctl.monitor.heartbeat_pings import list_train_pings
+from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable, WebhookTable
+from tests.unit.alerts.conftest import Clock, finding
 
 MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), level=Level.OK, subject="it runs", body="task 4\n")
 
@@ -73,7 +77,7 @@ def test_alert_is_printed_on_the_terminal(site, capsys):
     world = site({"here": {"kind": "stdout"}})
     world.record("C")
     dispatch.send_alerts(world.alerting)
-    assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: hang/gpt: it is critical"
+    assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 00:00:00 [opsctl] CRITICAL: gpt: it is critical"
 
 
 def test_closed_terminal_loses_no_alert(site, monkeypatch):
@@ -137,3 +141,71 @@ def test_every_kind_of_channel_has_a_module():
         for kind in AlertSettings.model_fields["channels"].annotation.__args__[1].__origin__.__args__
     }
     assert kinds == set(CHANNELS)
+
+
+def test_start_success_and_failure_are_pinged_with_a_text(site, web):
+    world = site({}, ping_url=f"{web.url}/ping/id?create=1", ping_style="healthchecks")
+    for kind in PingKind.START, PingKind.SUCCESS, PingKind.FAIL:
+        dispatch.ping(world.alerting, kind, "" if kind is PingKind.START else "3 findings")
+    assert [(path, body) for path, _, body in web.requests] == [
+        ("/ping/id/start?create=1", b""),
+        ("/ping/id?create=1", b"3 findings"),
+        ("/ping/id/fail?create=1", b"3 findings"),
+    ]
+
+
+def test_plain_ping_has_neither_start_nor_text(site, web):
+    world = site({}, ping_url=f"{web.url}/ping")
+    for kind in PingKind:
+        dispatch.ping(world.alerting, kind, "text")
+    assert [(path, body) for path, _, body in web.requests] == [("/ping", b"")]
+
+
+def test_every_train_has_its_own_ping(site, web):
+    world = site({}, ping_train_url=f"{web.url}/{{train}}")
+    findings = [
+        finding(Level.OK, train="a", summary="step 7"),
+        finding(Level.CRITICAL, train="b", summary="b hangs"),
+        finding(Level.UNKNOWN, train="c"),
+    ]
+    for _, send in list_train_pings(world.alerting, "abc", findings):
+        send()
+    assert [(path, body) for path, _, body in web.requests] == [("/a", b"step 7"), ("/b/fail", b"b hangs")]
+
+
+HOOK = {"kind": "webhook", "authorization": "Bearer sekret-token"}
+
+
+def open_hook(url, **fields):
+    return Webhook(WebhookTable.model_validate({**HOOK, "url": url, **fields}), SystemRunner())
+
+
+def test_webhook_gets_its_template_with_quoted_text(web):
+    message = replace(MESSAGE, subject='a "quoted" subject\n', level=Level.CRITICAL)
+    open_hook(web.url, template='{"text": {{ subject }}, "sev": {{level}}}').send(message)
+    open_hook(web.url).send(message)
+    assert web.bodies[0] == {"text": 'a "quoted" subject\n', "sev": "critical"}
+    assert set(web.bodies[1]) == {"id", "thread", "at", "level", "subject", "body"}
+    assert web.requests[0][1]["Authorization"] == "Bearer sekret-token"
+    assert web.requests[0][1]["Idempotency-Key"] == message.id
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_permanent", "wait_s"),
+    [((400, {}, b"no"), True, 0), ((429, {"Retry-After": "7"}, b""), False, 7), ((503, {}, b""), False, 0)],
+)
+def test_refusal_of_a_webhook_hides_its_secrets(web, answer, is_permanent, wait_s):
+    web.answers = [(*answer[:2], answer[2] + b" secret-path sekret-token")]
+    with pytest.raises(Undelivered) as caught:
+        open_hook(f"{web.url}/secret-path").send(MESSAGE)
+    assert (caught.value.is_permanent, caught.value.retry_after) == (is_permanent, wait_s)
+    assert "secret-path" not in caught.value.message
+    assert "sekret-token" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"), [("{{ subjekt }}", "no field subjekt"), ('{"a": "{{ body }}"}', "not JSON")]
+)
+def test_wrong_template_is_refused(template, problem):
+    with pytest.raises(ValueError, match=problem):
+        open_hook("http://127.0.0.1:1", template=template)

@@ -204,6 +204,12 @@ def test_drained_node_is_undrained_after_two_good_checks(ssh_world: tuple[Trains
     text = trains.opsctl("undrain-good-nodes")
     assert text == "leave node003: has passed one health check; check again after 0s\nnothing to undrain\n"
     assert check_health(trains, "node003")["node003"]["by"] == "ssh"
+    written = read_node(trains, "node003").reason
+    trains.app.scheduler.drain("node003", f"{written}; ticket 4711")
+    text = trains.opsctl("undrain-good-nodes")
+    assert text == f"leave node003: its reason was amended: {written}; ticket 4711\nnothing to undrain\n"
+    trains.app.scheduler.drain("node003", written)
+    trains.opsctl("undrain-good-nodes", "--dry-run")
     assert trains.opsctl("undrain-good-nodes", "--dry-run").endswith("a dry run: nothing was done\n")
     text = trains.opsctl("undrain-good-nodes")
     assert text.startswith("undrain node003: opsctl: remapped_rows: GPU-node003-1 a row could not be remapped\n")

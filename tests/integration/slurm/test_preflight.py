@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from opsctl.errors import ConfigError
+from opsctl.preflight.sbatch_words import list_options
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import Event, EventKind, Journal
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
@@ -81,3 +84,44 @@ def test_slurm_does_what_preflight_predicts(trains: Trains, sandbox: Sandbox) ->
 
     assert run_preflight(trains, trains.toml(command=STOPS, time_limit="5")) == []
     assert run_preflight(trains, trains.toml(command=STOPS, reservation="gone")) == [("error", "reservation")]
+
+
+def journal_events(trains: Trains) -> list[Event]:
+    return Journal(trains.run(), trains.app.clock).events()
+
+
+def test_allowed_error_is_launched_and_journalled(trains: Trains) -> None:
+    broken = trains.toml(command=STOPS, more="[environment]\nHF_TOKEN = 'x'")
+    error = trains.refusal("launch", broken)
+    assert error.hint is not None and error.hint.endswith("if you know better: --allow secrets")
+    trains.opsctl("launch", broken, "--allow", "secrets")
+    (allowed,) = [event for event in journal_events(trains) if event.kind is EventKind.ALLOWED]
+    assert (allowed.data["check"], allowed.data["origin"]) == ("secrets", "--allow")
+    assert "HF_TOKEN" in allowed.data["what"]
+    changed = trains.toml(command=(*STOPS, "again"), more="[environment]\nHF_TOKEN = 'x'")
+    assert "HF_TOKEN" in trains.refusal("edit", "t", changed).message
+    trains.opsctl("edit", "t", changed, "--allow", "secrets")
+    assert [event.kind for event in journal_events(trains)][-2:] == [EventKind.EDITED, EventKind.ALLOWED]
+
+
+def test_feature_that_no_node_has_is_refused(trains: Trains, sandbox: Sandbox) -> None:
+    run_slurm(sandbox, "scontrol", "update", "nodename=node001", "availablefeatures=a100,rack1")
+    assert trains.app.scheduler.features() == {"a100", "rack1"}
+    assert run_preflight(trains, trains.toml(command=STOPS, constraint="a100&rack1")) == []
+    assert run_preflight(trains, trains.toml(command=STOPS, constraint="h100")) == [("error", "constraint")]
+    assert "Invalid feature specification" in run_sbatch("-Ch100")
+
+
+def run_sbatch(*options: str) -> str:
+    """Return the error message of sbatch."""
+    argv = ["sbatch", *options, "--wrap=true"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+
+
+def test_abbreviations_are_those_of_sbatch(trains: Trains) -> None:
+    """sbatch lists the options that an ambiguous prefix may stand for."""
+    assert trains.root
+    for letter in "abcdegmnopqrstuvw":
+        (option,) = list_options(f"--{letter}")
+        listed = set(re.findall(r"'--([\w-]+)'", run_sbatch(f"--{letter}").partition("possibilities:")[2]))
+        assert len(listed) > 1 and listed - {"tasks-per-node", "cluster"} <= option.names

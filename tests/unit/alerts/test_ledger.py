@@ -56,7 +56,7 @@ def test_improvement_is_alerted(world):
 
 
 def test_lasting_unknown_is_alerted(world):
-    assert world.record_series(".???????") == ["-", "-", "-", "-", "-", "-", "-", ".>?"]
+    assert world.record_series(".????") == ["-", "-", "-", ".>?", "-"]
 
 
 def test_unknown_does_not_resolve(world):
@@ -270,3 +270,10 @@ def test_name_with_a_surrogate_is_replaced(world):
     assert transition.finding.key == "train/\N{REPLACEMENT CHARACTER}"
     assert transition.finding.train == "\N{REPLACEMENT CHARACTER}"
     assert world.ledger.record([odd]) == []
+
+
+def test_lasting_warning_is_repeated_after_a_day_then_weekly(world):
+    assert world.record_series("ww") == ["-", ".>w"]
+    changes = world.record_series("w" * 24 * 15, minutes=60)
+    hours = [hour for hour, change in enumerate(changes) if change != "-"]
+    assert hours == [24, 24 + 168]

@@ -2,9 +2,12 @@
 
 from datetime import timedelta
 
+import pytest
+
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render_single, render_storm
 from opsctl.model import Level, Transition
+from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding
 
 AT = Clock().now() + timedelta(hours=3)
@@ -24,19 +27,24 @@ def make_transition(reported=STOPPED, before=Level.OK, was="", serial=1):
     return AlertTransition(transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=was)
 
 
+def render_with(change, root="", **rules):
+    return render_single(change, AlertSettings.model_validate({"time_zone": "Europe/Paris", **rules}), root=root)
+
+
 def test_critical_message():
-    message = render_single(make_transition(was="task 3 runs"))
-    assert message.subject == "[opsctl] CRITICAL: slurm_status/gpt: nothing of it runs or waits"
+    message = render_with(
+        make_transition(was="task 3 runs"), site_name="jz", link_base=("https://hub/{train}?k={key}",)
+    )
+    assert message.subject == "[jz] CRITICAL: gpt: nothing of it runs or waits"
     assert (message.id, message.root) == ("0123456789ab.1", "0123456789ab.1")
     assert (
         message.body
         == """\
-CRITICAL: slurm_status/gpt
-nothing of it runs or waits
+CRITICAL: nothing of it runs or waits
 
 train:    gpt
 node:     node003
-at:       2026-01-01 03:00:00 UTC
+since:    2026-01-01 04:00 CET (03:00 UTC)
 before:   ok: task 3 runs
 
 Evidence
@@ -51,37 +59,38 @@ What to do now
   acknowledge:  opsctl alerts ack 'slurm_status/gpt' --reason ...
   silence:      opsctl alerts silence 'slurm_status/gpt' --for 4h --reason ...
 
-incident 0123456789ab, message 0123456789ab.1
+Links
+  https://hub/gpt?k=slurm_status%2Fgpt
+
+slurm_status/gpt, incident 0123456789ab, message 0123456789ab.1
 """
     )
 
 
 def test_resolved_message_has_previous_level_and_time():
     recovery = finding(Level.OK, "slurm_status/gpt", summary="task 4 runs on node[001-002]")
-    message = render_single(
-        make_transition(recovery, Level.CRITICAL, "nothing of it runs or waits", serial=2), root="0123456789ab.1"
-    )
-    assert message.subject == "[opsctl] RESOLVED: slurm_status/gpt: task 4 runs on node[001-002]"
+    change = make_transition(recovery, Level.CRITICAL, "nothing of it runs or waits", serial=2)
+    message = render_with(change, root="0123456789ab.1", time_zone="America/New_York")
+    assert message.subject == "[opsctl] RESOLVED: gpt: task 4 runs on node[001-002]"
     assert message.root == "0123456789ab.1"
     assert (
         message.body
         == """\
-RESOLVED: slurm_status/gpt
-task 4 runs on node[001-002]
+RESOLVED: task 4 runs on node[001-002]
 
 train:    gpt
-at:       2026-01-01 03:00:00 UTC
-opened:   2026-01-01 01:30:00 UTC, 90 min before
+over at:  2025-12-31 22:00 EST (2026-01-01 03:00 UTC)
+lasted:   1h 30m, since 2025-12-31 20:30 EST (2026-01-01 01:30 UTC)
 before:   critical: nothing of it runs or waits
 
-incident 0123456789ab, message 0123456789ab.2
+slurm_status/gpt, incident 0123456789ab, message 0123456789ab.2
 """
     )
 
 
 def test_transition_has_its_label():
     steps = [(Level.CRITICAL, Level.CRITICAL), (Level.WARNING, Level.CRITICAL), (Level.CRITICAL, Level.WARNING)]
-    subjects = [render_single(make_transition(finding(after), before)).subject for before, after in steps]
+    subjects = [render_with(make_transition(finding(after), before)).subject for before, after in steps]
     assert [subject.split(":")[0] for subject in subjects] == [
         "[opsctl] STILL CRITICAL",
         "[opsctl] CRITICAL",
@@ -89,13 +98,35 @@ def test_transition_has_its_label():
     ]
 
 
+def test_train_in_the_summary_is_not_repeated():
+    named = make_transition(finding(Level.CRITICAL, summary="gpt is held"))
+    assert render_with(named).subject == "[opsctl] CRITICAL: gpt is held"
+    other = make_transition(finding(Level.CRITICAL, summary="gpt-2 is held"))
+    assert render_with(other).subject == "[opsctl] CRITICAL: gpt: gpt-2 is held"
+
+
+def test_message_shows_five_lines_of_evidence():
+    body = render_with(make_transition(finding(Level.CRITICAL, evidence=tuple("abcdefg")))).body
+    assert "  e\n  and 2 more lines: opsctl alerts show 'hang/gpt'\n" in body
+
+
+def test_message_names_the_checkpoint_to_roll_back_to():
+    body = render_with(make_transition(finding(Level.CRITICAL, rollback="step-0900, complete"))).body
+    assert "  roll back to: step-0900, complete\n" in body
+
+
+def test_link_with_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="are replaced"):
+        AlertSettings(link_base=("https://hub/{run}",))
+
+
 def test_default_remedy_is_status():
-    assert "  opsctl status gpt\n" in render_single(make_transition(finding(Level.CRITICAL))).body
-    assert "  opsctl status\n" in render_single(make_transition(finding(Level.CRITICAL, train=""))).body
+    assert "  opsctl status gpt\n" in render_with(make_transition(finding(Level.CRITICAL))).body
+    assert "  opsctl status\n" in render_with(make_transition(finding(Level.CRITICAL, train=""))).body
 
 
 def test_subject_is_one_line_of_bounded_length():
-    subject = render_single(
+    subject = render_with(
         make_transition(finding(Level.CRITICAL, summary="a\r\nBcc: everybody@example.org " + "x" * 500))
     ).subject
     assert "\n" not in subject
@@ -104,14 +135,14 @@ def test_subject_is_one_line_of_bounded_length():
 
 
 def test_braces_in_a_finding_are_literal():
-    assert "{{ 7 * 7 }}" in render_single(make_transition(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
+    assert "{{ 7 * 7 }}" in render_with(make_transition(finding(Level.CRITICAL, summary="{{ 7 * 7 }}"))).subject
 
 
 def test_storm_is_one_message_with_the_worst_first():
     transitions = [make_transition(finding(Level.WARNING, f"hang/train-{n:02}")) for n in range(60)]
     transitions.append(make_transition(finding(Level.CRITICAL, "fs_quota/scratch", remedy="opsctl checkpoint prune")))
-    message = render_storm(Batch(id="b1", number=1, changes=tuple(transitions)), transitions)
-    assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING"
+    message = render_storm(Batch(id="b1", number=1, changes=tuple(transitions)), transitions, AlertSettings())
+    assert message.subject == "[opsctl] 61 alerts at once: 1 CRITICAL, 60 WARNING; first: it is critical"
     assert message.level is Level.CRITICAL
     first = message.body.splitlines()[2]
     assert first == "CRITICAL: fs_quota/scratch: it is critical"

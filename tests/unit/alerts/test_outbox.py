@@ -21,9 +21,9 @@ class FakeChannel:
         self.instead = ""
         self.outbox = Outbox(site, clock, lambda kind, **data: self.journal.append(kind))
 
-    def put(self, number, ident, root=""):
+    def put(self, number, ident, root="", level=Level.CRITICAL):
         at, root = self.clock.now(), root or ident
-        message = Message(id=ident, root=root, at=at, level=Level.CRITICAL, subject=ident, body="")
+        message = Message(id=ident, root=root, at=at, level=level, subject=ident, body="")
         self.outbox.put(OutboxItem(message=message, channel="mail", number=number))
 
     def deliver(self, item):
@@ -323,3 +323,11 @@ def test_working_channel_expires_nothing(channel):
     channel.clock.forward(hours=1)
     channel.failures["a.1"] = Undelivered("later", retry_after=60)
     assert channel.outbox.find_expired("mail", channel.flush()) == []
+
+
+def test_critical_thread_is_sent_before_older_warnings(channel):
+    channel.put(1, "a.1", level=Level.WARNING)
+    channel.put(2, "b.1")
+    channel.put(3, "b.2", root="b.1", level=Level.OK)
+    channel.flush()
+    assert channel.sent == ["b.1", "b.2", "a.1"]

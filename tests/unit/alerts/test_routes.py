@@ -118,3 +118,11 @@ def test_quiet_hours_end_by_local_clock_after_dst(zone, monkeypatch):
         monkeypatch.undo()
         time.tzset()
     assert moments == {"mail": datetime(2026, 10, 25, 6, tzinfo=UTC)}
+
+
+def test_critical_channel_gets_no_warning_of_a_reopened_incident():
+    rules = with_routes({"channels": ("mail",), "level": "critical"}, {"channels": ("team",)})
+    over = Thread(at=NOON, roots={"mail": "abc.1", "team": "abc.1"}, levels={"mail": Level.OK, "team": Level.OK})
+    assert list(route(rules, make_transition(Level.OK, Level.WARNING), over)) == ["team"]
+    again = Thread(at=NOON, roots=over.roots, levels={"mail": Level.OK, "team": Level.WARNING})
+    assert list(route(rules, make_transition(Level.WARNING, Level.OK), again)) == ["team"]

@@ -128,7 +128,7 @@ def _crash_attempt(train: QueuedTrain, name: str, corpus: str, **more: str) -> A
         (TrainerStop.KILL, "switch"),
         (TrainerStop.PAUSE, "switch"),
         (TrainerStop.DEADLINE, "time limit"),
-        (TrainerStop.NAN, "data"),
+        (TrainerStop.NAN, "numeric"),
         (TrainerStop.MEMORY, "memory"),
     ],
 )
@@ -157,6 +157,23 @@ def test_slurm_state_is_used_without_a_log(train: QueuedTrain, state: JobState, 
     finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1])
     train.queue.rows.clear()
     assert ask_json(train, "gpt")["kind"] == kind
+
+
+def test_planned_exit_with_0_is_not_unknown(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    append_log(train, "[node001:0]: exiting program after 10 minutes")
+    train.end_body(attempt, 0)
+    finalize(train.chain, train.rules, attempt)
+    fields = ask_json(train, "gpt")
+    assert (fields["kind"], fields["says"]) == ("none", "the body exited with 0, and the training is to go on")
+
+
+def test_error_outweighs_an_exit_with_0(train: QueuedTrain) -> None:
+    attempt = train.start_attempt()
+    append_log(train, "[node001:0]: exiting program after 10 minutes", "[node001:0]: KeyError: 'tokens'")
+    train.end_body(attempt, 0)
+    finalize(train.chain, train.rules, attempt)
+    assert ask_json(train, "gpt")["cause"] == "python-error"
 
 
 def test_actions_of_the_guard_are_shown(train: QueuedTrain) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.cron.entry_output import keep_output, prune, sweep
+from opsctl.host.processes import ProcessId
 from opsctl.host.system import Bounded, run_bounded
 from opsctl.state.run_dir import RunDir
 from tests.support.cron_context import NOON, CronSite
@@ -141,3 +143,21 @@ def test_old_debug_log_is_removed(cron_site: CronSite) -> None:
         os.utime(logs / name, (at, at))
     assert sweep(cron_site.place, NOON, cron_site.cron.settings) == 1
     assert [path.name for path in logs.iterdir()] == ["login1-1000.log"]
+
+
+def is_running(pid: int) -> bool:
+    return ProcessId.of(pid) is not None
+
+
+def test_grandchild_in_its_own_session_ends_at_the_timeout(tmp_path: Path) -> None:
+    script = f"setsid sh -c 'echo $$ >{tmp_path}/pid; trap \"\" TERM; sleep 100' & sleep 100"
+    assert run(script, timeout=1).code is None
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_background_process_of_an_ended_entry_goes_on(tmp_path: Path) -> None:
+    script = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 100' >/dev/null 2>&1 & sleep 0.5"
+    assert run(script).code == 0
+    process = ProcessId.of(int((tmp_path / "pid").read_text()))
+    assert process is not None
+    process.send(signal.SIGKILL)

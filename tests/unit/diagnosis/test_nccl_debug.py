@@ -75,6 +75,16 @@ def test_lines_with_a_rank_prefix_are_read() -> None:
     assert read_nccl_debug(lines(f"[node1:3]: {REFUSED}")).failures[0].peer == "10.0.0.2"
 
 
+def test_warning_names_host_and_rank() -> None:
+    init = INIT.format(pid=45012, gpu=2, comm="0x559c24b55610", rank=6)
+    warning = "h03r3n06:45012:45100 [2] NCCL WARN Cuda failure 'out of memory'"
+    summary = read_nccl_debug(lines(init, warning, warning))
+    assert render_nccl(summary) == [
+        "warning, 2 times: Cuda failure 'out of memory'",
+        "  from: rank 6 (h03r3n06 GPU 2)",
+    ]
+
+
 def test_log_without_problems_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(BOOTSTRAP)
     assert "NCCL_DEBUG=INFO" in CliRunner().invoke(nccl, [str(tmp_path)]).output

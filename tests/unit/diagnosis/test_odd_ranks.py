@@ -20,7 +20,7 @@ def stacks_at(place: str, *ranks: int, refused: bool = False) -> list[Stack]:
 def test_odd_ranks_of_the_chronicles_name_their_node() -> None:
     diagnosis = judge_hang(parse(render_hang().encode()), ranks=384, homes={})
     assert (diagnosis.kind.value, diagnosis.cause, diagnosis.node, diagnosis.rank) == (
-        "unknown",
+        "hang",
         "hang",
         "r10i1n5",
         None,

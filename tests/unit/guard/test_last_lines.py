@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.last_lines import LastLines, parse_last_lines, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
@@ -62,3 +62,13 @@ def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, 
     attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
     train.end_body(attempt, 0, after=60 * minutes)
     assert gather_evidence(train.run, attempt, None)[0].is_near_limit is is_near
+
+
+@pytest.mark.parametrize(("limit_s", "left_s", "is_at_limit"), [(60, 40, False), (60, 3, True), (3600, 40, True)])
+def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, left_s: int, is_at_limit: bool) -> None:
+    attempt = train.start_attempt()
+    begin_s = train.clock.now().timestamp()
+    attempt.deadline.write_text(f"{begin_s + limit_s}\n")
+    train.end_body(attempt, 143, after=limit_s - left_s)
+    evidence, _ = gather_evidence(train.run, attempt, None)
+    assert evidence.at_its_limit is is_at_limit

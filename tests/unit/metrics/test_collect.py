@@ -8,8 +8,10 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,10 +21,12 @@ from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, MetricSample, exposition
 from opsctl.metrics.serve import FRESH_S, Fresh, listen, parse_address
+from opsctl.state.journal import EventKind, Journal
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.unit.metrics.conftest import LINE, MetricsSite
 
 DASHBOARD = Path(__file__).parents[3] / "templates" / "grafana" / "opsctl.json"
+RULES = DASHBOARD.parents[1] / "prometheus" / "opsctl.yml"
 
 
 def read(text: str) -> dict[tuple[str, ...], float]:
@@ -233,3 +237,33 @@ def test_dashboard_panels_do_not_overlap() -> None:
         cells += itertools.product(columns, rows)
     assert len(set(cells)) == len(cells)
     assert max(column for column, _ in cells) < 24
+
+
+def test_ends_and_losses_have_their_cause(metrics_site: MetricsSite) -> None:
+    found = {"attempt": "12_1.0", "class": "node", "cause": "gpu-fell-off", "says": "", "node": "", "rank": None}
+    diagnosis = {**found, "suspects": [], "evidence": [], "also": [], "advice": ""}
+    Journal(metrics_site.run, SystemClock()).append(EventKind.DIAGNOSED, **diagnosis)
+    samples = gather_all(metrics_site)
+    ends = {key[2]: value for key, value in samples.items() if key[0] == "opsctl_train_ends_total"}
+    assert ends == {"gpu-fell-off": 1, "deadline": 2}
+    lost = sum(value for key, value in samples.items() if key[0] == "opsctl_train_lost_seconds")
+    spent = {key[2]: value for key, value in samples.items() if key[0] == "opsctl_train_spent_seconds"}
+    assert lost == pytest.approx(sum(spent.values()) - spent["training"])
+
+
+def read_rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def test_rules_use_existing_metrics_and_labels() -> None:
+    for rule in read_rules():
+        assert set(re.findall(r"opsctl_\w+", rule["expr"])) <= set(FAMILIES), rule["alert"]
+        for name, labels in re.findall(r"(opsctl_\w+)\{([^}]*)\}", rule["expr"]):
+            assert set(re.findall(r"(\w+)[=!]", labels)) <= set(FAMILIES[name].labels)
+
+
+def test_rules_name_severity_and_next_step() -> None:
+    for rule in read_rules():
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+        assert {"summary", "description"} == set(rule["annotations"])

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from opsctl.errors import InputError
-from opsctl.model import Node
+from opsctl.model import DrainReason, Node
 from opsctl.nodes.drain_plan import (
     NodeDemand,
     busy_by_node,
     compute_cap,
+    find_amended,
     has_changed,
+    is_listed,
     plan_drain,
     plan_reboot,
     plan_undrain,
@@ -161,6 +163,51 @@ def test_drained_node_is_undrained_after_two_checks() -> None:
     blind = make_snapshot(smi=(124, ""))
     (left,) = undrain(judge_snapshot(blind), blind, twice, ours).left
     assert left.why == "is unknown: gpus: nvidia-smi did not answer in time"
+
+
+WRITTEN = NodeRecord(node="node001", drain_reason=OURS, drained_by="ops")
+
+
+@pytest.mark.parametrize(
+    ("record", "text", "user", "expected"),
+    [
+        (WRITTEN, OURS, "ops", ""),
+        (WRITTEN, "opsctl:  xid: 79 : reboot issued", "ops", ""),
+        (replace(WRITTEN, drained_by=""), OURS, "admin", ""),
+        (WRITTEN, f"{OURS}; card on order, ticket 4711", "ops", "its reason was amended: "),
+        (WRITTEN, "opsctl: keep out", "ops", "its reason was amended: "),
+        (WRITTEN, OURS, "admin", "admin has set its reason, not ops: "),
+        (NodeRecord(node="node001"), OURS, "ops", "this site has no record of its reason: "),
+    ],
+)
+def test_amended_reason_is_found(record: NodeRecord, text: str, user: str, expected: str) -> None:
+    reason = DrainReason(node="node001", text=text, by=user)
+    amended = find_amended([node("node001", "IDLE+DRAIN", text)], {"node001": record}, [reason])
+    assert amended == ({"node001": f"{expected}{text}"} if expected else {})
+
+
+def test_amended_node_is_neither_undrained_nor_rebooted() -> None:
+    snapshot, at = make_snapshot(), NOW.timestamp()
+    drained = node("node001", "IDLE+DRAIN", f"{OURS}; ticket 4711")
+    amended = {"node001": "its reason was amended"}
+    plan = plan_undrain(
+        [judge_snapshot(snapshot)],
+        [drained],
+        HealthSettings(),
+        records={"node001": NodeRecord(node="node001", passed=(at, at + 61))},
+        snapshots={"node001": snapshot},
+        since={},
+        amended=amended,
+    )
+    assert (plan.steps, plan.left[0].why) == ((), "its reason was amended")
+    assert plan_reboot(["node001"], [drained], HealthSettings(), why="x", amended=amended).steps == ()
+
+
+def test_listed_reason_is_the_whole_text() -> None:
+    amended = node("node001", "IDLE+DRAIN", "Kill task failed; ticket 4711")
+    assert not is_listed(amended, HealthSettings())
+    assert is_listed(amended, HealthSettings(undrain_reasons=("Kill task*",)))
+    assert is_listed(replace(amended, reason="Kill task failed"), HealthSettings())
 
 
 def test_only_listed_reasons_of_others_are_undrained() -> None:

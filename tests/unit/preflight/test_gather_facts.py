@@ -312,7 +312,8 @@ def test_missing_start_directory_is_found(gather_train):
 
 
 def test_unknown_trainer_has_no_workers(gather_train, tmp_path):
-    gather_train(SHORT.format(command='["python3"]', setup=""))
+    text = SHORT.format(command='["python3"]', setup="")
+    gather_train(text.replace("gpus_per_node = 8", "gpus_per_node = 8\ncpus_per_process = 16"))
     config = load_train(tmp_path / "t.toml")
     request = LaunchRequest(train=config, spec=job_spec(config, SiteSettings(root="/t")), recipe=read_recipe(config))
     assert list(settings.cpus(request, Facts(now=NOW, user="me"))) == []

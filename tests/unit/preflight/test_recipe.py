@@ -83,7 +83,7 @@ def test_bloom_command_gives_its_recipe():
     recipe = read_recipe(load_train(ROOT / "examples" / "megatron-deepspeed.toml"))
     assert (recipe.tensor, recipe.pipeline, recipe.replicas(384)) == (4, 12, 8)
     assert (recipe.layers, recipe.hidden, recipe.heads, recipe.embedding_slots) == (70, 14336, 112, True)
-    assert (recipe.precision, recipe.zero, recipe.recompute) == ("bf16-optimizer", 1, True)
+    assert (recipe.precision, recipe.zero, recipe.recompute) == ("bf16-optimizer", 1, "full")
     assert recipe.steps == 220_000_000 // 2048
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import InputError
-from opsctl.report.contents import Report
-from opsctl.report.formats import render_headline
+from opsctl.report.contents import Confidence, Report, ReportPeriod
+from opsctl.report.formats import facts, render_headline
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import parse_sacct, read_sacct
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -185,7 +185,7 @@ def test_since_in_a_log_without_times_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
     with pytest.raises(InputError, match="this log has no times"):
-        report_log(log, None, NOW, since=NOW)
+        report_log(log, None, NOW, period=ReportPeriod(since=NOW))
 
 
 def test_binary_file_is_no_sacct(tmp_path: Path) -> None:
@@ -286,3 +286,9 @@ def test_stamp_long_before_a_step_shows_the_gap(tmp_path: Path) -> None:
         f"[2026-02-01 10:00:00] begin\n{noise}{steps(1, 6)}[2026-02-01 10:11:00] much later\n{noise}{steps(7, 9)}"
     )
     assert read_spent(report_log(log, None, NOW)) == {"training": 90, "unknown": 600}
+
+
+def test_log_without_jobs_has_medium_confidence() -> None:
+    report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
+    assert report.confidence in {Confidence.MEDIUM, Confidence.LOW}
+    assert f"{report.confidence.value}: " in dict(facts(report))["confidence"]

@@ -78,8 +78,8 @@ def test_all_tables_of_a_site_are_checked_together():
     single = [problem for problem in caught.value.problems if ", got " in problem or "is not a mail address" in problem]
     assert len(single) == 5
     assert [problem for problem in caught.value.problems if problem not in single] == [
-        "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s; "
-        "repeat_hours: every number must be more than 0",
+        "alerts: no channel 'gone', 'pager' in [alerts.channels]; there are: m, s",
+        "alerts: repeat_hours: every number must be more than 0",
         '[alerts.channels] m: the password would go to far in clear: set tls = "starttls" or "tls"',
         "[alerts.channels] s: needs either a webhook_file, or a token_file and a channel",
         "[filesystem] 0: by = du needs `limit` or `inode_limit`: du does not report a limit; "

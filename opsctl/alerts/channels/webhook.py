@@ -1,0 +1,72 @@
+"""Any web service that takes JSON by POST, with a template for its form of a message."""
+
+from __future__ import annotations
+
+import json
+import re
+from http.client import HTTPResponse
+
+from opsctl.alerts.channel_secrets import mask, reveal
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import Undelivered
+from opsctl.ports import Runner
+from opsctl.settings.alerts import PLACEHOLDER, WebhookTable
+from opsctl.web import FAILURES, describe, fetch, open_session, parse_address
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 1000
+TRY_AGAIN = frozenset({408, 425, 429})
+
+
+class Webhook:
+    def __init__(self, table: WebhookTable, runner: Runner, *, timeout: float = TIMEOUT_S) -> None:  # noqa: ARG002 (every channel takes a runner)
+        self._table, self._timeout = table, timeout
+        self._url, self._authorization = reveal(table, "url"), reveal(table, "authorization")
+        try:
+            self._address = parse_address(self._url)
+        except ValueError:
+            raise Undelivered("url: must start with https://", is_permanent=True) from None
+
+    def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (the template may pass the thread)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        body = fill(self._table.template, message).encode()
+        try:
+            with fetch(open_session(), self._address, timeout=self._timeout, headers=headers, data=body) as response:
+                self._check(response)
+        except FAILURES as error:
+            is_refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+            raise Undelivered(self._mask(describe(error)), is_ambiguous=not is_refused) from None
+        return ""
+
+    def _check(self, response: HTTPResponse) -> None:
+        code = response.status
+        if 200 <= code < 300:
+            return
+        text = " ".join(response.read(MAX_ANSWER_BYTES).decode(errors="replace").split())
+        wait = response.headers.get("Retry-After", "")
+        raise Undelivered(
+            self._mask(f"answered {code} {text}".strip()),
+            is_permanent=300 <= code < 500 and code not in TRY_AGAIN,
+            is_ambiguous=code in {502, 504},
+            retry_after=float(wait) if wait.isdecimal() else 0,
+        )
+
+    def _mask(self, text: str) -> str:
+        return "webhook: " + mask(text, [self._url, self._address.url, self._authorization])
+
+
+def fill(template: str, message: Message) -> str:
+    """Return the template with every placeholder replaced by the field as JSON text; without a template, all fields."""
+    fields = {
+        "id": message.id,
+        "thread": message.root,
+        "at": message.at.isoformat(),
+        "level": message.level.value,
+        "subject": message.subject,
+        "body": message.body,
+    }
+    if not template:
+        return json.dumps(fields)
+    return re.sub(PLACEHOLDER, lambda match: json.dumps(fields[match[1]]), template)

@@ -1,0 +1,56 @@
+"""`opsctl digest`: what happened since a time, for the daily mail and the hand-over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+import click
+
+from opsctl.actions.build_digest import build_digest
+from opsctl.alerts import dispatch
+from opsctl.alerts.message import make_message
+from opsctl.app import App
+from opsctl.cli.options import Since
+from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.errors import InputError
+from opsctl.report.digest import render, render_subject
+
+
+@click.command()
+@click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: one day ago).")
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.option("--send", "channels", multiple=True, metavar="CHANNEL", help="Send to this channel; repeatable.")
+@json_option
+@click.pass_obj
+def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequence[str], as_json: bool) -> int:
+    """Sum up progress, lost hours, alerts and disks.
+
+    Shows for every train the progress, the lost hours by cause, what opsctl did by itself and why, and the expected
+    end; then open and acknowledged alerts, the forecast of disks, and nodes out of service. --send sends the digest to
+    channels of site.toml instead of printing the digest; exit 1 if a channel does not take the digest.
+
+    \b
+    opsctl digest
+    opsctl digest --since 7d --markdown
+    opsctl digest --send mail                  daily, from the crontab
+    """
+    if markdown + as_json + bool(channels) > 1:
+        raise click.UsageError("One of --markdown, --send and --json.")
+    if unknown := [name for name in channels if name not in app.alerting.channels]:
+        known = ", ".join(app.alerting.channels)
+        raise InputError(f"--send: no channel {unknown[0]!r} in [alerts.channels]; there are: {known}")
+    made = build_digest(app, since or app.clock.now() - timedelta(days=1))
+    if as_json:
+        print_json(asdict(made))
+        return 0
+    if not channels:
+        print_text(render(made, is_markdown=markdown))
+        return 0
+    message = make_message("digest", render_subject(made), render(made), made.made)
+    failed = False
+    for channel, error in dispatch.send_now(app.alerting, channels, message):
+        print_text(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
+        failed = failed or error is not None
+    return 1 if failed else 0

@@ -1,0 +1,74 @@
+"""Whether a failure follows a node through the attempts of a train, from the journal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from opsctl.diagnosis.blame import Proof, find_rule
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.errors import InputError
+from opsctl.nodesets import expand
+from opsctl.state.journal import Event, EventKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """The cause of one attempt, and the nodes that the logs named."""
+
+    attempt: str
+    cause: str
+    nodes: tuple[str, ...]
+    kind: CauseKind = CauseKind.UNKNOWN
+
+
+def read_blamed(events: Sequence[Event]) -> list[Blamed]:
+    """Return the journalled causes, one an attempt."""
+    blamed: dict[str, Blamed] = {}
+    for event in events:
+        if event.kind is EventKind.DIAGNOSED:
+            nodes = event.data.get("accused") or event.data["suspects"]
+            kind = event.data["class"] if event.data["class"] in set(CauseKind) else CauseKind.UNKNOWN
+            attempt = str(event.data["attempt"])
+            blamed[attempt] = Blamed(
+                attempt=attempt, cause=event.data["cause"], nodes=tuple(nodes), kind=CauseKind(kind)
+            )
+    return list(blamed.values())
+
+
+def list_allocations(events: Sequence[Event]) -> dict[str, frozenset[str]]:
+    """Return the nodes of every finalized attempt."""
+    finalized = {event.data["attempt"] for event in events if event.kind is EventKind.ATTEMPT_FINALIZED}
+    allocations: dict[str, frozenset[str]] = {}
+    for event in events:
+        if event.kind is EventKind.ATTEMPT_STARTED and event.data["attempt"] in finalized:
+            allocations[str(event.data["attempt"])] = _expand(str(event.data.get("nodes", "")))
+    return allocations
+
+
+def _expand(nodes: str) -> frozenset[str]:
+    try:
+        return frozenset(expand(nodes))
+    except InputError:
+        return frozenset()
+
+
+def count_repeats(
+    earlier: Sequence[Blamed], allocations: Mapping[str, frozenset[str]], own: Blamed, node: str, kind: CauseKind
+) -> int:
+    """Return through how many attempts, `own` included, the failure followed `node`; 1 if it did not follow.
+
+    Messages about a node count as they are. A suspicion follows a node only if the same cause named no other node, and
+    if an attempt without the node ended by another cause, or by none.
+    """
+    others = [blamed for blamed in earlier if blamed.attempt != own.attempt]
+    if find_rule(kind, own.cause).proof is Proof.MESSAGE:
+        is_message = [find_rule(blamed.kind, blamed.cause).proof is Proof.MESSAGE for blamed in others]
+        return 1 + sum(named and node in blamed.nodes for named, blamed in zip(is_message, others, strict=True))
+    same = [blamed for blamed in others if blamed.cause == own.cause]
+    if any(blamed.nodes != (node,) for blamed in same):
+        return 1
+    failed = {blamed.attempt for blamed in same}
+    elsewhere = [nodes for attempt, nodes in allocations.items() if attempt not in failed and attempt != own.attempt]
+    without_node = any(nodes and node not in nodes for nodes in elsewhere)
+    return 1 + len(same) if without_node else 1

@@ -1,0 +1,43 @@
+"""The result of a watch cycle, and its lines in the debug log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from opsctl.alerts.outbox import Delivery
+from opsctl.model import Finding, Transition
+from opsctl.monitor.reconcile import ReconciledTrain
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReport:
+    """Result of one watch cycle."""
+
+    findings: tuple[Finding, ...]
+    reconciled: tuple[ReconciledTrain, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    """The transitions of which people are notified."""
+    deliveries: tuple[Delivery, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Failures of the cycle itself."""
+    seconds: float = 0.0
+
+
+def log_report(report: CycleReport, *, trains: int) -> None:
+    for transition in report.transitions:
+        finding = transition.finding
+        log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
+    for delivery in report.deliveries:
+        item = delivery.item
+        if delivery.error is None:
+            log.info("delivered by %s: %s", item.channel, item.message.subject)
+            continue
+        again = "not tried again" if delivery.error.is_permanent else "tried again later"
+        log.warning("not delivered by %s, %s: %s", item.channel, again, delivery.error.message)
+    for problem in report.problems:
+        log.warning(problem)
+    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
+    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)

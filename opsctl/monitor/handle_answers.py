@@ -1,0 +1,210 @@
+"""Read the answers of people to alerts and act on them: acknowledge, silence, hold, release."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from opsctl.alerts.answers.answer import AnswerVerb, Asked, RawAnswer, find_person, parse_answer
+from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
+from opsctl.alerts.message import Message
+from opsctl.alerts.outbox import OutboxItem
+from opsctl.errors import InputError, OpsctlError
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.model import Level
+from opsctl.settings.alerts import EmailTable, SlackTable
+from opsctl.state import switches
+from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.state.journal import EventKind
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import may_act
+from opsctl.state.switches import Switch
+
+WAIT_S = 3.0
+"""A cycle waits this long for the answers of each channel. Later answers wait for the next cycle."""
+MAX_REMEMBERED = 2000
+"""Handled answers that are remembered, so that none is handled twice."""
+
+FindChain = Callable[[str], TrainArrays]
+"""Returns the arrays of a train by name. Raises InputError."""
+
+
+@dataclass(slots=True)
+class AnswerPoller:
+    """Reads answers in threads: a channel that hangs does not delay the cycle. Keep the object between cycles."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _answers: list[RawAnswer] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
+
+    def start(self, alerting: Alerting) -> None:
+        """Start to read the answers of every channel that has any, unless an earlier read still hangs."""
+        if not alerting.rules.people:
+            return
+        for channel, read in _list_polls(alerting):
+            if channel not in self._threads or not self._threads[channel].is_alive():
+                thread = threading.Thread(target=self._work, args=(read,), daemon=True, name=f"answers of {channel}")
+                self._threads[channel] = thread
+                thread.start()
+
+    def apply(self, alerting: Alerting, find_chain: FindChain) -> tuple[list[str], list[str]]:
+        """Do what the answers so far ask for; return sentences on what was done, and the failures."""
+        answers, problems = self.take(WAIT_S)
+        try:
+            return apply_answers(alerting, answers, find_chain), problems
+        except (OpsctlError, OSError) as error:
+            return [], [*problems, f"answers: {error}"]
+
+    def take(self, wait_s: float) -> tuple[list[RawAnswer], list[str]]:
+        """Return the answers so far and the failures, after at most `wait_s` seconds for each channel."""
+        for thread in list(self._threads.values()):
+            thread.join(wait_s)
+        with self._lock:
+            answers, self._answers = self._answers, []
+            problems, self._problems = self._problems, []
+        return answers, problems
+
+    def _work(self, read: Callable[[], list[RawAnswer]]) -> None:
+        try:
+            answers = read()
+        except Exception as error:  # noqa: BLE001 (reported; answers must not stop the watch)
+            text = error.message if isinstance(error, OpsctlError) else f"answers: {type(error).__name__}"
+            with self._lock:
+                self._problems.append(text)
+            return
+        with self._lock:
+            self._answers += answers
+
+
+def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[RawAnswer]]]]:
+    for name, table in alerting.channels.items():
+        if isinstance(table, SlackTable) and table.reads_answers:
+            from opsctl.alerts.answers import slack_thread  # noqa: PLC0415 (needs the alerts extra)
+
+            yield name, partial(slack_thread.poll, name, table, _find_references(alerting, name))
+        elif isinstance(table, EmailTable) and table.imap_server:
+            from opsctl.alerts.answers import mail_replies  # noqa: PLC0415 (only for sites that read mail)
+
+            yield name, partial(mail_replies.poll, name, table, alerting.clock.now())
+
+
+def _find_references(alerting: Alerting, channel: str) -> dict[str, str]:
+    """Return the channel's names for the first messages of open alerts, by the ids of the messages."""
+    state = alerting.ledger.read()
+    references = {}
+    for entry in state.entries.values():
+        thread = state.threads.get(entry.incident)
+        root = thread.roots.get(channel, "") if thread and entry.level is not Level.OK else ""
+        if root:
+            references[root] = next(filter(None, (box.reference(channel, root) for box in alerting.outboxes)), "")
+    return {root: reference for root, reference in references.items() if reference}
+
+
+def apply_answers(alerting: Alerting, answers: Sequence[RawAnswer], find_chain: FindChain) -> list[str]:
+    """Do what listed people ask for, once for each answer; journal and confirm. Return a sentence for each.
+
+    An answer that is interrupted is handled again by the next cycle.
+    """
+    path = alerting.site.alerts / "answers.json"
+    done: list[str] = []
+    try:
+        handled = list(map(str, read_json(path, MAX_STATE_BYTES)))
+    except (OSError, ValueError, TypeError):
+        handled = []
+    new = {_name(answer): answer for answer in answers if _name(answer) not in handled}
+    for name, answer in new.items():
+        done += _handle(alerting, answer, find_chain)
+        handled.append(name)
+    if new:
+        alerting.site.write(path, json.dumps(handled[-MAX_REMEMBERED:]) + "\n")
+    return done
+
+
+def _name(answer: RawAnswer) -> str:
+    return hashlib.sha256(f"{answer.channel} {answer.id} {answer.sender}".encode()).hexdigest()[:16]
+
+
+def _handle(alerting: Alerting, answer: RawAnswer, find_chain: FindChain) -> list[str]:
+    asked = parse_answer(answer.text)
+    if asked is None:
+        return []
+    person = find_person(alerting.rules.people, answer.sender)
+    facts = {"verb": asked.verb, "channel": answer.channel, "sender": answer.sender, "message": answer.message}
+    if not person:
+        alerting.ledger.journal("answer-refused", **facts, why="not in [alerts.people]")
+        return []
+    state = alerting.ledger.read()
+    results = [
+        _do(alerting, entry, asked, f"{person} by {answer.channel}", find_chain)
+        for entry in _find_entries(state, answer)
+    ]
+    results = list(dict.fromkeys(results)) or ["the alert is no longer open: nothing done"]
+    alerting.ledger.journal("answer", **facts, by=person, done=results)
+    _confirm(alerting, state, answer, person, results)
+    return [f"{person} by {answer.channel}: {result}" for result in results]
+
+
+def _find_entries(state: LedgerState, answer: RawAnswer) -> list[LedgerEntry]:
+    """Return the open alerts that the answered message reported: one, or those of a group."""
+    incident = answer.message.rpartition(".")[0]
+    entries = []
+    for entry in state.entries.values():
+        thread = state.threads.get(entry.incident)
+        is_meant = entry.incident == incident or (thread and thread.roots.get(answer.channel) == answer.message)
+        if entry.level is not Level.OK and is_meant:
+            entries.append(entry)
+    return entries
+
+
+def _do(alerting: Alerting, entry: LedgerEntry, asked: Asked, by: str, find_chain: FindChain) -> str:
+    reason, key = asked.reason or "answered", entry.key
+    try:
+        if asked.verb is AnswerVerb.ACK:
+            alerting.ledger.ack(key, reason, by=by)
+            return f"{key} acknowledged"
+        if asked.verb is AnswerVerb.SILENCE:
+            until = alerting.clock.now() + asked.span
+            alerting.ledger.silence(key, until, reason, by=by)
+            return f"{key} silenced until {until:%Y-%m-%d %H:%M} UTC"
+        if not entry.finding or not entry.finding.train:
+            return f"{key} belongs to no train: nothing to {asked.verb}"
+        return _hold_or_release(find_chain(entry.finding.train), asked, f"{by}: {reason}")
+    except OpsctlError as error:
+        return f"{asked.verb} of {key} refused: {error.message}"
+
+
+def _hold_or_release(chain: TrainArrays, asked: Asked, why: str) -> str:
+    train = chain.run.name
+    if not may_act(chain.run):
+        raise InputError(f"{train} belongs to another user")
+    with lease(chain.run.path, chain.journal.clock):
+        if asked.verb is AnswerVerb.HOLD:
+            arrays = chain.hold(why)
+            return f"{train}: held {', '.join(arrays) or 'nothing: no task is queued'}"
+        for switch in Switch.KILL, Switch.PAUSE:
+            if armed := switches.read(chain.run, switch):
+                raise InputError(f"{armed.by} armed the {switch.value} switch")
+        arrays = chain.release()
+        chain.journal.append(EventKind.REQUEST_DONE, verb="release", by=why)
+    return f"{train}: released {', '.join(arrays) or 'nothing'}"
+
+
+def _confirm(alerting: Alerting, state: LedgerState, answer: RawAnswer, person: str, results: Sequence[str]) -> None:
+    """Send the results into the thread of the alert."""
+    incident = answer.message.rpartition(".")[0]
+    thread = state.threads.get(incident)
+    message = Message(
+        id=f"answer-{_name(answer)}",
+        root=thread.roots.get(answer.channel, answer.message) if thread else answer.message,
+        at=alerting.clock.now(),
+        level=Level.OK,
+        subject=f"[{alerting.rules.site_name}] {person}: {results[0]}",
+        body="\n".join([*results, ""]),
+    )
+    alerting.outboxes[0].put(OutboxItem(message=message, channel=answer.channel, number=state.number))

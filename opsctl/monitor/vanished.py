@@ -1,0 +1,94 @@
+"""Findings for open alerts that no watchdog reported in a cycle: a node that the train left, a removed train."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from opsctl.alerts.ledger_state import LedgerEntry
+from opsctl.host.isolation import Failed
+from opsctl.model import Finding, Level
+from opsctl.watchdogs import WATCHDOGS
+from opsctl.watchdogs.context import WatchContext
+from opsctl.watchdogs.node_health import judge_left_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedParts:
+    """What a cycle has checked."""
+
+    context: WatchContext
+    results: Mapping[tuple[str, str], Any]
+    """Results by watchdog and target."""
+    watchdogs: Collection[str]
+    is_partial: bool
+    """Whether only some trains were checked."""
+    slurm_answers: bool
+
+
+def judge_vanished(
+    checked: CheckedParts, levels: Mapping[str, LedgerEntry], findings: Collection[Finding]
+) -> list[Finding]:
+    """Return findings for the open alerts of `levels` without one: ok if the subject is gone.
+
+    A node that a train has left is over once the node itself is healthy again.
+    """
+    reported = {finding.key for finding in findings}
+    judged = []
+    for key, entry in levels.items():
+        if entry.level is Level.OK or key in reported or not _has_vanished(checked, key):
+            continue
+        finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
+        if is_node_alert(key):
+            judged += judge_left_node(checked.context, finding)
+        else:
+            summary = f"{key} no longer exists"
+            judged.append(replace(finding, level=Level.OK, summary=summary, evidence=(), remedy=""))
+    return judged
+
+
+def is_node_alert(key: str) -> bool:
+    """Return whether `key` is an alert about one node."""
+    return key.startswith("node_health/") and key.count("/") == 2
+
+
+def _has_vanished(checked: CheckedParts, key: str) -> bool:
+    """Return whether an open alert without a finding in this cycle is resolved.
+
+    `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target and
+    no longer reports the part, or if the target is gone or no longer watched. A failed or partial cycle resolves
+    nothing.
+    """
+    name, _, rest = key.partition("/")
+    target = rest.partition("/")[0]
+    if (name, target) in checked.results:
+        return not is_unknown(checked.results[name, target])
+    if checked.is_partial:
+        return False
+    is_readable = any(train.name == target for train in checked.context.trains)
+    is_read_or_removed = is_readable or _is_removed(checked.context.site.root_path / target)
+    if name == "train":
+        return is_read_or_removed
+    if name not in checked.watchdogs:
+        return False
+    watchdog = WATCHDOGS[name]
+    if watchdog.needs_slurm and not checked.slurm_answers:
+        return False
+    return watchdog.of != "train" or is_read_or_removed
+
+
+def is_unknown(result: list[Finding] | Failed) -> bool:
+    return isinstance(result, Failed) or any(finding.level is Level.UNKNOWN for finding in result)
+
+
+def _is_removed(path: Path) -> bool:
+    """Return whether `path` does not exist. An unreadable path counts as existing."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return path.parent.is_dir()
+    except OSError:
+        return False
+    return False

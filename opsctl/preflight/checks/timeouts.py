@@ -1,0 +1,99 @@
+"""Time limits and ports that a train sets to a fixed number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from opsctl.preflight.command_flags import find_assignments, number, parse_whole
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import LaunchRequest, Problem, warning
+from opsctl.preflight.step_estimate import estimate_step
+
+LEAST_S = 60
+"""No collective of a large run may be limited to less: the first one waits for the slowest rank to load its data."""
+FLAGS: Mapping[str, int] = {
+    "distributed-timeout-minutes": 60,
+    "distributed-timeout-seconds-after-init": 1,
+    "ddp-timeout": 1,
+    "comm.train-timeout-seconds": 1,
+    "comm.init-timeout-seconds": 1,
+    "dist-timeout": 1,
+    "timeout": 1,
+}
+"""Time limits of collectives, and their unit in seconds."""
+VARIABLES: Mapping[str, int] = {
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": 1,
+    "TORCH_NCCL_TIMEOUT": 1,
+    "NCCL_TIMEOUT": 1,
+    "DEEPSPEED_TIMEOUT": 60,
+    "TORCH_DISTRIBUTED_TIMEOUT": 1,
+}
+
+
+def timeouts(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """A rank that waits for a step, a save or slow data must not be taken for a hung rank."""
+    step_s = estimate_step(request, facts).step_s
+    for where, limit_s in _list_limits(request, facts):
+        if step_s is not None and limit_s < step_s:
+            text, remedy = f"a step takes {step_s:.0f} s", f"set at least {int(-(-10 * step_s // 60)) * 60} s"
+        elif limit_s < LEAST_S:
+            text, remedy = "a rank that loads data or saves takes longer", "set 600 s or more"
+        else:
+            continue
+        yield warning(f"{where} is {limit_s:g} s, but {text}: the trainer would abort while all is well", remedy)
+    yield from _own_limits(request, step_s)
+
+
+def _own_limits(request: LaunchRequest, step_s: float | None) -> Iterator[Problem]:
+    """Check the limits of opsctl that the user has set."""
+    watch, guard = request.train.watch, request.train.guard
+    if step_s is not None and watch.hang_minutes is not None and 60 * watch.hang_minutes < 2 * step_s:
+        yield warning(
+            f"[watch] hang_minutes = {watch.hang_minutes:g}: a step takes {step_s:.0f} s, so a healthy train would"
+            " count as hung",
+            "leave hang_minutes out: the limit is learnt from the run",
+        )
+    if step_s is not None and "stop_grace_seconds" in guard.model_fields_set and guard.stop_grace_seconds < step_s:
+        yield warning(
+            f"[guard] stop_grace_seconds = {guard.stop_grace_seconds:g}: a step takes {step_s:.0f} s, so the ranks are"
+            " ended before they save",
+            f"set at least {int(-(-2 * step_s // 60)) * 60}",
+        )
+
+
+def _list_limits(request: LaunchRequest, facts: Facts) -> Iterator[tuple[str, float]]:
+    for name, unit_s in FLAGS.items():
+        if (count := number(request.recipe.flags, name)) is not None:
+            yield f"command: --{name}", count * unit_s
+    texts = _texts(request, facts)
+    for name, unit_s in VARIABLES.items():
+        if (count := parse_whole(request.train.environment.get(name, ""))) is not None:
+            yield f"[environment] {name}", count * unit_s
+        for where, text in texts.items():
+            for value in find_assignments(text, name):
+                yield f"{where}: {name}", value * unit_s
+
+
+def ports(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """opsctl gives each attempt a free port: a port of one's own may still be in use by the attempt before."""
+    places = []
+    if parse_whole(request.train.environment.get("MASTER_PORT", "")):
+        places.append(f"[environment] MASTER_PORT = {request.train.environment['MASTER_PORT']}")
+    for name in ("master-port", "main-process-port"):
+        if port := number(request.recipe.flags, name):
+            places.append(f"command: --{name} {port}")
+    for where, text in _texts(request, facts).items():
+        places += [f"{where}: MASTER_PORT={port}" for port in find_assignments(text, "MASTER_PORT") if port]
+    for place in places:
+        yield warning(
+            f"{place}: a fixed port, which another job or the attempt before may still use",
+            "leave the port to opsctl: {{ master_port }} in the command, $MASTER_PORT in scripts",
+        )
+
+
+def _texts(request: LaunchRequest, facts: Facts) -> dict[str, str]:
+    return {
+        "command": "\n".join(request.train.command),
+        "[setup] lines": "\n".join(request.train.setup.lines),
+        **facts.scripts,
+    }

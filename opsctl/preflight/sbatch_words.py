@@ -1,0 +1,78 @@
+"""The options in one `#SBATCH` line, read as sbatch reads them: getopt_long, with abbreviations and short options.
+
+Source: getopt_long(3): a prefix of a long option's name stands for the option, if no other option has the prefix.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+TABLE = Path(__file__).parent / "sbatch_options.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SbatchOption:
+    """One option as written, and the long names that it may stand for: none if unknown, several if ambiguous."""
+
+    text: str
+    names: frozenset[str]
+    is_exact: bool = True
+    """Whether the text is a full name or a known short option."""
+
+
+@cache
+def _load() -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str]]:
+    """Return the options by long name, and the options that have a second name."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return {name: (short, value) for name, (short, value) in table["options"].items()}, table["same"]
+
+
+def list_options(line: str) -> Iterator[SbatchOption]:
+    """Yield every option of a line such as `--hint=nomultithread -a1-3`; a word that is no option has no names."""
+    try:
+        words = iter(shlex.split(line, comments=True))
+    except ValueError:  # an unbalanced quote
+        words = iter([line])
+    for word in words:
+        if word.startswith("--"):
+            name, equals, _ = word[2:].partition("=")
+            names = _find_long(name)
+            yield SbatchOption(text=f"--{name}", names=_unify(names), is_exact=name in names)
+            is_followed = not equals and len(_unify(names)) == 1 and _load()[0][min(names)][1] == "must"
+        else:
+            short_options, is_followed = _split_short(word)
+            yield from short_options
+        if is_followed:
+            next(words, "")
+
+
+def _find_long(name: str) -> frozenset[str]:
+    options, _ = _load()
+    return frozenset({name} if name in options else {option for option in options if name and option.startswith(name)})
+
+
+def _unify(names: frozenset[str]) -> frozenset[str]:
+    _, same = _load()
+    return frozenset(same.get(name, name) for name in names)
+
+
+def _split_short(word: str) -> tuple[list[SbatchOption], bool]:
+    """Return the options of a word such as `-Ha1-3`, and whether the next word is the value of the last one."""
+    options = {short: (name, value) for name, (short, value) in _load()[0].items() if short}
+    found: list[SbatchOption] = []
+    if not word.startswith("-"):
+        return [SbatchOption(text=word, names=frozenset(), is_exact=False)], False
+    for position, letter in enumerate(word[1:], start=1):
+        if letter not in options:
+            found.append(SbatchOption(text=f"-{letter}", names=frozenset(), is_exact=False))
+            continue
+        name, value = options[letter]
+        found.append(SbatchOption(text=f"-{letter}", names=frozenset({name})))
+        if value != "cannot":
+            return found, value == "must" and position == len(word) - 1
+    return found, False

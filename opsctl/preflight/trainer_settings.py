@@ -1,0 +1,167 @@
+"""The settings of known trainers in one vocabulary, by the tables in opsctl/preflight/trainers.
+
+A table names its trainer, and:
+
+signs      groups of names; a command that gives all names of a group belongs to this trainer
+prefixes   what may stand before a name
+read       by field of the recipe: the names that give it, the first one given counts
+switches   by name: the fields that a switch sets, unless its value says no
+values     by name: the fields that each value sets
+defaults   fields without any setting
+ignored    patterns of names that do not change what opsctl reckons
+refuses    mistakes with which the trainer itself stops at its start
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from opsctl.preflight.command_flags import parse_whole
+from opsctl.preflight.given_settings import GivenSettings, spell
+
+DIRECTORY = Path(__file__).parent / "trainers"
+COMMANDS = ("nemo", "torchtitan", "gpt-neox", "transformers", "megatron")
+"""Trainers in the order in which their signs are looked for."""
+FALLBACK = "megatron"
+"""The names of this trainer are read for a command of no known trainer, without certainty."""
+TEXTS = frozenset({"save", "load", "recompute", "attention", "precision", "fsdp", "deepspeed_file", "model_path"})
+"""Fields that hold a text; other fields hold whole numbers."""
+NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
+LAUNCHERS = re.compile(
+    r"nnodes|nproc-per-node|num-nodes|num-gpus|node-rank|master-(?:addr|port)|rdzv-.*|standalone|max-restarts|tee|redirects"
+    r"|hostfile|include|exclude|launcher|no-python|config-file|use-env|module|local-ranks-filter|role|log-dir|num-machines"
+    r"|num-processes|machine-rank|main-process-.*|mixed-precision|multi-gpu|world-size|gpus-per-node|ntasks.*|cpu-bind"
+    r"|deepspeed(?:-config)?|jobid|label|kill-on-bad-exit.*|wait|mpi|export|stop|command"
+)
+"""Options of launchers, of srun, and of opsctl's own examples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerTable:
+    """One file of trainers/, which explains the fields."""
+
+    trainer: str
+    signs: tuple[tuple[str, ...], ...]
+    read: Mapping[str, tuple[str, ...]]
+    switches: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    defaults: Mapping[str, Any]
+    ignored: re.Pattern[str]
+    prefixes: tuple[str, ...]
+    refuses: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """What a trainer's table reads of a command."""
+
+    trainer: str
+    """Empty for a command of no known trainer."""
+    fields: Mapping[str, Any]
+    names: Mapping[str, str]
+    """By field: the setting as the user wrote it."""
+    unread: tuple[str, ...] = ()
+    refuses: frozenset[str] = frozenset()
+    all_own: bool = field(default=False)
+    """Whether every field comes from the command's own flags, not from a script or a file."""
+
+
+@cache
+def load_table(name: str) -> TrainerTable:
+    """Return the table of trainers/NAME.toml."""
+    table = tomllib.loads((DIRECTORY / f"{name}.toml").read_text(encoding="utf-8"))
+    return TrainerTable(
+        trainer=table["trainer"],
+        signs=tuple(map(tuple, table["signs"])),
+        read={field: tuple(names) for field, names in table["read"].items()},
+        switches=table["switches"],
+        values=table.get("values", {}),
+        defaults=table.get("defaults", {}),
+        ignored=re.compile("|".join(table["ignored"]["names"])),
+        prefixes=tuple(table.get("prefixes", [""])),
+        refuses=frozenset(table["refuses"]),
+    )
+
+
+def read_trainer_settings(given: GivenSettings) -> ReadSettings:
+    """Return the settings by the table of the trainer that the names show."""
+    known = next((name for name in COMMANDS if _fits(load_table(name), given.values)), "")
+    table = load_table(known or FALLBACK)
+    fields, sources = _read(table, given.values)
+    for name, settings in (("deepspeed", given.deepspeed), ("hf-config", given.model)):
+        further, _ = _read(load_table(name), {spell(key): value for key, value in settings.items()})
+        fields = {**further, **fields}
+    return ReadSettings(
+        trainer=table.trainer if known else "",
+        fields=fields,
+        names={field: given.spellings[name] for field, name in sources.items()},
+        unread=tuple(_list_unread(table, given)) if known else (),
+        refuses=table.refuses if known else frozenset(),
+        all_own=set(sources.values()) <= given.own,
+    )
+
+
+def _fits(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> bool:
+    groups = ([set(_spell_all(table, (name,))) for name in group] for group in table.signs)
+    return any(all(spellings & values.keys() for spellings in group) for group in groups)
+
+
+def _read(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields, and the name that gave each field."""
+    fields: dict[str, Any] = dict(table.defaults)
+    sources: dict[str, str] = {}
+    for name, settings in _list_set(table, values):
+        fields.update(settings)
+        sources.update(dict.fromkeys(settings, name))
+    for field_name, names in table.read.items():
+        for name in _spell_all(table, names):
+            value = _convert(field_name, values[name]) if name in values else None
+            if value is not None:
+                fields[field_name], sources[field_name] = value, name
+                break
+    return fields, sources
+
+
+def _list_set(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every name that is given, and the fields that its switch or value sets."""
+    for key, settings in table.switches.items():
+        for name in _spell_all(table, (key,)):
+            if name in values and (values[name] or ("true",))[0].lower() not in NO:
+                yield name, settings
+    for key, choices in table.values.items():
+        for name in _spell_all(table, (key,)):
+            for value in values.get(name, ()):
+                yield name, choices.get(value.strip("\"'").lower(), {})
+
+
+def _spell_all(table: TrainerTable, names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        yield from (prefix + name for prefix in table.prefixes)
+
+
+def _convert(field_name: str, texts: tuple[str, ...]) -> Any:
+    """Return the value of a field; None for no value, and for a text where a number is needed."""
+    if not texts or texts[0].lower() in {"none", "null", "~", ""}:
+        return None
+    if field_name in TEXTS:
+        return texts[0]
+    if field_name == "rampup":
+        numbers = [parse_whole(text) for text in " ".join(texts).replace(",", " ").split()[:3]]
+        return tuple(numbers) if len(numbers) == 3 and None not in numbers else None
+    return parse_whole(texts[0])
+
+
+def _list_unread(table: TrainerTable, given: GivenSettings) -> Iterator[str]:
+    read = {*table.switches, *table.values}
+    for names in table.read.values():
+        read.update(names)
+    known = set(_spell_all(table, tuple(read)))
+    for name, spelling in given.spellings.items():
+        if name not in known and not table.ignored.fullmatch(name) and not LAUNCHERS.fullmatch(name):
+            yield spelling

@@ -1,0 +1,186 @@
+"""Answers from Slack and by mail, read from real servers on loopback."""
+
+import json
+import os
+from datetime import timedelta
+
+import pytest
+
+from opsctl.alerts import dispatch
+from opsctl.errors import InputError
+from opsctl.host.system import SystemClock
+from opsctl.monitor.handle_answers import AnswerPoller
+from tests.integration.alerts.conftest import read_kinds
+from tests.support.imap_server import DOVECOT, PASSWORD, USER, append_mail, empty_mailbox, serve_imap
+from tests.support.ports import HeldPort
+from tests.unit.alerts.conftest import World
+
+PEOPLE = {"anna": ("U0ANNA", "anna@example.org")}
+ALERT_TS, REPLY_TS = "1700000000.000100", "1700000100.000200"
+
+
+def no_chain(train):
+    raise InputError(f"no train {train!r}")
+
+
+def answer(world, find_chain=no_chain):
+    """Read and apply the answers once; return what was done and the failures."""
+    poller = AnswerPoller()
+    poller.start(world.alerting)
+    for thread in poller._threads.values():
+        thread.join(60)
+    return poller.apply(world.alerting, find_chain)
+
+
+def as_json(**fields):
+    return 200, {"Content-Type": "application/json"}, json.dumps({"ok": True, **fields}).encode()
+
+
+@pytest.fixture
+def slack(site, web):
+    table = {
+        "kind": "slack",
+        "token": "xoxb-not-real",
+        "channel": "C0123456",
+        "api_url": f"{web.url}/api/",
+        "reads_answers": True,
+    }
+    world = site({"team": table}, people=PEOPLE)
+    web.answers = [as_json(ts=ALERT_TS)]
+    world.record("C")
+    dispatch.send_alerts(world.alerting)
+    return world
+
+
+def set_thread(web, *replies, reactions=()):
+    root = {"ts": ALERT_TS, "user": "UBOT", "bot_id": "B1", "text": "alert", "reactions": list(reactions)}
+    rows = [{"ts": f"{REPLY_TS}{number}", **row} for number, row in enumerate(replies)]
+    web.answers = [as_json(messages=[root, *rows]), as_json(ts="1700000200.000300")]
+
+
+def test_reply_in_the_thread_acknowledges_and_is_confirmed(slack, web):
+    set_thread(web, {"user": "U0ANNA", "text": "Ack, on my way"})
+    assert answer(slack) == (["anna by team: hang/gpt acknowledged"], [])
+    acknowledged = slack.ledger.levels()["hang/gpt"].acknowledged
+    assert (acknowledged.by, acknowledged.reason) == ("anna by team", "on my way")
+    dispatch.send_alerts(slack.alerting)
+    confirmed = json.loads(web.requests[-1][2])
+    assert confirmed["thread_ts"] == ALERT_TS
+    assert "anna: hang/gpt acknowledged" in confirmed["text"]
+    assert "answer" in read_kinds(slack)
+
+
+def test_answer_is_handled_once(slack, web):
+    set_thread(web, {"user": "U0ANNA", "text": "silence 2h deploy"})
+    done, _ = answer(slack)
+    assert done == ["anna by team: hang/gpt silenced until 2026-01-01 02:00 UTC"]
+    set_thread(web, {"user": "U0ANNA", "text": "silence 2h deploy"})
+    assert answer(slack) == ([], [])
+
+
+def test_reaction_acknowledges(slack, web):
+    set_thread(web, reactions=[{"name": "eyes", "users": ["U0ANNA"]}, {"name": "fire", "users": ["U0ANNA"]}])
+    assert answer(slack)[0] == ["anna by team: hang/gpt acknowledged"]
+
+
+@pytest.mark.parametrize(
+    ("row", "kinds"),
+    [
+        ({"user": "U0STRANGER", "text": "ack"}, True),
+        ({"user": "U0ANNA", "text": "looks bad; opsctl cancel gpt"}, False),
+        ({"user": "U0ANNA", "bot_id": "B2", "text": "ack"}, False),
+    ],
+)
+def test_only_words_of_listed_people_count(slack, web, row, kinds):
+    set_thread(web, row)
+    assert answer(slack) == ([], [])
+    assert slack.ledger.levels()["hang/gpt"].acknowledged is None
+    assert ("answer-refused" in read_kinds(slack)) is kinds
+
+
+def test_hold_names_the_train_that_cannot_be_held(slack, web):
+    set_thread(web, {"user": "U0ANNA", "text": "hold it"})
+    assert answer(slack)[0] == ["anna by team: hold of hang/gpt refused: no train 'gpt'"]
+
+
+def test_error_of_slack_is_reported_without_the_token(slack, web):
+    web.answers = [(200, {}, b'{"ok": false, "error": "missing_scope xoxb-not-real"}')]
+    done, problems = answer(slack)
+    assert done == []
+    assert "missing_scope" in problems[0]
+    assert "xoxb-not-real" not in problems[0]
+
+
+@pytest.fixture(scope="module")
+def imap_port():
+    if DOVECOT is None or os.geteuid() != 0:
+        pytest.skip("needs dovecot and root")
+    with HeldPort() as held, serve_imap(held.number):
+        yield held.number
+
+
+@pytest.fixture
+def mail(tmp_path, by_mail, imap_port):
+    table = {
+        **by_mail,
+        "imap_server": "127.0.0.1",
+        "imap_port": imap_port,
+        "imap_tls": "none",
+        "imap_user": USER,
+        "imap_password": PASSWORD,
+        "answer_key": "0f" * 32,
+    }
+    empty_mailbox(imap_port)
+    rules = {"channels": {"mail": table}, "people": PEOPLE}
+    world = World(tmp_path, clock=SystemClock(), rules=World(tmp_path).rules.model_validate(rules))
+    world.record("C")
+    dispatch.send_alerts(world.alerting)
+    return world
+
+
+REPLY = """From: Anna <Anna@example.org>
+To: opsctl@example.org
+Subject: Re: alert
+Message-ID: <{id}@phone.example.org>
+In-Reply-To: {alert}
+{more}Content-Type: text/plain; charset=utf-8
+
+{text}
+
+> {quoted}
+"""
+
+
+def reply(port, alert, text, *, id, more=""):
+    append_mail(port, REPLY.format(id=id, alert=alert, text=text, more=more, quoted="ack").replace("\n", "\r\n"))
+
+
+def test_reply_by_mail_silences_and_is_confirmed(mail, mail_server, imap_port):
+    reply(imap_port, mail_server.ids[0], "Silence 2h driving", id="silence")
+    done, problems = answer(mail)
+    assert problems == []
+    assert len(done) == 1
+    assert done[0].startswith("anna by mail: hang/gpt silenced until ")
+    [silence] = mail.ledger.read().silences
+    assert (silence.by, silence.reason) == ("anna by mail", "driving")
+    assert timedelta(hours=1) < silence.until - mail.clock.now() < timedelta(hours=3)
+    dispatch.send_alerts(mail.alerting)
+    assert mail_server.mails[-1][0]["In-Reply-To"] == mail_server.ids[0]
+    assert answer(mail) == ([], [])
+
+
+def test_forged_or_automatic_reply_does_nothing(mail, mail_server, imap_port):
+    alert = mail_server.ids[0]
+    reply(imap_port, alert.replace("@", "0@"), "ack", id="forged")
+    reply(imap_port, alert, "ack", id="vacation", more="Auto-Submitted: auto-replied\n")
+    assert answer(mail) == ([], [])
+    assert mail.ledger.levels()["hang/gpt"].acknowledged is None
+
+
+def test_wrong_password_is_reported_without_showing_it(mail, imap_port, tmp_path):
+    table = mail.rules.channels["mail"].model_copy(update={"imap_password": type(mail.rules.ping_url)("wrong-pass")})
+    mail.rules = mail.rules.model_copy(update={"channels": {"mail": table}})
+    done, [problem] = answer(mail)
+    assert done == []
+    assert "127.0.0.1" in problem
+    assert "wrong-pass" not in problem

@@ -1,0 +1,141 @@
+"""Logs of other people's trainings: prefixes, colours, summaries of launchers, ends without a known error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.diagnosis.causes import CauseKind, Confidence
+from opsctl.diagnosis.diagnose_attempt import diagnose_logs
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time
+from opsctl.diagnosis.root_cause import Diagnosis
+from opsctl.diagnosis.scan_logs import passes_gate, scan
+
+ECHO = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited"
+
+
+def diagnose(tmp_path: Path, *lines: str) -> Diagnosis:
+    log = tmp_path / "main_log.txt"
+    log.write_text("\n".join(lines) + "\n")
+    return diagnose_logs([log])
+
+
+def test_error_behind_the_torch_prefix_outweighs_echoes(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "train.py", line 9, in main',
+        ECHO,
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 5, in load',
+        "[rank1]: our.errors.StrangeError: shard 7 has no samples",
+    )
+    assert (diagnosis.rank, diagnosis.cause) == (1, "exception")
+    assert diagnosis.says == "the program ended by an exception: our.errors.StrangeError: shard 7 has no samples"
+    assert diagnosis.evidence[-1] == "our.errors.StrangeError: shard 7 has no samples"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[31mRuntimeError: CUDA \x1b[1merror: uncorrectable ECC error encountered\x1b[0m",
+        "RuntimeError: CU\u202eDA error: uncorrec\u200btable ECC error encountered",
+        " 4%|#   | 17/387 [05:25<1:57:56]\r 5%|#  | 18/387\rCUDA error: uncorrectable ECC error encountered",
+    ],
+)
+def test_controls_in_a_line_hide_no_error(tmp_path: Path, line: str) -> None:
+    assert diagnose(tmp_path, line).cause == "gpu-ecc"
+
+
+def test_progress_bar_keeps_the_prefix_of_its_line(tmp_path: Path) -> None:
+    diagnosis = diagnose(tmp_path, "[node2:5]: 4%|#\r 5%|#\rCUDA error: uncorrectable ECC error encountered")
+    assert (diagnosis.node, diagnosis.rank) == ("node2", 5)
+
+
+def test_long_progress_bar_hides_no_error(tmp_path: Path) -> None:
+    bar = "".join(f" {number}%|###|\r" for number in range(900))
+    assert diagnose(tmp_path, bar + "CUDA error: uncorrectable ECC error encountered").cause == "gpu-ecc"
+
+
+SUMMARY = (
+    "Root Cause (first observed failure):",
+    "[0]:",
+    "  time      : 2024-05-01_10:00:00",
+    "  host      : node7",
+    "  rank      : 3 (local_rank: 3)",
+    "  exitcode  : 1 (pid: 4711)",
+)
+
+
+def test_rank_that_torchrun_names_is_the_first(tmp_path: Path) -> None:
+    errors = [f"[rank{rank}]: our.OddError: rank {rank} says so" for rank in (5, 3)]
+    assert diagnose(tmp_path, *errors).rank == 5
+    assert diagnose(tmp_path, *errors, *SUMMARY).rank == 3
+
+
+def test_launchers_traceback_is_no_cause(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "E0501 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: 1) local_rank: 0 (pid: 12)",
+        "Traceback (most recent call last):",
+        '  File "/opt/env/bin/torchrun", line 8, in <module>',
+        "    sys.exit(main())",
+        *SUMMARY,
+    )
+    assert diagnosis.cause == "child-failed"
+
+
+KILLED = "srun: error: node3: task 5: Killed"
+TIMED_OUT = (
+    "[rank1]:[E501 10:30:00 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+)
+
+
+def test_watchdog_of_nccl_shows_a_hang(tmp_path: Path) -> None:
+    diagnosis = diagnose(tmp_path, TIMED_OUT, "srun: error: node1: task 1: Aborted (core dumped)")
+    assert (diagnosis.kind, diagnosis.cause) == (CauseKind.HANG, "collective-timeout")
+
+
+def test_rank_killed_before_the_wait_is_the_cause(tmp_path: Path) -> None:
+    diagnosis = diagnose(tmp_path, KILLED, TIMED_OUT)
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("rank-killed", "node3", 5)
+
+
+def test_lines_before_an_error_change_its_cause(tmp_path: Path) -> None:
+    full = "OSError: [Errno 28] No space left on device"
+    assert diagnose(tmp_path, full).cause == "storage-full"
+    queue = '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__'
+    assert diagnose(tmp_path, queue, full).cause == "shared-memory-full"
+
+
+def test_error_in_a_warning_is_survived(tmp_path: Path) -> None:
+    diagnosis = diagnose(tmp_path, "WARNING: PermissionError: /proc/x", "our.StrangeError: the end")
+    assert diagnosis.says.endswith("our.StrangeError: the end")
+
+
+def test_unknown_end_quotes_suspicious_lines(tmp_path: Path) -> None:
+    lines = [f"step {number} of the loop" for number in range(50)]
+    diagnosis = diagnose(tmp_path, *lines[:20], "widget 7 is broken and gives up", *lines[20:])
+    assert (diagnosis.kind, diagnosis.sure) == (CauseKind.UNKNOWN, Confidence.POSSIBLE)
+    assert diagnosis.evidence == ("widget 7 is broken and gives up",)
+
+
+def test_end_of_a_training_is_no_failure(tmp_path: Path) -> None:
+    diagnosis = diagnose(tmp_path, "loading", "[after training is done] datetime: 2024-05-01 10:00:00")
+    assert (diagnosis.kind, diagnosis.says) == (CauseKind.NONE, "the training is over")
+
+
+def test_evidence_stays_within_the_attempt(tmp_path: Path) -> None:
+    log = tmp_path / "main_log.txt"
+    earlier = "2020-01-01 00:00:00 the attempt before\n"
+    error = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    log.write_text(f"{earlier}{error}2021-01-01 00:00:00 the attempt after\n")
+    event = scan(log, begin=len(earlier), end=len(earlier) + len(error)).events[0]
+    assert find_time(event) == ""
+    assert collect_excerpt(event) == [error.strip()]
+
+
+def test_line_of_numbers_does_not_pass_the_gate() -> None:
+    assert not passes_gate(b"[n1:3]: [2026-03-01 12:00:00,123] [INFO] time (ms) | forward-compute: 3.25 | step 17")

@@ -1,0 +1,90 @@
+"""Losses by cause, a report that ends early, and a report of a copied run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from opsctl.errors import InputError
+from opsctl.guard.last_output import date_last_output
+from opsctl.report.contents import FIRST, OWN, Confidence, Report
+from opsctl.report.formats import cause_rows, markdown
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.run_dir import RunDir
+from tests.support.made_reports import BEGIN, SecondsClock, Train, make_rough_train
+
+END = 10_000.0
+
+
+def read_causes(report: Report) -> dict[str, dict[str, float]]:
+    return {
+        cause.cause: {str(bucket): round(spent_s) for bucket, spent_s in cause.buckets.items() if spent_s > 0.5}
+        for cause in report.causes
+    }
+
+
+def test_losses_are_added_up_by_cause_and_phase(tmp_path: Path) -> None:
+    assert read_causes(make_rough_train(tmp_path).report(END)) == {
+        "node-failed": {"hang until noticed": 300, "done twice": 500, "start-up": 120, "queue": 60},
+        FIRST: {"queue": 600, "start-up": 120},
+        OWN: {"slow steps": 50, "checkpoints": 70},
+    }
+
+
+def test_causes_are_all_losses(tmp_path: Path) -> None:
+    report = make_rough_train(tmp_path).report(END, since=700, until=1500)
+    assert sum(cause.lost_s for cause in report.causes) == pytest.approx(sum(loss_s for _, loss_s in report.losses))
+
+
+def test_diagnosed_cause_counts_before_the_outcome(tmp_path: Path) -> None:
+    train = make_rough_train(tmp_path)
+    end = train.run.attempt("7_1.0").end
+    end.write_text(json.dumps({**json.loads(end.read_text()), "cause": "gpu-fell-off", "kind": "node"}))
+    report = train.report(END)
+    assert "gpu-fell-off" in read_causes(report)
+    assert next(cause_rows(report))[:3] == ("gpu-fell-off", "1", "16m 20s")
+    assert "| gpu-fell-off | 1 | 16m 20s |" in markdown(report)
+
+
+def test_report_ends_at_until(tmp_path: Path) -> None:
+    train = make_rough_train(tmp_path)
+    report = train.report(END, until=1220)
+    assert (report.wall_s, report.end) == (1220, BEGIN + timedelta(seconds=1220))
+    assert [attempt.attempt for attempt in report.attempts] == ["7_1.0"]
+    assert sum(period.seconds for period in report.periods) == pytest.approx(1220)
+    with pytest.raises(InputError, match="before the report begins"):
+        train.report(END, since=800, until=700)
+
+
+def test_train_has_high_confidence(tmp_path: Path) -> None:
+    assert make_rough_train(tmp_path).report(END).confidence is Confidence.HIGH
+
+
+def write_rank_log(train: Train, at: float) -> None:
+    """Write a rank's log, whose last line comes at this time, and the record of that time."""
+    logs = train.run.attempt_logs("7_1.0")
+    logs.mkdir(parents=True)
+    (logs / "0.log").touch()
+    os.utime(logs / "0.log", (BEGIN.timestamp() + at,) * 2)
+    end = train.run.attempt("7_1.0").end
+    last_output = date_last_output(train.run, train.run.attempt("7_1.0"))
+    end.write_text(json.dumps({**json.loads(end.read_text()), "last_output": str(last_output)}))
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_copied_run_directory_has_the_same_report(tmp_path: Path, is_recorded: bool) -> None:
+    train = make_rough_train(tmp_path / "own", stamps=False)
+    if is_recorded:
+        write_rank_log(train, 1760)
+    before = train.report(END)
+    copy = Train(tmp_path / "copy", stamps=False)
+    shutil.rmtree(copy.run.path)
+    shutil.copytree(train.run.path, copy.run.path, copy_function=shutil.copy)
+    copy.journal = Journal(RunDir(copy.run.path), SecondsClock())
+    assert copy.report(END).buckets == before.buckets
+    assert EventKind.ATTEMPT_FINALIZED in {event.kind for event in copy.journal.events()}

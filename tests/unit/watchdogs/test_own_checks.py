@@ -1,0 +1,119 @@
+"""Watchdogs by configuration, with real programs and files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from opsctl.model import Finding, Level
+from opsctl.settings.own_check_table import CheckTable
+from opsctl.state.run_dir import RunDir
+from opsctl.watchdogs import WATCHDOGS
+from tests.support.watch_context import Bench
+
+TICK = timedelta(minutes=10)
+
+
+def configure(bench: Bench, **fields: Any) -> None:
+    bench.config = {"checks": ({"name": "mine", **fields},)}
+
+
+def judge(bench: Bench) -> Finding:
+    return bench.judge("train_checks", after=TICK)
+
+
+@pytest.mark.parametrize(
+    ("script", "level", "text"),
+    [
+        ("echo 'all well | load=1'", Level.OK, "all well"),
+        ("echo slow; exit 1", Level.WARNING, "slow"),
+        ("echo dead; echo detail; exit 2", Level.CRITICAL, "dead"),
+        ("exit 3", Level.UNKNOWN, "exit code 3 without output"),
+        ("echo odd; exit 77", Level.UNKNOWN, "odd"),
+        ("sleep 5", Level.UNKNOWN, "sh did not answer within 0.5 s"),
+    ],
+)
+def test_plugin_decides_the_severity(bench: Bench, script: str, level: Level, text: str) -> None:
+    configure(bench, kind="command", command=("sh", "-c", script), timeout_seconds=0.5, remedy="call anna")
+    finding = judge(bench)
+    assert (finding.key, finding.level, finding.summary) == ("train_checks/gpt/mine", level, f"gpt: mine: {text}")
+    assert finding.remedy == ("" if level is Level.OK else "call anna")
+
+
+def test_missing_program_is_unknown(bench: Bench) -> None:
+    configure(bench, kind="command", command=("/nowhere/check",))
+    assert judge(bench).level is Level.UNKNOWN
+
+
+def test_command_gets_the_name_of_the_train(bench: Bench) -> None:
+    configure(bench, kind="command", command=("echo", "{train}"))
+    assert judge(bench).summary == "gpt: mine: gpt"
+
+
+@pytest.mark.parametrize(
+    ("output", "level", "text"),
+    [
+        ("41", Level.OK, "41 C"),
+        ("51.5 now", Level.WARNING, "51.5 C, above 50"),
+        ("-1e2", Level.CRITICAL, "-100 C, below 0"),
+        ("none", Level.UNKNOWN, "no number: none"),
+    ],
+)
+def test_number_is_compared_with_its_limits(bench: Bench, output: str, level: Level, text: str) -> None:
+    (bench.run.path / "number").write_text(output)
+    configure(bench, kind="number", file="number", warning_above=50.0, critical_below=0.0, unit="C")
+    finding = judge(bench)
+    assert (finding.level, finding.summary) == (level, f"gpt: mine: {text}")
+
+
+def test_bad_line_is_reported_for_an_hour(bench: Bench) -> None:
+    bench.write_log("error before the first cycle")
+    configure(bench, kind="log", file=str(bench.run.main_log), pattern="error", level="critical")
+    assert judge(bench).level is Level.OK
+    bench.write_log("fine", "error 7", "fine")
+    finding = judge(bench)
+    assert (finding.level, finding.summary, finding.evidence) == (
+        Level.CRITICAL,
+        "gpt: mine: error 7",
+        ("error 7",),
+    )
+    assert bench.judge("train_checks", after=timedelta(minutes=49)).level is Level.CRITICAL
+    assert bench.judge("train_checks", after=timedelta(minutes=12)).level is Level.OK
+
+
+def test_missing_log_is_unknown(bench: Bench) -> None:
+    configure(bench, kind="log", file="absent.log", pattern="error")
+    assert judge(bench).level is Level.UNKNOWN
+
+
+def test_command_of_another_users_train_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(bench, kind="command", command=("touch", str(bench.root / "ran")))
+    monkeypatch.setattr(RunDir, "is_ours", property(lambda run: False))
+    assert judge(bench).summary == "no checks are configured"
+    assert not (bench.root / "ran").exists()
+
+
+def test_site_has_checks_of_its_own(bench: Bench) -> None:
+    bench.site = {"watch": {"checks": ({"name": "lic", "kind": "command", "command": ("false",)},)}}
+    context = bench.make_context()
+    watchdog = WATCHDOGS["site_checks"]
+    [finding] = watchdog.judge(watchdog.probe(replace(context), None), context.now)
+    assert (finding.key, finding.level) == ("site_checks/site/lic", Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"kind": "log", "file": "a"}, "needs `file` and `pattern`"),
+        ({"kind": "command"}, "needs `command`"),
+        ({"kind": "number", "file": "a"}, "needs a limit"),
+        ({"kind": "number", "warning_above": 1.0}, "needs either `command` or `file`"),
+        ({"kind": "log", "file": "a", "pattern": "(a+)+b"}, "pattern"),
+    ],
+)
+def test_incomplete_check_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        CheckTable.model_validate({"name": "mine", **fields})

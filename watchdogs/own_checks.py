@@ -1,0 +1,204 @@
+"""Watchdogs by configuration: a pattern in a log, a Nagios plugin, a number with limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from opsctl.errors import OpsctlError
+from opsctl.model import Finding, Level
+from opsctl.ports import TimedOut
+from opsctl.settings.bounded_pattern import compile_bounded
+from opsctl.settings.own_check_table import CheckTable
+from opsctl.state.files import MAX_RECORD_BYTES, read_text
+from opsctl.telemetry.logs.growing_file import GrowingFile, Position
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
+
+PARALLEL = 8
+EXIT_LEVELS = {0: Level.OK, 1: Level.WARNING, 2: Level.CRITICAL, 3: Level.UNKNOWN}
+"""Severity by exit code, as the Nagios plugin convention has it; other codes are unknown."""
+MAX_LOG_BYTES = 8 << 20
+"""Of a log that grew more since the last cycle, only the end is searched."""
+MAX_MATCHES = 3
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCheckResult:
+    """What one check found."""
+
+    check: CheckTable
+    code: int | None = None
+    """Exit code of the command."""
+    lines: tuple[str, ...] = ()
+    """Output of the command, text of the file, or the newest bad lines of the log."""
+    matched_at: datetime | None = None
+    """Time of the last bad line."""
+    problem: str = ""
+    """Why there is no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCheckResults:
+    key: str
+    """Start of the keys."""
+    train: str
+    results: tuple[OwnCheckResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where the checks of a train or of the site run."""
+
+    context: WatchContext
+    watchdog: str
+    target: str
+    directory: Path
+    names: dict[str, str]
+
+
+class TrainChecks:
+    name: ClassVar[str] = "train_checks"
+    of: ClassVar[Literal["train"]] = "train"
+    needs_slurm: ClassVar[bool] = False
+
+    def probe(self, context: WatchContext, target: WatchedTrain) -> OwnCheckResults:
+        # The commands of another user's train.toml must not run as this user.
+        checks = target.config.watch.checks if target.run.is_ours else ()
+        names = {"train": target.name, "run": str(target.run.path)}
+        place = _Place(context=context, watchdog=self.name, target=target.name, directory=target.run.path, names=names)
+        return OwnCheckResults(key=f"{self.name}/{target.name}", train=target.name, results=_run_all(place, checks))
+
+    def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
+        return judge_checks(observation, now)
+
+
+class SiteChecks:
+    name: ClassVar[str] = "site_checks"
+    of: ClassVar[Literal["site"]] = "site"
+    needs_slurm: ClassVar[bool] = False
+
+    def probe(self, context: WatchContext, target: None) -> OwnCheckResults:
+        root = context.site.root_path
+        place = _Place(
+            context=context, watchdog=self.name, target="site", directory=root, names={"train": "", "run": str(root)}
+        )
+        results = _run_all(place, context.site.watch.checks)
+        return OwnCheckResults(key=f"{self.name}/site", train="", results=results)
+
+    def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
+        return judge_checks(observation, now)
+
+
+def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
+    if not checks:
+        return ()
+    memory = place.context.memory.read(place.watchdog, place.target)
+    with ThreadPoolExecutor(min(PARALLEL, len(checks))) as pool:
+        pairs = list(pool.map(lambda check: _run(place, check, memory.get(check.name, {})), checks))
+    place.context.memory.write(
+        place.watchdog, place.target, {result.check.name: fields for result, fields in pairs if fields}
+    )
+    return tuple(result for result, _ in pairs)
+
+
+def _run(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
+    """Return the result of one check, and the fields to remember."""
+    try:
+        if check.kind == "log":
+            return _search_log(place, check, fields)
+        if check.command:
+            argv = [_fill(word, place.names) for word in check.command]
+            done = place.context.runner.run(argv, timeout=check.timeout_seconds)
+            return OwnCheckResult(check=check, code=done.code, lines=_lines(done.out or done.err)), {}
+        text = read_text(place.directory / check.file, MAX_RECORD_BYTES)
+        return OwnCheckResult(check=check, code=0, lines=_lines(text)), {}
+    except (OpsctlError, TimedOut, OSError, ValueError, LookupError) as error:
+        return OwnCheckResult(check=check, problem=str(error)), fields
+
+
+def _fill(word: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line for line in text.splitlines() if line.strip())
+
+
+def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
+    path, pattern = place.directory / check.file, compile_bounded(check.pattern)
+    status = path.stat()
+    position = Position(inode=status.st_ino, offset=status.st_size)
+    if fields:  # the first cycle begins at the end
+        position = Position(inode=int(fields["inode"]), offset=int(fields["offset"]))
+        if position.inode == status.st_ino and status.st_size - position.offset > MAX_LOG_BYTES:
+            position = Position(inode=status.st_ino, offset=status.st_size - MAX_LOG_BYTES)
+    file = GrowingFile(path, position)
+    try:
+        texts = (line.decode(errors="replace") for line in file.read())
+        matches = [text for text in texts if pattern.search(text) is not None]
+        position = file.position
+    finally:
+        file.close()
+    lines = tuple([*fields.get("lines", ()), *matches][-MAX_MATCHES:])
+    matched_at = place.context.now.isoformat() if matches else fields.get("matched_at")
+    result = OwnCheckResult(
+        check=check, lines=lines, matched_at=datetime.fromisoformat(matched_at) if matched_at else None
+    )
+    return result, {"inode": position.inode, "offset": position.offset, "lines": lines, "matched_at": matched_at}
+
+
+def judge_checks(observation: OwnCheckResults, now: datetime) -> list[Finding]:
+    """Return one finding for each check, or one that nothing is configured. Pure."""
+    findings = [_judge(observation, result, now) for result in observation.results]
+    nothing = Finding(key=observation.key, level=Level.OK, summary="no checks are configured", train=observation.train)
+    return findings or [nothing]
+
+
+def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:
+    level, text = _judge_result(result, now)
+    return Finding(
+        key=f"{observation.key}/{result.check.name}",
+        level=level,
+        summary=f"{f'{observation.train}: ' if observation.train else ''}{result.check.name}: {text}",
+        train=observation.train,
+        evidence=result.lines if result.check.kind == "log" and level is not Level.OK else result.lines[1:],
+        remedy=result.check.remedy if level is not Level.OK else "",
+    )
+
+
+def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Level, str]:
+    check = result.check
+    if result.problem:
+        return Level.UNKNOWN, result.problem
+    if check.kind == "log":
+        is_bad = result.matched_at is not None and now - result.matched_at < timedelta(minutes=check.minutes)
+        return (Level(check.level), result.lines[-1].strip()) if is_bad else (Level.OK, "no bad line")
+    first = result.lines[0].partition("|")[0].strip() if result.lines else ""
+    if check.kind == "command":
+        level = EXIT_LEVELS.get(result.code if result.code is not None else -1, Level.UNKNOWN)
+        return level, first or f"exit code {result.code} without output"
+    match = _NUMBER.search(first)
+    if result.code or match is None:
+        return Level.UNKNOWN, f"no number: {first or 'no output'}" if not result.code else f"exit code {result.code}"
+    return _judge_number(check, float(match[0]))
+
+
+def _judge_number(check: CheckTable, number: float) -> tuple[Level, str]:
+    shown = f"{number:g}{f' {check.unit}' if check.unit else ''}"
+    for level, above, below in (
+        (Level.CRITICAL, check.critical_above, check.critical_below),
+        (Level.WARNING, check.warning_above, check.warning_below),
+    ):
+        if above is not None and number > above:
+            return level, f"{shown}, above {above:g}"
+        if below is not None and number < below:
+            return level, f"{shown}, below {below:g}"
+    return Level.OK, shown
