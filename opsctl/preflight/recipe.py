@@ -123,9 +123,10 @@ class Recipe:
 
     def shape(self) -> ModelShape | None:
         """Return the shape of the model; None if too little is known. An unknown vocabulary counts as 1 row."""
-        if not (self.layers and self.hidden and self.heads) or self.experts:
+        if not (self.layers and self.hidden and self.heads):
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
+        gated = bool(self.gated_mlp)
         try:
             return ModelShape(
                 layers=self.layers,
@@ -133,8 +134,16 @@ class Recipe:
                 heads=self.heads,
                 vocabulary=self.vocabulary or 1,
                 sequence=self.sequence or 2048,
-                positions=not bloom,
+                positions=not bloom and not gated,
                 embedding_norm=bloom,
+                kv_heads=self.kv_heads,
+                head_columns=self.head_size,
+                ffn=self.expert_ffn or self.ffn,
+                gated=gated,
+                biases=not gated,
+                tied=self.tied_embeddings is not False,
+                experts=self.experts or 0,
+                active_experts=(self.active_experts or 1) if self.experts else 0,
             )
         except InputError:
             return None
@@ -147,18 +156,20 @@ class Recipe:
         return Topology(
             tp=self.tensor,
             pp=self.pipeline,
+            cp=self.context,
+            ep=self.expert,
+            chunks=self.chunks or 1,
             dp=self.replicas(world),
+            shard=self.shards,
             micro_batch=self.micro_batch or 1,
-            zero=self.zero,
-            precision=self.precision,
+            zero=3 if self.fsdp else self.zero,
+            precision="fp8" if self.fp8 else self.precision,
             embedding_slots=self.embedding_slots,
             recompute=self.recompute,
+            attention="unfused" if self.attention == "stored" else "flash",
+            offload=self.offload,
+            sequence_parallel=self.sequence_parallel or self.tensor == 1,
         )
-
-    @property
-    def is_reckoned(self) -> bool:
-        """Whether the formulas of opsctl.calc hold: they keep the attention matrix, unless all is recomputed."""
-        return self.is_embedded or self.recompute == "full" or self.attention == "stored"
 
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""

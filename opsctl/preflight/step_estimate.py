@@ -44,7 +44,7 @@ def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
     recipe, shape, spec = request.recipe, request.recipe.shape(), request.spec
     world = request.world
     if (
-        not (shape and facts.gpu and recipe.global_batch and recipe.is_reckoned)
+        not (shape and facts.gpu and recipe.global_batch)
         or recipe.pipeline > shape.layers
         or world % recipe.model_ranks
     ):

@@ -43,13 +43,7 @@ def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
             key=lambda stage_footprint: stage_footprint.total,
         )
         return most.stage, most.total / footprint.GIB
-    if (
-        not recipe.is_reckoned
-        or shape is None
-        or recipe.global_batch is None
-        or recipe.pipeline > shape.layers
-        or world % recipe.model_ranks
-    ):
+    if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
         return None
     try:
         stage_memory = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
