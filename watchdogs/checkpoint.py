@@ -78,7 +78,8 @@ class CheckpointAge:
             sizes[newest.path.name] = size_of(newest.path)[0]
             problems = tuple(find_faults(newest.path)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
-        at = newest.at.isoformat() if newest else None
+        newest_at = newest.at if newest else None
+        at = newest_at.isoformat() if newest_at else None
         context.memory.write(
             self.name, target.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
         )
@@ -86,7 +87,7 @@ class CheckpointAge:
         return CheckpointObservation(
             train=target.name,
             is_running=job is not None,
-            running_s=0.0 if target.is_over else measure_running_s(target, newest.at if newest else None, context.now),
+            running_s=0.0 if target.is_over else measure_running_s(target, newest_at, context.now),
             standing=_find_standing(target),
             newest=newest,
             limit_s=_limit_s(target, intervals),

@@ -12,7 +12,7 @@ from opsctl.app import App
 from opsctl.errors import OpsctlError
 from opsctl.model import Job, Level
 from opsctl.monitor.status import TrainStatus, read_status
-from opsctl.report.contents import Report
+from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -86,7 +86,7 @@ def _digest_train(app: App, run: RunDir, jobs: Sequence[Job] | None, since: date
         return TrainDigest(train=run.name, state="unknown", problem=str(error))
     digest = _from_status(app, status, actions)
     try:
-        report = build_train_report(app, run, None, since)
+        report = build_train_report(app, run, None, ReportPeriod(since=since))
     except (OpsctlError, OSError) as error:
         is_over = status.state in {"ended", "finished", "not submitted"}
         return digest if is_over else replace(digest, problem=str(error))

@@ -58,7 +58,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "undrain-good-nodes": CommandEntry("nodes:undrain_good_nodes", "Nodes", "Return healthy nodes to service."),
     "exec": CommandEntry("exec:exec_", "Nodes", "Run a command on many nodes and group the output."),
     "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
-    "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, silence and test alerts."),
+    "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, accept and silence alerts."),
     "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
     "init": CommandEntry("init:init", "Set up", "Write a starter train.toml and site.toml."),
     "doctor": CommandEntry("doctor:doctor", "Set up", "Check that everything opsctl needs is installed."),

@@ -31,7 +31,7 @@ reason_option = click.option("--reason", required=True, help="Reason, recorded a
 
 @click.group()
 def alerts() -> None:
-    """List, acknowledge, accept, silence and test alerts.
+    """List, acknowledge, accept and silence alerts.
 
     \b
     opsctl alerts list                       list open, silenced and undelivered alerts

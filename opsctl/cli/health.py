@@ -19,7 +19,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
-from opsctl.nodes.history import node_score
+from opsctl.nodes.node_score import node_score
 from opsctl.nodesets import fold
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}

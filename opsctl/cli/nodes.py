@@ -28,7 +28,7 @@ from opsctl.nodes.drain_plan import (
 )
 from opsctl.nodes.health import end_orphans
 from opsctl.nodes.health.node_checker import CheckedNodes
-from opsctl.nodes.history import node_score
+from opsctl.nodes.node_score import node_score
 
 MAX_TRAINS_SHOWN = 3
 """Trains per node in the table. JSON lists all."""

@@ -15,7 +15,8 @@ from opsctl.cli.owner_tasks import keep_cron
 from opsctl.errors import OpsctlError
 from opsctl.host import log_config
 from opsctl.model import Finding, Level
-from opsctl.monitor.watch_cycle import CycleReport, Watch
+from opsctl.monitor.cycle_report import CycleReport
+from opsctl.monitor.watch_cycle import Watch
 
 NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
 WORST = (Level.CRITICAL, Level.WARNING, Level.UNKNOWN, Level.OK)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from opsctl.alerts.answers.answer import AnswerVerb, Asked, RawAnswer, find_person, parse_answer
+from opsctl.alerts.answers.answer import AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import Message
@@ -131,17 +131,17 @@ def _name(answer: RawAnswer) -> str:
 
 
 def _handle(alerting: Alerting, answer: RawAnswer, find_chain: FindChain) -> list[str]:
-    asked = parse_answer(answer.text)
-    if asked is None:
+    instruction = parse_answer(answer.text)
+    if instruction is None:
         return []
     person = find_person(alerting.rules.people, answer.sender)
-    facts = {"verb": asked.verb, "channel": answer.channel, "sender": answer.sender, "message": answer.message}
+    facts = {"verb": instruction.verb, "channel": answer.channel, "sender": answer.sender, "message": answer.message}
     if not person:
         alerting.ledger.journal("answer-refused", **facts, why="not in [alerts.people]")
         return []
     state = alerting.ledger.read()
     results = [
-        _do(alerting, entry, asked, f"{person} by {answer.channel}", find_chain)
+        _do(alerting, entry, instruction, f"{person} by {answer.channel}", find_chain)
         for entry in _find_entries(state, answer)
     ]
     results = list(dict.fromkeys(results)) or ["the alert is no longer open: nothing done"]
@@ -162,29 +162,29 @@ def _find_entries(state: LedgerState, answer: RawAnswer) -> list[LedgerEntry]:
     return entries
 
 
-def _do(alerting: Alerting, entry: LedgerEntry, asked: Asked, by: str, find_chain: FindChain) -> str:
-    reason, key = asked.reason or "answered", entry.key
+def _do(alerting: Alerting, entry: LedgerEntry, instruction: Instruction, by: str, find_chain: FindChain) -> str:
+    reason, key = instruction.reason or "answered", entry.key
     try:
-        if asked.verb is AnswerVerb.ACK:
+        if instruction.verb is AnswerVerb.ACK:
             alerting.ledger.ack(key, reason, by=by)
             return f"{key} acknowledged"
-        if asked.verb is AnswerVerb.SILENCE:
-            until = alerting.clock.now() + asked.span
+        if instruction.verb is AnswerVerb.SILENCE:
+            until = alerting.clock.now() + instruction.span
             alerting.ledger.silence(key, until, reason, by=by)
             return f"{key} silenced until {until:%Y-%m-%d %H:%M} UTC"
         if not entry.finding or not entry.finding.train:
-            return f"{key} belongs to no train: nothing to {asked.verb}"
-        return _hold_or_release(find_chain(entry.finding.train), asked, f"{by}: {reason}")
+            return f"{key} belongs to no train: nothing to {instruction.verb}"
+        return _hold_or_release(find_chain(entry.finding.train), instruction, f"{by}: {reason}")
     except OpsctlError as error:
-        return f"{asked.verb} of {key} refused: {error.message}"
+        return f"{instruction.verb} of {key} refused: {error.message}"
 
 
-def _hold_or_release(chain: TrainArrays, asked: Asked, why: str) -> str:
+def _hold_or_release(chain: TrainArrays, instruction: Instruction, why: str) -> str:
     train = chain.run.name
     if not may_act(chain.run):
         raise InputError(f"{train} belongs to another user")
     with lease(chain.run.path, chain.journal.clock):
-        if asked.verb is AnswerVerb.HOLD:
+        if instruction.verb is AnswerVerb.HOLD:
             arrays = chain.hold(why)
             return f"{train}: held {', '.join(arrays) or 'nothing: no task is queued'}"
         for switch in Switch.KILL, Switch.PAUSE:

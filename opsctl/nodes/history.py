@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Severity, Verdict
+from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
@@ -31,9 +31,6 @@ LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents")
 """Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
-DRAIN_POINTS = 2.0
-HANG_POINTS = 2.0
-INCIDENT_POINTS = {Severity.FAULTY.value: 3.0, Severity.DEGRADED.value: 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +191,7 @@ class NodeHistory:
             in_order = sorted({attempt: at.timestamp(), **record.hangs}.items(), key=lambda hang: hang[1])
             hangs = dict(in_order[-MAX_ENTRIES:])
             self._write(replace(record, hangs=hangs))
-            return _count_recent(hangs.values(), at, days)
+            return count_recent(hangs.values(), at, days)
 
     def note_cleared(self, node: str) -> None:
         """Store that a node is put back into service. Raises RunDirError, Busy."""
@@ -332,46 +329,10 @@ def _key(incident: Incident) -> tuple[str, str, str, str]:
     return incident.node, incident.check, incident.gpu, incident.boot
 
 
-def score(incidents: Iterable[Incident], drained: Iterable[float], now: datetime, days: float) -> float:
-    """Return the flaky-node score: 3 a faulty incident of the last `days`, 1 a degraded incident, 2 a drain."""
-    since = (now - timedelta(days=days)).timestamp()
-    recent = [incident for incident in incidents if incident.last >= since]
-    points = sum(INCIDENT_POINTS.get(incident.severity, 0.0) for incident in recent)
-    return points + DRAIN_POINTS * _count_recent(drained, now, days)
-
-
-def _count_recent(times: Iterable[float], now: datetime, days: float) -> int:
+def count_recent(times: Iterable[float], now: datetime, days: float) -> int:
+    """Return how many `times`, in seconds since the epoch, lie in the last `days`."""
     since = (now - timedelta(days=days)).timestamp()
     return sum(at >= since for at in times)
-
-
-def node_score(record: NodeRecord, cards: Mapping[str, Sequence[Incident]], now: datetime, days: float) -> float:
-    """Return a node's flaky-node score: its incidents, and those of its GPUs under other node names.
-
-    Each hang in which the node's ranks differed adds 2, from the second hang on: the program may have caused the first.
-    """
-    incidents = list(record.incidents)
-    for card in record.cards:
-        incidents += [incident for incident in cards.get(card.uuid, ()) if incident.node != record.node]
-    hangs = _count_recent(record.hangs.values(), now, days)
-    return score(incidents, record.drained, now, days) + (HANG_POINTS * hangs if hangs > 1 else 0.0)
-
-
-def find_flaky_gpus(
-    cards: Mapping[str, Sequence[Incident]], now: datetime, *, days: float, limit: float
-) -> dict[str, str]:
-    """Return a summary by UUID and by serial number of each GPU whose score reaches `limit`."""
-    summaries: dict[str, str] = {}
-    for uuid, incidents in cards.items():
-        points = score(incidents, (), now, days)
-        if not incidents or points < limit:
-            continue
-        newest = max(incidents, key=lambda incident: incident.last)
-        day = datetime.fromtimestamp(newest.last, UTC)
-        text = f"score {points:g}; last on {newest.node}, {day:%Y-%m-%d}: {newest.check}: {newest.evidence[:80]}"
-        summaries[uuid] = text
-        summaries |= {incident.serial: text for incident in incidents if incident.serial}
-    return summaries
 
 
 def _read(path: Path) -> NodeRecord | None:

@@ -77,7 +77,7 @@ def known_cause(diagnosed: str) -> str:
     return "" if diagnosed in {"nothing", "unknown"} else diagnosed
 
 
-class Confidence(StrEnum):
+class Reliability(StrEnum):
     """How far the shares of a report can be trusted."""
 
     HIGH = "high"
@@ -128,7 +128,7 @@ class Report:
     """Limits of these figures that the reader must know."""
     causes: tuple[CauseReport, ...] = ()
     """The losses by cause, the largest first. Together they are all losses."""
-    confidence: Confidence = Confidence.HIGH
+    confidence: Reliability = Reliability.HIGH
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
@@ -196,7 +196,7 @@ def add_up(
     *,
     made: datetime,
     notes: Sequence[str] = (),
-    confidence: Confidence = Confidence.HIGH,
+    confidence: Reliability = Reliability.HIGH,
 ) -> Report:
     """Return the report of `window.since` to `window.until`. Earlier steps count as done before."""
     parts = [attempt.span.log for attempt in attempts]
@@ -252,11 +252,11 @@ OWN_BUCKETS = frozenset({Bucket.SLOW, Bucket.CHECKPOINT, Bucket.EVALUATION})
 RESTART_BUCKETS = frozenset({Bucket.START_UP, Bucket.REPEATED})
 
 
-def _lower(confidence: Confidence, missing_share: float) -> Confidence:
+def _lower(confidence: Reliability, missing_share: float) -> Reliability:
     """Return the confidence in a log in which this share of the steps is missing."""
     if missing_share > MAX_MISSING_SHARE:
-        return Confidence.LOW
-    return Confidence.MEDIUM if confidence is Confidence.HIGH else confidence
+        return Reliability.LOW
+    return Reliability.MEDIUM if confidence is Reliability.HIGH else confidence
 
 
 class _AttemptShare:

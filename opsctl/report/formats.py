@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from opsctl.report.contents import AttemptReport, Confidence, Report, sort_losses
+from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.units import format_count, format_duration, format_percent, format_step_time, format_time
 
@@ -27,10 +27,10 @@ MEANING: dict[Bucket, str] = {
 }
 
 
-CONFIDENCE: dict[Confidence, str] = {
-    Confidence.HIGH: "every attempt has its recorded times",
-    Confidence.MEDIUM: "what the log does not show is left out or assumed; shares may be off by some points",
-    Confidence.LOW: "times or steps are missing; shares may be off by 10 points and more",
+CONFIDENCE: dict[Reliability, str] = {
+    Reliability.HIGH: "every attempt has its recorded times",
+    Reliability.MEDIUM: "what the log does not show is left out or assumed; shares may be off by some points",
+    Reliability.LOW: "times or steps are missing; shares may be off by 10 points and more",
 }
 
 
@@ -77,7 +77,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "without the queue", format_percent(report.ettr_without_queue)
     yield from _progress(report)
     yield "attempts", f"{len(report.attempts)}"
-    if report.confidence is not Confidence.HIGH:
+    if report.confidence is not Reliability.HIGH:
         yield "confidence", f"{report.confidence.value}: {CONFIDENCE[report.confidence]}"
 
 

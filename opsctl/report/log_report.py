@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.model import JobState
-from opsctl.report.contents import WHOLE, Confidence, NamedAttempt, Report, ReportPeriod, Window, add_up
+from opsctl.report.contents import WHOLE, NamedAttempt, Reliability, Report, ReportPeriod, Window, add_up
 from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
@@ -50,13 +50,15 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, perio
     return add_up(log.name, named, waits, summary, window, made=now, notes=notes, confidence=confidence)
 
 
-def _judge_confidence(paced: _PacedLog, named: Sequence[NamedAttempt], *, has_jobs: bool, is_timed: bool) -> Confidence:
+def _judge_confidence(
+    paced: _PacedLog, named: Sequence[NamedAttempt], *, has_jobs: bool, is_timed: bool
+) -> Reliability:
     """Return how far the shares can be trusted: jobs of accounting show what the log leaves out."""
     stamped = [part for part in paced.parts if not math.isnan(paced.find_begin(part))]
     if not is_timed or len(stamped) < len(paced.parts):
-        return Confidence.LOW if not has_jobs else Confidence.MEDIUM
+        return Reliability.LOW if not has_jobs else Reliability.MEDIUM
     is_whole = has_jobs and all(len(attempt.span.log) for attempt in named)
-    return Confidence.HIGH if is_whole else Confidence.MEDIUM
+    return Reliability.HIGH if is_whole else Reliability.MEDIUM
 
 
 def _log_window(named: Sequence[NamedAttempt], period: ReportPeriod, now: datetime, *, is_timed: bool) -> Window:

@@ -57,6 +57,10 @@ class Queue:
         self.call("past")
         return [job for job in self.history if job.array in ids]
 
+    def kinds(self) -> dict[str, str]:
+        self.call("kinds")
+        return {}
+
     def nodes(self) -> list[Node]:
         self.call("nodes")
         names = [f"node00{number}" for number in range(1, 5)]

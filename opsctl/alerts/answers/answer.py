@@ -49,7 +49,7 @@ class RawAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Instruction:
     """What an answer asks for."""
 
     verb: AnswerVerb
@@ -58,7 +58,7 @@ class Asked:
     reason: str = ""
 
 
-def parse_answer(text: str) -> Asked | None:
+def parse_answer(text: str) -> Instruction | None:
     """Return what the first line asks for; None for any other text, such as a discussion in the thread."""
     lines = (line.strip() for line in text.splitlines())
     line = next((line for line in lines if line and not line.startswith(">")), "")
@@ -73,7 +73,7 @@ def parse_answer(text: str) -> Asked | None:
             words = words[1:]
         except ValueError:
             pass  # the reason begins at once
-    return Asked(verb=verb, span=span, reason=" ".join(words)[:MAX_REASON_CHARS])
+    return Instruction(verb=verb, span=span, reason=" ".join(words)[:MAX_REASON_CHARS])
 
 
 def find_person(people: Mapping[str, Sequence[str]], sender: str) -> str:

@@ -11,7 +11,8 @@ from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapsho
 from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
 from opsctl.nodes.health.usual_hardware import MEMORY, find_usual_by_node, measure, name_kind
 from opsctl.nodes.health.verdict import add_usual_versions, judge
-from opsctl.nodes.history import NodeHistory, NodeRecord, find_flaky_gpus
+from opsctl.nodes.history import NodeHistory, NodeRecord
+from opsctl.nodes.node_score import find_flaky_gpus
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.ports import Answer, Clock
 from opsctl.scheduler.parse_output import NO_MEMORY

@@ -21,7 +21,7 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.model import JobState, Node
 from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
-from opsctl.nodes.history import node_score
+from opsctl.nodes.node_score import node_score
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Attempt, RunDir
 from tests.support.finalized_trains import QueuedTrain, make_node_care

@@ -13,7 +13,8 @@ import pytest
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_checker import judge_all
 from opsctl.nodes.health.node_state import NodeSnapshot
-from opsctl.nodes.history import NodeHistory, NodeRecord, find_flaky_gpus, node_score, update_record
+from opsctl.nodes.history import NodeHistory, NodeRecord, update_record
+from opsctl.nodes.node_score import find_flaky_gpus, node_score
 from opsctl.settings.health import HealthSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.clocks import FakeClock

@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.errors import InputError
 from opsctl.guard.last_output import date_last_output
-from opsctl.report.contents import FIRST, OWN, Confidence, Report
+from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
@@ -62,7 +62,7 @@ def test_report_ends_at_until(tmp_path: Path) -> None:
 
 
 def test_train_has_high_confidence(tmp_path: Path) -> None:
-    assert make_rough_train(tmp_path).report(END).confidence is Confidence.HIGH
+    assert make_rough_train(tmp_path).report(END).confidence is Reliability.HIGH
 
 
 def write_rank_log(train: Train, at: float) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import InputError
-from opsctl.report.contents import Confidence, Report, ReportPeriod
+from opsctl.report.contents import Reliability, Report, ReportPeriod
 from opsctl.report.formats import facts, render_headline
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import parse_sacct, read_sacct
@@ -290,5 +290,5 @@ def test_stamp_long_before_a_step_shows_the_gap(tmp_path: Path) -> None:
 
 def test_log_without_jobs_has_medium_confidence() -> None:
     report = report_log(CORPUS / "logs" / "tr1-13b.txt", None, NOW)
-    assert report.confidence in {Confidence.MEDIUM, Confidence.LOW}
+    assert report.confidence in {Reliability.MEDIUM, Reliability.LOW}
     assert f"{report.confidence.value}: " in dict(facts(report))["confidence"]
