@@ -8,6 +8,7 @@ from pathlib import Path
 
 from opsctl.diagnosis.causes import CauseKind, Weight, causes
 from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
@@ -52,7 +53,8 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
         events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
     )
     diagnosis = _add_suspicious_lines(diagnosis, [run.main_log], begin=attempt_logs.begin, end=attempt_logs.end)
-    return replace(diagnosis, attempt=attempt_logs.attempt)
+    recorded = explain_dumps(read_dumps(run.attempt(attempt_logs.attempt).path))
+    return replace(diagnosis, attempt=attempt_logs.attempt, also=(*recorded, *diagnosis.also))
 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
