@@ -16,11 +16,10 @@ from typing import Any
 
 from opsctl.diagnosis.plain_pickle import load_plain
 from opsctl.state.files import find_matches, is_regular, parse_json
+from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX
 from opsctl.trainer.contract import read_bounded
 
 MAX_DUMP_BYTES = 64 << 20
-FILE_PREFIX = "flight-"
-"""Beginning of the names of dumps in an attempt's directory; the rank follows."""
 MAX_NAMED_RANKS = 8
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle))?")
 
@@ -88,7 +87,7 @@ def _parse_entry(entry: Mapping[str, Any]) -> Collective:
 def read_dumps(directory: Path) -> list[FlightDump]:
     """Return the readable dumps of a directory. Other files are ignored."""
     dumps: list[FlightDump] = []
-    for path in sorted(find_matches(directory, f"{FILE_PREFIX}*")):
+    for path in sorted(find_matches(directory, f"{FLIGHT_DUMP_PREFIX}*")):
         try:
             dumps += [read_dump(path)] if is_regular(path) else []
         except (OSError, ValueError):

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.diagnosis.flight_recorder import FILE_PREFIX
 from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
@@ -17,7 +16,7 @@ from opsctl.nodesets import expand
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
 from opsctl.state.records import checked
-from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
@@ -153,7 +152,7 @@ def make_body_env(
 
 def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:
     """Return the variables of torch's flight recorder, under their old and their new names."""
-    prefix = str(attempt.path / FILE_PREFIX)
+    prefix = str(attempt.path / FLIGHT_DUMP_PREFIX)
     return {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": str(FLIGHT_RECORDER_ENTRIES),
         "TORCH_FR_BUFFER_SIZE": str(FLIGHT_RECORDER_ENTRIES),
