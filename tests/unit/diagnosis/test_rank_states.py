@@ -73,6 +73,13 @@ def inspect(attempt: str, *answering: int, ranks: int) -> tuple[list[Stack], PyS
     return add_processes(answers, processes, ranks=ranks, is_complete=listing.is_complete), listing
 
 
+def wait_for_status(process: psutil.Process, status: str) -> None:
+    deadline = time.monotonic() + 60
+    while process.status() != status:
+        assert time.monotonic() < deadline, process
+        time.sleep(0.01)
+
+
 def test_stopped_dead_and_missing_ranks_differ(ranks: Ranks) -> None:
     ranks.start(0)
     stopped, zombie = ranks.start(1), ranks.start(2)
@@ -80,7 +87,9 @@ def test_stopped_dead_and_missing_ranks_differ(ranks: Ranks) -> None:
     keeper = zombie.parent()
     assert keeper
     keeper.send_signal(signal.SIGSTOP)
+    wait_for_status(keeper, psutil.STATUS_STOPPED)  # else the parent collects its child
     zombie.kill()
+    wait_for_status(zombie, psutil.STATUS_ZOMBIE)
     stacks, listing = inspect(ranks.attempt, 0, ranks=4)
     assert listing.problems == ()
     assert {stack.rank: stack.state for stack in stacks} == {0: "S", 1: "T", 2: "Z", 3: GONE}
