@@ -92,9 +92,10 @@ def test_blend_is_read_without_its_weights():
     assert Case(name="blend", table=blend).make_request().recipe.corpora == ("/d/en", "/d/fr")
 
 
-def test_mixture_of_experts_has_no_shape():
-    case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8"}}
-    assert Case(name="experts", table=case).make_request().recipe.shape() is None
+def test_mixture_of_experts_has_its_shape():
+    case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8", "--moe-router-topk": "1"}}
+    shape = Case(name="experts", table=case).make_request().recipe.shape()
+    assert (shape.experts, shape.active_experts, shape.layers) == (8, 1, 70)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_mixture_of_experts_has_no_shape():
         (["NVIDIA A100-SXM4-40GB"], "A100-40"),
         (["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"], "A100-40"),
         (["Tesla V100-SXM2-32GB"], "V100"),
-        (["Tesla V100-SXM2-16GB"], ""),
+        (["Tesla V100-SXM2-16GB"], "V100-16"),
         (["NVIDIA H100 80GB HBM3"], "H100"),
         (["NVIDIA H100 PCIe"], "H100-PCIe"),
         (["NVIDIA H200"], "H200"),
