@@ -100,6 +100,7 @@ def append_mail(port: int, text: str) -> None:
 def empty_mailbox(port: int) -> None:
     """Remove every mail."""
     with connect(port) as connection:
-        connection.select("INBOX")
-        connection.store("1:*", "+FLAGS", "\\Deleted")
-        connection.expunge()
+        _, count = connection.select("INBOX")
+        if int(count[0] or b"0"):
+            connection.store("1:*", "+FLAGS", "\\Deleted")
+            connection.expunge()

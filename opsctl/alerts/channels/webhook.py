@@ -54,7 +54,8 @@ class Webhook:
         )
 
     def _mask(self, text: str) -> str:
-        return "webhook: " + mask(text, [self._url, self._address.url, self._authorization])
+        token = self._authorization.rpartition(" ")[2]  # an error may quote the token without its scheme
+        return "webhook: " + mask(text, [self._url, self._address.url, self._authorization, token])
 
 
 def fill(template: str, message: Message) -> str:
