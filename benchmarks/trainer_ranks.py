@@ -25,7 +25,7 @@ import torch  # noqa: E402 - DeepSpeed looks for its accelerator when it is impo
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from opsctl.trainer import gpt, process_groups, rank_process, tensor_parallel  # noqa: E402
+from opsctl.trainer import architecture, gpt, process_groups, rank_process, tensor_parallel  # noqa: E402
 from opsctl.trainer.batches import Batches, open_data  # noqa: E402
 from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: E402
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
@@ -67,7 +67,7 @@ class Plain(nn.Module):
 
     def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice) -> None:
         super().__init__()
-        specs = gpt.layers(trainer_config.model, seed=1, part=part)
+        specs = architecture.layers(trainer_config.model, seed=1, part=part)
         self.embedding = specs[0].build()
         self.middle = nn.Sequential(*(spec.build() for spec in specs[1:-1]))
 
@@ -81,7 +81,7 @@ class Loop:
     def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice, *, ranks: int) -> None:
         plain = Plain(trainer_config, part)
         self.module = nn.parallel.DistributedDataParallel(plain) if ranks > 1 else plain
-        self.optimizer = torch.optim.AdamW(list(gpt.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
+        self.optimizer = torch.optim.AdamW(list(architecture.parameter_groups(plain, weight_decay=0.1)), lr=RATE)
 
     def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
         total = 0.0
@@ -248,7 +248,7 @@ class Compiled:
         self.device = device
         plain = Plain(trainer_config, part).to(device)
         self.module = torch.compile(plain) if device.type == "cuda" else plain
-        groups = list(gpt.parameter_groups(plain, weight_decay=0.1))
+        groups = list(architecture.parameter_groups(plain, weight_decay=0.1))
         self.optimizer = torch.optim.AdamW(groups, lr=RATE, fused=device.type == "cuda")
 
     def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:

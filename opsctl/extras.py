@@ -28,6 +28,7 @@ EXTRAS: dict[str, Extra] = {
     "metrics": Extra(("prometheus_client",), "opsctl metrics"),
     "plot": Extra(("matplotlib",), "opsctl plan --plot"),
     "trainer": Extra(("torch", "deepspeed", "numpy", "tensorboard", "tokenizers"), "the embedded trainer"),
+    "data": Extra(("pyarrow", "zstandard"), "Parquet and zstd as input of opsctl.trainer.prepare"),
     "export": Extra(("safetensors", "transformers"), "opsctl checkpoint export"),
     "pyslurm": Extra(("pyslurm",), "reading the queue without Slurm's commands"),
 }

@@ -45,7 +45,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     me = rank_process.from_environment(os.environ)
     stack_requests.answer_requests(os.environ, me)
     try:
-        settings = config.read(namespace.config, skip_samples=namespace.skip_samples)
+        settings = config.read(namespace.config, skip_samples=namespace.skip_samples, accept=namespace.accept)
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"config {namespace.config} cannot be read: {error}") from error
 
@@ -61,7 +61,9 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "python -m opsctl.trainer CONFIG [--trace PACKAGES] [--skip-samples A-B] | --dry-run [--processes N]"
+    usage = (
+        "python -m opsctl.trainer CONFIG [--trace PACKAGES] [--skip-samples A-B] [--accept] | --dry-run [--processes N]"
+    )
     parser = argparse.ArgumentParser(prog="trainer", usage=usage, allow_abbrev=False)
     parser.add_argument("config", type=Path, help="a trainer.json; with --dry-run, a TRAIN.toml is accepted too")
     parser.add_argument("--trace", metavar="PACKAGES", help="log every call into these packages, separated by commas")
@@ -71,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="A-B",
         help="samples to skip, counted from 0 in the order of training; adds to data.skip_samples; may be repeated",
+    )
+    parser.add_argument(
+        "--accept", action="store_true", help="resume although the learning rate at the checkpoint has changed"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print layout, memory and checks without starting the run"

@@ -6,16 +6,17 @@ more token as the last label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from opsctl.trainer.blend import Blend, CorpusPart, mixture_problems, open_parts
+from opsctl.trainer.blend import Blend, CorpusPart, Turns, held_out_problems, open_parts
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import taken
 
 
@@ -66,30 +67,44 @@ class Data:
     config: TrainerConfig
 
     def __str__(self) -> str:
-        """Return tokens, samples and weight of every corpus: with the seed, they determine the order of samples.
+        """Return tokens and samples of every corpus, and the weights: with the seed, they determine the order.
 
         Paths are left out, because corpora may move.
         """
-        parts = (f"{len(p.corpus.tokens)} tokens, {p.samples} samples x {p.weight:g}" for p in self.trained)
-        return "; ".join(parts)
+        sizes = [f"{len(part.corpus.tokens)} tokens, {part.samples} samples" for part in self.trained]
+        blends = self.config.data.blends()
+        if len(sizes) == len(blends) == 1:
+            return f"{sizes[0]} x {sum(blends[0][1].values()):g}"
+        shares = (f"x {':'.join(f'{w:g}' for w in weights.values())} from sample {start}" for start, weights in blends)
+        return "; ".join([*sizes, *shares])
+
+    def has_same_past(self, state: RunState) -> bool:
+        """Return whether a run with the data of `state` would have read the samples so far in the same order."""
+        now, was = (text.split(" x ")[0].removesuffix(";") for text in (str(self), state.data))
+        longer, shorter = sorted((f"{now};", f"{was};"), key=len, reverse=True)
+        counts = Turns(self.config.data).counts(state.consumed_samples)
+        positions = dict(zip(self.config.data.corpora(), counts, strict=True))
+        return longer.startswith(shorter) and _without_zeros(positions) == _without_zeros(state.positions)
 
     def training(self, config: TrainerConfig, *, data_rank: int, data_ranks: int) -> Batches:
         """Return the training batches of one data-parallel rank, in the order of the seed of `config`."""
         assert config.seed is not None  # choose_seed() has drawn a missing seed
-        skipped = config.data.skipped()
-        return self._batches(
-            self.trained, seed=config.seed, data_rank=data_rank, data_ranks=data_ranks, skipped=skipped
-        )
+        blend = Blend(self.trained, Turns(config.data), sequence=config.model.sequence, seed=config.seed)
+        return self._batches(blend, data_rank=data_rank, data_ranks=data_ranks, skipped=config.data.skipped())
 
     def evaluation(self, *, data_rank: int, data_ranks: int) -> Batches:
-        """Return the held-out batches of one data-parallel rank; they do not depend on the seed."""
-        return self._batches(self.held_out, seed=0, data_rank=data_rank, data_ranks=data_ranks, skipped=())
+        """Return the held-out batches of one data-parallel rank, in the mixture of the first stage.
 
-    def _batches(
-        self, parts: Sequence[CorpusPart], *, seed: int, data_rank: int, data_ranks: int, skipped: Sequence[range]
-    ) -> Batches:
+        They do not depend on the seed.
+        """
+        first = self.config.data.model_copy(update={"stages": []})
+        held_out = self.held_out[: len(first.corpora())]
+        blend = Blend(held_out, Turns(first), sequence=self.config.model.sequence, seed=0)
+        return self._batches(blend, data_rank=data_rank, data_ranks=data_ranks, skipped=())
+
+    def _batches(self, blend: Blend, *, data_rank: int, data_ranks: int, skipped: Sequence[range]) -> Batches:
         return Batches(
-            blend=Blend(parts, sequence=self.config.model.sequence, seed=seed),
+            blend=blend,
             vocabulary=self.config.model.vocabulary,
             micro_batch=self.config.batch.micro_batch,
             data_rank=data_rank,
@@ -98,14 +113,18 @@ class Data:
         )
 
 
+def _without_zeros(positions: Mapping[str, int]) -> dict[str, int]:
+    return {prefix: count for prefix, count in positions.items() if count}
+
+
 def open_data(config: TrainerConfig) -> Data:
     """Open and check the corpora of `config`.
 
-    Raises Refused with every problem: a corpus is incomplete, too small or has another vocabulary, or the corpora
-    cannot be mixed by their weights.
+    Raises Refused with every problem: a corpus is incomplete, too small or has another vocabulary, or too little is
+    held out.
     """
     parts, problems = open_parts(config, config.data.corpora())
-    problems = problems or mixture_problems(config, parts)
+    problems = problems or held_out_problems(config, parts)
     if problems:
         raise Refused("; ".join(problems))
     return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], config=config)

@@ -6,6 +6,7 @@ samples.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.config_tables import CorpusConfig
+from opsctl.trainer.config_tables import DataConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus
+from opsctl.trainer.mixture import Mixture
 from opsctl.trainer.sample_order import SampleOrder
-
-CYCLE = 10_000
-"""Samples after which the pattern of corpora repeats; weights are exact to one in CYCLE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +28,9 @@ class CorpusPart:
     corpus: Corpus
     first: int
     samples: int
-    weight: float
 
 
-def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> tuple[CorpusPart, CorpusPart]:
+def split(corpus: Corpus, *, sequence: int, held_out: float) -> tuple[CorpusPart, CorpusPart]:
     """Split a corpus into the training part and the held-out part at its end.
 
     The held-out part is empty if `held_out` is 0. Raises Refused if a part would have no sample.
@@ -47,84 +45,96 @@ def split(corpus: Corpus, *, sequence: int, weight: float, held_out: float) -> t
             + (f" besides {number} held out" if number else "")
         )
     return (
-        CorpusPart(corpus=corpus, first=0, samples=samples - number, weight=weight),
-        CorpusPart(corpus=corpus, first=samples - number, samples=number, weight=weight),
+        CorpusPart(corpus=corpus, first=0, samples=samples - number),
+        CorpusPart(corpus=corpus, first=samples - number, samples=number),
     )
 
 
-def open_parts(
-    config: TrainerConfig, corpus_configs: Sequence[CorpusConfig]
-) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
+def open_parts(config: TrainerConfig, prefixes: Sequence[str]) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
     """Open the corpora; return pairs of training and held-out part, and the problems of corpora that failed to open."""
     parts, problems = [], []
-    for corpus_config in corpus_configs:
+    for prefix in prefixes:
         try:
-            corpus = Corpus(corpus_config.prefix)
+            corpus = Corpus(prefix)
             corpus.refuse_vocabulary(config.model.vocabulary)
-            sequence, held_out = config.model.sequence, config.data.held_out
-            parts.append(split(corpus, sequence=sequence, weight=corpus_config.weight, held_out=held_out))
+            parts.append(split(corpus, sequence=config.model.sequence, held_out=config.data.held_out))
         except Refused as error:
             problems.append(str(error))
     return parts, problems
 
 
-def mixture_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, CorpusPart]]) -> list[str]:
-    """Return the problems of the blend as a whole, one sentence per problem."""
-    problems, held_out = [], sum(part.samples for _, part in parts)
-    try:
-        Blend([part for part, _ in parts], sequence=config.model.sequence, seed=0)
-    except Refused as error:
-        problems.append(str(error))
-    batch = config.batch.global_batch
+def held_out_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, CorpusPart]]) -> list[str]:
+    """Return the problems of the held-out parts as a whole, one sentence per problem."""
+    held_out, batch = sum(part.samples for _, part in parts), config.batch.global_batch
     if config.evaluation.every and held_out < batch:
-        problems.append(
-            f"held_out = {config.data.held_out:g} leaves {held_out} samples, less than global_batch = {batch}"
-        )
-    return problems
+        return [f"held_out = {config.data.held_out:g} leaves {held_out} samples, less than global_batch = {batch}"]
+    return []
+
+
+class Turns:
+    """Which corpus has its turn at a position, over all stages. Corpora are numbered as in DataConfig.corpora."""
+
+    def __init__(self, data: DataConfig) -> None:
+        numbers = {prefix: number for number, prefix in enumerate(data.corpora())}
+        self._stages: list[_Stage] = []
+        for start, weights in data.blends():
+            self._stages.append(
+                _Stage(
+                    start=start,
+                    corpora=[numbers[prefix] for prefix in weights],
+                    mixture=Mixture(list(weights.values())),
+                    earlier=self.counts(start) if self._stages else [0] * len(numbers),
+                )
+            )
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Return the number of the corpus at `position`, and how many earlier positions that corpus has."""
+        stage = self._stage_of(position)
+        member, index = stage.mixture.place(position - stage.start)
+        corpus = stage.corpora[member]
+        return corpus, stage.earlier[corpus] + index
+
+    def counts(self, samples: int) -> list[int]:
+        """Return how many of the first `samples` positions every corpus has."""
+        stage = self._stage_of(samples)
+        counts = list(stage.earlier)
+        for corpus, count in zip(stage.corpora, stage.mixture.counts(samples - stage.start), strict=True):
+            counts[corpus] += count
+        return counts
+
+    def _stage_of(self, position: int) -> _Stage:
+        return self._stages[bisect_right(self._stages, position, key=lambda stage: stage.start) - 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    start: int
+    corpora: Sequence[int]
+    """The number of every corpus of the mixture."""
+    mixture: Mixture
+    earlier: Sequence[int]
+    """Positions that every corpus has before `start`."""
 
 
 class Blend:
-    """The samples of `parts`, mixed by weight; every part has its own order and its own epochs."""
+    """The samples of `parts` in turns; every part has its own order and its own epochs."""
 
-    def __init__(self, parts: Sequence[CorpusPart], *, sequence: int, seed: int) -> None:
-        self.parts, self._sequence = parts, sequence
+    def __init__(self, parts: Sequence[CorpusPart], turns: Turns, *, sequence: int, seed: int) -> None:
+        self.parts, self._turns, self._sequence = parts, turns, sequence
         self._orders = [SampleOrder(samples=part.samples, seed=seed + 1_000_003 * n) for n, part in enumerate(parts)]
-        self._pattern, self._before = _pattern([part.weight for part in parts])
-        self._share = np.bincount(self._pattern, minlength=len(parts))
-        for part, share in zip(parts, self._share, strict=True):
-            if not share:
-                raise Refused(f"corpus {part.corpus.prefix} has less than 1 in {CYCLE} of the weights of its blend")
-
-    @property
-    def samples(self) -> int:
-        return sum(part.samples for part in self.parts)
 
     def source(self, position: int) -> tuple[CorpusPart, int]:
         """Return the part, and the sample of its corpus, at `position` of the training order."""
-        if len(self.parts) == 1:
-            number, index = 0, position
-        else:
-            cycle, place = divmod(position, CYCLE)
-            number = int(self._pattern[place])
-            index = cycle * int(self._share[number]) + int(self._before[place])
+        number, index = self._turns.place(position)
         part = self.parts[number]
         return part, part.first + self._orders[number].sample(index)
+
+    def positions(self, samples: int) -> dict[str, int]:
+        """Return how many of the first `samples` samples come from every corpus, by prefix; skipped samples count."""
+        prefixes = (part.corpus.prefix for part in self.parts)
+        return dict(zip(prefixes, self._turns.counts(samples), strict=True))
 
     def row(self, position: int) -> npt.NDArray[np.int64]:
         """Return the tokens of the sample at `position` and the token after them, [sequence + 1]."""
         part, sample = self.source(position)
         return part.corpus.sample(sample, self._sequence)
-
-
-def _pattern(weights: Sequence[float]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for every place of a cycle, the number of its part and how many earlier places that part has.
-
-    A place goes to the part that is furthest behind its weight.
-    """
-    shares = np.asarray(weights) / sum(weights)
-    taken, pattern, before = np.zeros(len(weights)), np.zeros(CYCLE, np.int64), np.zeros(CYCLE, np.int64)
-    for place in range(CYCLE if len(weights) > 1 else 1):
-        part = int(np.argmax(shares * (place + 1) - taken))
-        pattern[place], before[place] = part, taken[part]
-        taken[part] += 1
-    return pattern, before

@@ -26,39 +26,9 @@ from opsctl.trainer.config_tables import (
     Seconds,
     Share,
     SpikeConfig,
+    refuse,
 )
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-class ModelConfig(ConfigTable):
-    """A GPT: pre-norm blocks, output tied to the token embedding."""
-
-    family: Literal["gpt2", "bloom"] = "gpt2"
-    """gpt2: learnt positions. bloom: a norm after the embedding, and ALiBi instead of positions."""
-    layers: Count = 4
-    """Transformer blocks."""
-    hidden: Count = 128
-    """Width of the residual stream."""
-    heads: Count = 4
-    """Attention heads of a block; divides `hidden`."""
-    sequence: Count = 128
-    """Tokens of one sample; for gpt2 also the number of learnt positions."""
-    vocabulary: Count = 264
-    """Rows of the token embedding: 256 bytes and the end of a document, rounded up to a multiple of 8."""
-    dropout: Share = 0.0
-    """Probability of dropping an activation: after the embedding, in attention and after both halves of a block."""
-    init_std: Annotated[float, Field(gt=0)] | None = None
-    """Standard deviation of initial weights; √(1/(3·hidden)) if absent."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> ModelConfig:
-        if self.hidden % self.heads:
-            raise ValueError(f"heads = {self.heads} does not divide hidden = {self.hidden}")
-        return self
+from opsctl.trainer.model_config import ModelConfig
 
 
 class ParallelConfig(ConfigTable):
@@ -85,10 +55,15 @@ class OptimizerConfig(ConfigTable):
     """Learning rate at the end of the decay."""
     warmup_samples: Annotated[int, Field(ge=0)] = 0
     """Samples over which the learning rate rises linearly from 0."""
-    decay: Literal["cosine", "constant"] = "cosine"
-    """Shape of the learning rate after the warm-up."""
+    decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
+    """Shape of the learning rate after the warm-up; wsd keeps `lr` and falls linearly over the last `anneal_samples`,
+    inverse-square-root is lr x sqrt(warmup_samples / samples)."""
     decay_samples: Count | None = None
     """Samples from the start of the run until `min_lr` is reached; the whole run if absent."""
+    anneal_samples: Count | None = None
+    """Samples of the decay at the end of wsd."""
+    periods: Count | None = None
+    """Periods of cosine-restarts, all of the same length."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """AdamW's weight decay; not applied to biases and norms."""
     beta1: Share = 0.9
@@ -107,8 +82,18 @@ class OptimizerConfig(ConfigTable):
             problems.append(f"min_lr = {self.min_lr:g} is above lr = {self.lr:g}")
         if self.decay_samples is not None and self.decay_samples <= self.warmup_samples:
             problems.append(f"decay_samples = {self.decay_samples} ends before warmup_samples = {self.warmup_samples}")
-        _refuse(problems)
+        refuse([*problems, *self._keys_of_other_decays()])
         return self
+
+    def _keys_of_other_decays(self) -> Iterator[str]:
+        for key, decay in (("anneal_samples", "wsd"), ("periods", "cosine-restarts")):
+            value = getattr(self, key)
+            if self.decay == decay and value is None:
+                yield f"decay = {decay} needs {key}"
+            if self.decay != decay and value is not None:
+                yield f"{key} = {value} has no meaning with decay = {self.decay}, only with {decay}"
+        if self.decay == "inverse-square-root" and not self.warmup_samples:
+            yield "decay = inverse-square-root needs warmup_samples, from which it falls"
 
 
 class CheckpointConfig(ConfigTable):
@@ -139,6 +124,11 @@ class TrainerConfig(ConfigTable):
     """Step at which the run is finished."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
     """Seed of initial weights, order of samples and dropout; if absent, drawn, logged and saved in checkpoints."""
+    weights: str | None = None
+    """Directory of a model of Hugging Face's transformers, whose weights a run without a checkpoint begins with;
+    `opsctl checkpoint import` prints the model table for it."""
+    accept: bool = False
+    """Resume although the learning rate at the checkpoint is another than this config's; same as `--accept`."""
     deterministic: bool = False
     """Use only GPU kernels with reproducible results; slower."""
     trace: list[str] = Field(default_factory=list)
@@ -162,7 +152,7 @@ class TrainerConfig(ConfigTable):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> TrainerConfig:
-        _refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._nothing_held_out()])
+        refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._nothing_held_out()])
         return self
 
     def _wrong_without_zero(self) -> Iterator[str]:
@@ -181,11 +171,20 @@ class TrainerConfig(ConfigTable):
 
     def _endless_warmup(self) -> Iterator[str]:
         samples, optimizer = self.samples(), self.optimizer
-        falls = optimizer.decay == "cosine" and optimizer.decay_samples is None
+        falls = optimizer.decay not in ("constant", "inverse-square-root") and optimizer.decay_samples is None
         if falls and optimizer.warmup_samples >= samples:
             yield (
                 f"warmup_samples = {optimizer.warmup_samples} takes the whole run of {samples} samples "
                 f"({self.steps} steps of {self.batch.global_batch})"
+            )
+
+    def _early_anneal(self) -> Iterator[str]:
+        optimizer = self.optimizer
+        end = optimizer.decay_samples or self.samples()
+        if optimizer.anneal_samples and end - optimizer.anneal_samples < optimizer.warmup_samples < end:
+            yield (
+                f"anneal_samples = {optimizer.anneal_samples} before sample {end} begin "
+                f"before the end of warmup_samples = {optimizer.warmup_samples}"
             )
 
     def _nothing_held_out(self) -> Iterator[str]:
@@ -203,19 +202,22 @@ class TrainerConfig(ConfigTable):
             peak=optimizer.lr,
             least=optimizer.min_lr,
             warmup=optimizer.warmup_samples,
-            end=(optimizer.decay_samples or self.samples()) if optimizer.decay == "cosine" else None,
+            end=optimizer.decay_samples or self.samples(),
+            decay=schedule.Decay(optimizer.decay),
+            anneal=optimizer.anneal_samples or 0,
+            periods=optimizer.periods or 1,
         )
 
 
-def read(path: Path, *, skip_samples: Sequence[str] = ()) -> TrainerConfig:
-    """Return the config in the file `path`, with `skip_samples` added to its ranges of skipped samples.
+def read(path: Path, *, skip_samples: Sequence[str] = (), accept: bool = False) -> TrainerConfig:
+    """Return the config in the file `path`, with `skip_samples` added to its ranges and `accept` set if given.
 
     Raises OSError, or pydantic's ValidationError with every problem.
     """
     config = TrainerConfig.model_validate_json(path.read_text())
     skipped = [*config.data.skip_samples, *skip_samples]
     data = DataConfig.model_validate(config.data.model_dump() | {"skip_samples": skipped})
-    return config.model_copy(update={"data": data})
+    return config.model_copy(update={"data": data, "accept": accept or config.accept})
 
 
 def describe_errors(error: ValidationError) -> str:

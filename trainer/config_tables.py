@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -25,6 +27,12 @@ class ConfigTable(BaseModel):
     )
 
 
+def refuse(problems: Sequence[str]) -> None:
+    """Raise ValueError with all problems, if there are any."""
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
 class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 
@@ -34,13 +42,24 @@ class CorpusConfig(ConfigTable):
     """Share of this corpus in the samples, relative to the sum of all weights."""
 
 
+class StageConfig(ConfigTable):
+    """A later stage of the data: from a sample on, another blend, as for annealing on better text."""
+
+    from_sample: Count
+    """Sample, counted from 0 in the order of training, from which this blend replaces the one before."""
+    blend: Annotated[list[CorpusConfig], Field(min_length=1)]
+    """The corpora of this stage. A corpus of an earlier stage goes on where it stopped, without a repetition."""
+
+
 class DataConfig(ConfigTable):
     """The corpora, in Megatron's indexed format."""
 
     prefix: str = "data/corpus"
     """Path of the corpus without `.bin` and `.idx`, absolute or relative to the working directory."""
     blend: list[CorpusConfig] = []
-    """Several corpora mixed by weight, instead of `prefix`."""
+    """Several corpora mixed by weight, instead of `prefix`; exact to two samples at any weight."""
+    stages: list[StageConfig] = []
+    """Blends of later stages, in the order of their `from_sample`; evaluation keeps the corpora of the first."""
     held_out: Share = 0.0
     """Share of every corpus, taken from its end, that is evaluated on and never trained on."""
     skip_samples: list[str] = []
@@ -55,9 +74,22 @@ class DataConfig(ConfigTable):
                 raise ValueError(f"{text!r} is not a range of samples A-B with A up to B")
         return ranges
 
-    def corpora(self) -> list[CorpusConfig]:
-        """Return the corpora of the blend; without a blend, the one corpus `prefix`."""
-        return self.blend or [CorpusConfig(prefix=self.prefix)]
+    @model_validator(mode="after")
+    def _stages_begin_in_order(self) -> DataConfig:
+        starts = [stage.from_sample for stage in self.stages]
+        if starts != sorted(set(starts)):
+            raise ValueError(f"stages begin at the samples {starts}: every stage must begin after the one before")
+        return self
+
+    def blends(self) -> list[tuple[int, dict[str, float]]]:
+        """Return, for every stage, its first sample and the weight of every corpus by prefix."""
+        first = self.blend or [CorpusConfig(prefix=self.prefix)]
+        stages = [(0, first), *((stage.from_sample, stage.blend) for stage in self.stages)]
+        return [(start, _sum_weights(blend)) for start, blend in stages]
+
+    def corpora(self) -> list[str]:
+        """Return the prefixes of the corpora of all stages, each once, in the order of their first appearance."""
+        return list(dict.fromkeys(chain.from_iterable(weights for _, weights in self.blends())))
 
     def skipped(self) -> list[range]:
         """Return the ranges of skipped samples, sorted and merged."""
@@ -69,6 +101,13 @@ class DataConfig(ConfigTable):
             else:
                 merged.append(range(first, last + 1))
         return merged
+
+
+def _sum_weights(blend: Sequence[CorpusConfig]) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for corpus in blend:
+        weights[corpus.prefix] = weights.get(corpus.prefix, 0.0) + corpus.weight
+    return weights
 
 
 class BatchConfig(ConfigTable):

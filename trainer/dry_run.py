@@ -12,8 +12,11 @@ from opsctl.trainer import blend, footprint
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
+from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import number
+from opsctl.trainer.schedule import Decay, Rate
 
 _WIDTHS = (30, 12, 9, 11, 11, 13, 12)
 
@@ -52,16 +55,21 @@ def _row(name: str, text: str) -> str:
 
 def _model(config: TrainerConfig) -> Iterator[str]:
     model = config.model
-    count = footprint.model_parameters(model)
+    count = model_parameters(model)
     yield _row(
         "model",
-        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {model.heads} heads, "
+        f"{model.family}: {_short(count)} parameters, {model.layers} layers x {model.hidden}, {_heads(model)}, "
         f"sequence {model.sequence}, vocabulary {model.vocabulary}, {config.precision}"
         + (", recomputed" if config.recompute else ""),
     )
     yield _row(
         "checkpoint", f"{_short(footprint.checkpoint_bytes(config))}B each, every {config.checkpoint.every} steps"
     )
+
+
+def _heads(model: ModelConfig) -> str:
+    shared = f" in {model.group_count} groups" if model.group_count != model.heads else ""
+    return f"{model.heads} heads{shared}"
 
 
 def _steps(config: TrainerConfig) -> Iterator[str]:
@@ -72,8 +80,21 @@ def _steps(config: TrainerConfig) -> Iterator[str]:
         sizes, over = batch.ramp().sizes(), batch.rampup[2]
         yield _row("ramp-up", f"{sizes[0]}, {sizes[1]} ... {sizes[-1]} samples, {len(sizes)} sizes over {over} samples")
     rate = config.rate()
-    end = f"to {rate.least:g} at {rate.end}" if rate.end else "and then constant"
-    yield _row("rate", f"{rate.peak:g} after {rate.warmup} samples, {end}")
+    yield _row("rate", f"{rate.peak:g} after {rate.warmup} samples, {_describe_decay(rate)}")
+
+
+def _describe_decay(rate: Rate) -> str:
+    match rate.decay:
+        case Decay.CONSTANT:
+            return "and then constant"
+        case Decay.INVERSE_SQUARE_ROOT:
+            return f"{rate.decay} to {rate.at(rate.end):.3g} at {rate.end}"
+        case Decay.WSD:
+            return f"constant until {rate.end - rate.anneal}, linear to {rate.least:g} at {rate.end}"
+        case Decay.COSINE_RESTARTS:
+            return f"to {rate.least:g} at {rate.end} in {rate.periods} periods"
+        case _:
+            return f"to {rate.least:g} at {rate.end}"
 
 
 def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:
@@ -116,21 +137,34 @@ def _short(count: float) -> str:
 
 
 def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
-    corpus_configs = config.data.corpora()
-    here = [corpus_config for corpus_config in corpus_configs if _exists(corpus_config.prefix)]
+    prefixes = config.data.corpora()
+    here = [prefix for prefix in prefixes if _exists(prefix)]
     parts, problems = blend.open_parts(config, here)
-    if len(parts) == len(corpus_configs):
-        problems += blend.mixture_problems(config, parts)
+    if len(parts) == len(prefixes):
+        problems += blend.held_out_problems(config, parts)
     opened = {trained.corpus.prefix: trained for trained, _ in parts}
-    weights = sum(corpus_config.weight for corpus_config in corpus_configs)
+    requested, realised = _requested_samples(config), blend.Turns(config.data).counts(config.samples())
     lines = []
-    for corpus_config in corpus_configs:
-        text = "refused" if corpus_config in here else "not on this machine, not checked"
-        if part := opened.get(corpus_config.prefix):
-            epochs = config.samples() * corpus_config.weight / weights / part.samples
-            text = f"{_short(len(part.corpus.tokens))} tokens, {epochs:.3g} epochs"
-        lines.append(_row("data", f"{corpus_config.prefix}: {text}"))
+    for prefix, requested_samples, samples in zip(prefixes, requested, realised, strict=True):
+        text = "refused" if prefix in here else "not on this machine, not checked"
+        if part := opened.get(prefix):
+            text = f"{_short(len(part.corpus.tokens))} tokens, {samples / part.samples:.3g} epochs"
+        if len(prefixes) > 1:
+            text += f", {samples} samples, {requested_samples:.1f} requested"
+        lines.append(_row("data", f"{prefix}: {text}"))
     return lines, problems
+
+
+def _requested_samples(config: TrainerConfig) -> list[float]:
+    """Return the samples of every corpus in the whole run by its weights, not in whole numbers."""
+    requested = dict.fromkeys(config.data.corpora(), 0.0)
+    blends = config.data.blends()
+    ends = [*(start for start, _ in blends[1:]), config.samples()]
+    for (start, weights), end in zip(blends, ends, strict=True):
+        samples = max(0, min(end, config.samples()) - start)
+        for prefix, weight in weights.items():
+            requested[prefix] += samples * weight / sum(weights.values())
+    return list(requested.values())
 
 
 def _exists(prefix: str) -> bool:

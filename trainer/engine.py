@@ -20,11 +20,12 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from opsctl.trainer import dropout, gpt, tensor_parallel
+from opsctl.trainer import architecture, dropout, tensor_parallel
+from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import Layout
 
-_BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding", "blocks": "type:Block"}
+_BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
 
 
 class Engine:
@@ -40,7 +41,7 @@ class Engine:
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
         module = PipelineModule(
-            gpt.layers(config.model, seed=config.seed, part=part),
+            architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
             loss_fn=partial(tensor_parallel.cross_entropy, part=part),
             partition_method=_BALANCE[config.parallel.balance],
@@ -49,15 +50,17 @@ class Engine:
             base_seed=dropout.BASE,
             activation_checkpoint_interval=int(config.recompute),
             activation_checkpoint_func=partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
-            checkpointable_layers=["Block"],
+            checkpointable_layers=list(architecture.BLOCKS),
         )
         accumulation = layout.accumulation(micro_batch=config.batch.micro_batch, global_batch=config.batch.global_batch)
-        module.universal_checkpoint_info = gpt.universal_info(
+        module.universal_checkpoint_info = architecture.universal_info(
             config.model
         )  # DeepSpeed writes this into every checkpoint
+        if config.weights:
+            load_weights(_layers_by_number(module), Path(config.weights), config.model, part)
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
-            list(gpt.parameter_groups(module, weight_decay=optimizer.weight_decay)),
+            list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
@@ -119,6 +122,15 @@ class Engine:
         self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
+
+def _layers_by_number(module: PipelineModule) -> dict[int, torch.nn.Module]:
+    """Return this stage's layers by their number in the whole model; a tied output is layer 0 again."""
+    layers = {}
+    for place, layer in enumerate(module.forward_funcs):
+        is_tied = isinstance(layer, partial) and not isinstance(layer, torch.nn.Module)
+        layers[0 if is_tied else module._local_start + place] = layer.args[0] if is_tied else layer
+    return layers
 
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.trainer import flops
-from opsctl.trainer.config import ModelConfig, TrainerConfig
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import block_parameters, model_parameters
 from opsctl.trainer.rank_layout import Layout
 
 GIB = 2**30
@@ -38,18 +39,6 @@ class StageFootprint:
         return used * _OVERHEAD + _CONTEXT
 
 
-def model_parameters(model: ModelConfig) -> int:
-    """Return the parameters of the model; BLOOM has no positions, and has a norm after the embedding."""
-    bloom = model.family == "bloom"
-    count = flops.parameters(
-        layers=model.layers,
-        hidden=model.hidden,
-        sequence=0 if bloom else model.sequence,
-        vocabulary=model.vocabulary,
-    )
-    return count + 2 * model.hidden * bloom
-
-
 def checkpoint_bytes(config: TrainerConfig) -> int:
     """Return the bytes of one checkpoint: weights and the optimizer's state."""
     weights, _, optimizer = _STATES[config.precision]
@@ -70,10 +59,9 @@ def _blocks(config: TrainerConfig, number: int) -> int:
 def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
     model, first, last = config.model, number == 0, number == cut.pipeline - 1
     blocks = _blocks(config, number)
-    tables = first or last  # output and embedding share their weight: one copy if both are on one stage
-    parameters = (blocks * (12 * model.hidden**2 + 13 * model.hidden) + tables * model.vocabulary * model.hidden) // (
-        cut.tensor
-    )
+    # A tied output shares the embedding's weight: one copy if both are on one stage.
+    tables = int(first or last) if model.is_tied else first + last
+    parameters = (blocks * block_parameters(model) + tables * model.vocabulary * model.hidden) // cut.tensor
     weights, gradients, optimizer = _STATES[config.precision]
     return StageFootprint(
         stage=number,
@@ -83,26 +71,51 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
         weights=parameters * weights,
         gradients=parameters * gradients,
         optimizer=parameters * optimizer / (cut.data if config.parallel.zero_stage else 1),
-        activations=_activations(config, cut, number, blocks) + (_logits(config, cut) if last else 0.0),
+        activations=_activations(config, cut, number, blocks)
+        + (_logits(config, cut) if last else 0.0)
+        + (_alibi(config, cut) if blocks else 0.0),
     )
 
 
 def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -> float:
     """Return the bytes of activations of a stage.
 
-    Source: Korthikanti et al. 2022. A block stores sbh·(10 + 24/t), without the attention matrix. With recomputation a
-    block stores 2sbh, and one block at a time stores all. A stage has one micro-batch in flight for itself and for
-    every stage after it.
+    Source: Korthikanti et al. 2022. With recomputation a block stores 2sbh, and one block at a time stores all. A stage
+    has one micro-batch in flight for itself and for every stage after it.
     """
     model, batch = config.model, config.batch
-    sbh = model.sequence * batch.micro_batch * model.hidden * (1 if config.precision == "bf16" else 2)
-    full = sbh * (10 + 24 / cut.tensor)
+    tokens = model.sequence * batch.micro_batch * (1 if config.precision == "bf16" else 2)
+    sbh, full = tokens * model.hidden, tokens * _block_activations(model, cut.tensor)
     accumulation = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
     under_way = min(cut.pipeline - number, accumulation)
     return under_way * blocks * 2 * sbh + full if config.recompute else under_way * blocks * full
 
 
+def _block_activations(model: ModelConfig, tensor: int) -> float:
+    """Return the bytes in bf16 that a block stores per token, without the attention matrix.
+
+    GPT: h·(10 + 24/t) (Korthikanti et al. 2022, eq. 2 and 5b). Llama, counted in the same way: inputs of both norms and
+    of both halves, 2h each; on a tensor rank its part of queries, keys, values and mixed values before and after the
+    rotation, and of gate, up, the activated gate and the product.
+    """
+    if model.family != "llama":
+        return model.hidden * (10 + 24 / tensor)
+    queries, pairs = model.heads * model.width_of_head, model.group_count * model.width_of_head
+    return 8 * model.hidden + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
+
+
 def _logits(config: TrainerConfig, cut: Layout) -> float:
-    """Return the bytes of the logits: in the model's precision, in fp32 for the loss, and their gradients."""
+    """Return the bytes of the logits: in the model's precision, in fp32 for the loss, and their gradients.
+
+    Measured at the peak of the backward pass: 12 to 14 bytes in bf16, 12 in fp32.
+    """
     model = config.model
-    return model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor * 10
+    width = 14 if config.precision == "bf16" else 12
+    return model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor * width
+
+
+def _alibi(config: TrainerConfig, cut: Layout) -> float:
+    """Return the bytes of ALiBi's bias, which a rank keeps once for all its blocks: [heads, sequence, sequence]."""
+    model = config.model
+    width = 2 if config.precision == "bf16" else 4
+    return (model.family == "bloom") * model.heads / cut.tensor * model.sequence**2 * width

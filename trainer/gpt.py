@@ -1,4 +1,4 @@
-"""The GPT as a list of layers, which DeepSpeed cuts into pipeline stages.
+"""The layers of GPT-2 and BLOOM.
 
 Activations between layers are [micro_batch, sequence, hidden]. Every layer draws its whole initial weights from its own
 generator and takes its slice, so that the weights do not depend on the layout.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import torch
-from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
-from opsctl.trainer.config import ModelConfig
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
 
 
@@ -30,7 +27,7 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
         self.part = part
-        whole = _normal(config.vocabulary, config.hidden, std=_std(config), seed=seed)
+        whole = draw_normal(config.vocabulary, config.hidden, std=initial_std(config), seed=seed)
         self.weight = tensor_parallel.sliced(whole, part, dim=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,7 +44,7 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(_normal(config.sequence, config.hidden, std=_std(config), seed=seed))
+        self.weight = nn.Parameter(draw_normal(config.sequence, config.hidden, std=initial_std(config), seed=seed))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,17 +70,17 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
-        hidden, std = config.hidden, _std(config)
+        hidden, std = config.hidden, initial_std(config)
         into_residual = std / math.sqrt(2 * config.layers)
         self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         # Rows are [head, q k v, head_width], so that a slice holds whole heads.
-        self.qkv = ColumnLinear(_normal(3 * hidden, hidden, std=std, seed=seed), part)
-        self.out = RowLinear(_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
-        self.up = ColumnLinear(_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
-        self.down = RowLinear(_normal(hidden, 4 * hidden, std=into_residual, seed=seed + 3), part)
+        self.qkv = ColumnLinear(draw_normal(3 * hidden, hidden, std=std, seed=seed), part)
+        self.out = RowLinear(draw_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
+        self.up = ColumnLinear(draw_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
+        self.down = RowLinear(draw_normal(hidden, 4 * hidden, std=into_residual, seed=seed + 3), part)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.drop and self.training:
@@ -123,61 +120,29 @@ def slopes(heads: int) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
 def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
+    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions.
+
+    Built head by head: all heads at once in fp32 took five times the memory of the result.
+    """
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
-    bias = -torch.tensor(slopes, device=device).view(-1, 1, 1) * distance
-    return bias.masked_fill(distance < 0, -math.inf).to(dtype)
+    later = distance < 0
+    bias = torch.empty(len(slopes), length, length, dtype=dtype, device=device)
+    for head, slope in zip(bias, slopes, strict=True):
+        head.copy_((-slope * distance).masked_fill_(later, -math.inf))
+    return bias
 
 
 class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
     """The norm before the output."""
 
 
-def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
-    """Return DeepSpeed's specifications of the layers, first to last."""
-
-    def seed_of(layer: int) -> int:
-        return seed * 1_000_003 + layer * 8  # a layer uses up to four seeds
-
-    tied = {"tied_weight_attr": "weight"}
-    gpt2 = config.family == "gpt2"
-    return [
-        TiedLayerSpec("embedding", TokenEmbedding, config, seed_of(0), part, **tied),
-        LayerSpec(PositionEmbedding, config, seed_of(1)) if gpt2 else LayerSpec(EmbeddingNorm, config),
-        *(LayerSpec(Block, config, seed_of(2 + number), part) for number in range(config.layers)),
-        LayerSpec(FinalNorm, config.hidden),
-        TiedLayerSpec("embedding", TokenEmbedding, config, seed_of(0), part, forward_fn=logits, **tied),
-    ]
-
-
-def universal_info(config: ModelConfig) -> dict[str, Any]:
-    """Return how to merge the slices of parameters, in the format of DeepSpeed's universal checkpoints.
-
-    Parameters without a pattern are merged along their first axis: embedding, and weights and biases of `qkv` and `up`.
-    """
-    replicated = [r"\d+\.norm[12]\.", r"\d+\.(out|down)\.bias$", rf"{config.layers + 2}\.(weight|bias)$"]
-    behind_embedding = r"1\.weight$" if config.family == "gpt2" else r"1\.(weight|bias)$"
-    return {
-        "universal_checkpoint_version": 0.2,
-        "tp_replicated_parameter_patterns": [behind_embedding, *replicated],
-        "parameter_with_row_parallelism_patterns": [r"\d+\.(out|down)\.weight$"],
-    }
-
-
-def parameter_groups(module: nn.Module, *, weight_decay: float) -> Iterator[dict[str, Any]]:
-    """Yield the matrices with weight decay, then the vectors (biases and norms) without."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
-    yield {"params": matrices, "weight_decay": weight_decay}
-    if vectors:
-        yield {"params": vectors, "weight_decay": 0.0}
-
-
-def _std(config: ModelConfig) -> float:
+def initial_std(config: ModelConfig) -> float:
+    """Return the standard deviation of initial weights."""
     return config.init_std or math.sqrt(1 / (3 * config.hidden))
 
 
-def _normal(*shape: int, std: float, seed: int) -> Tensor:
+def draw_normal(*shape: int, std: float, seed: int) -> Tensor:
+    """Return normal numbers that depend on shape, `std` and `seed` alone."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator) * std

@@ -59,9 +59,16 @@ class Corpus:
         start = number * sequence
         return self.tokens[start : start + sequence + 1].astype(np.int64)
 
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """Return the number of tokens of every sequence, which is a document in a corpus of `prepare`."""
+        with Path(f"{self.prefix}.idx").open("rb") as file:
+            file.seek(len(MAGIC))
+            _, _, sequences, _ = _HEADER.unpack(file.read(_HEADER.size))
+            return np.frombuffer(file.read(4 * sequences), dtype=np.int32)
+
     def refuse_vocabulary(self, vocabulary: int) -> None:
         """Raise Refused if the corpus needs a larger vocabulary, by `<prefix>.json` or by a probe of the tokens."""
-        known = _facts(Path(f"{self.prefix}.json")).get("vocabulary")
+        known = read_facts(Path(self.prefix)).get("vocabulary")
         if isinstance(known, int) and known > vocabulary:
             raise Refused(f"corpus {self.prefix} has a vocabulary of {known}, and the model's has {vocabulary}")
         stride = max(1, len(self.tokens) // _PROBED_TOKENS)
@@ -71,9 +78,10 @@ class Corpus:
             raise Refused(f"corpus {self.prefix} holds token {highest}, and the model's vocabulary has {vocabulary}")
 
 
-def _facts(path: Path) -> Mapping[str, Any]:
+def read_facts(prefix: Path) -> Mapping[str, Any]:
+    """Return what `<prefix>.json` states; nothing if the file is missing or invalid."""
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(prefix.with_name(prefix.name + ".json").read_text())
     except (OSError, ValueError):
         return {}
     return facts if isinstance(facts, dict) else {}

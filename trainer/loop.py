@@ -17,10 +17,10 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.evaluate import Evaluation, evaluation, line
-from opsctl.trainer.footprint import model_parameters
 from opsctl.trainer.heartbeats import Pulse, now_text, print_line, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
@@ -138,6 +138,7 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     leaving = finished or decision.stop is not None
     reason = run.state.spike if run.config.spike.save else ""
     background = run.config.checkpoint.background and not leaving
+    run.state.positions = run.batches.blend.positions(run.state.consumed_samples)
     run.checkpoints.save(run.state, background=background, keep=reason)
     _collect_save(run, wait=leaving)
     if finished and run.state.checkpoint_step != run.state.step:

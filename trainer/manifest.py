@@ -67,6 +67,12 @@ class Manifest:
     """Seed of the run; None in checkpoints of an earlier version."""
     data: str = ""
     """Tokens, samples and weight of every corpus. A run with other data reads samples in another order."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Samples that were taken from every corpus, by prefix; empty in checkpoints of an earlier version."""
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    """The config's optimizer table; empty in checkpoints of an earlier version."""
+    rate: float | None = None
+    """Learning rate at this checkpoint by its schedule; None in checkpoints of an earlier version."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """Seconds of this save up to the manifest; the next attempt plans its end with this and the slowest step."""
@@ -168,13 +174,23 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
     if hashlib.sha256(text).hexdigest() != marked:
         return [f"{checkpoint.name}: {MANIFEST} is not the one that COMPLETE was written for"]
     try:
-        files = sorted(read_manifest(checkpoint).files.items())
+        manifest = read_manifest(checkpoint)
     except ValueError as error:
         raise OSError(str(error)) from error
+    if is_misnamed(checkpoint, manifest):
+        return [f"{checkpoint.name}: the manifest is that of step {manifest.step}; the directory is a renamed copy"]
     problems = (
-        _find_damage(name, checkpoint / name, record) for number, (name, record) in enumerate(files) if mine(number)
+        _find_damage(name, checkpoint / name, record)
+        for number, (name, record) in enumerate(sorted(manifest.files.items()))
+        if mine(number)
     )
     return [f"{checkpoint.name}: {problem}" for problem in problems if problem]
+
+
+def is_misnamed(checkpoint: Path, manifest: Manifest) -> bool:
+    """Return whether the name of the directory promises another step than its manifest, as that of a copy does."""
+    named = _NAME.fullmatch(checkpoint.name)
+    return named is not None and int(named[1]) != manifest.step
 
 
 def _find_damage(name: str, path: Path, record: FileRecord) -> str:

@@ -1,15 +1,14 @@
 """`python -m opsctl.trainer.prepare --input PATH… --output PREFIX`: convert text to a corpus in Megatron's format.
 
-A file is one document; in a `.jsonl` file, every line is a document, by its key `text`. Tokens are bytes with 256 at
-the end of a document, or the tokens of a `tokenizer.json`. Files are read in the order of their paths, so that the same
-input gives the same corpus, byte for byte, for any number of processes. `PREFIX.idx` is written last: without the index
-there is no corpus.
+A file of text is one document. JSON Lines, JSON and Parquet hold many, by their key `text`; gzip, bzip2, xz and zstd
+are decompressed, and binary files are refused. Tokens are bytes with 256 at the end of a document, or the tokens of a
+`tokenizer.json`. Files are read in the order of their paths, so that the same input gives the same corpus, byte for
+byte, for any number of processes. `PREFIX.idx` is written last: without the index there is no corpus.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
@@ -22,8 +21,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from opsctl.trainer import shards
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
+from opsctl.trainer.text_sources import NoDocument, read_documents
 from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
 
 _CHUNK_DOCUMENTS = 64
@@ -58,11 +59,14 @@ def _files_below(directory: Path, suffix: str) -> list[Path]:
 def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
     """Yield the non-empty documents in the files, up to `limit` bytes.
 
-    Raises OSError. Raises Refused with every invalid line at the end; after the first of them no document is yielded.
+    Raises OSError. Raises Refused with every invalid file and line at the end; after the first of them no document is
+    yielded.
     """
     total, wrong = 0, list[str]()
-    texts = (_lines(path, key, wrong) if path.suffix == ".jsonl" else (path.read_bytes(),) for path in paths)
-    for text in chain.from_iterable(texts):
+    for text in chain.from_iterable(_documents_or_refusal(path, key) for path in paths):
+        if not isinstance(text, bytes):
+            wrong.append(str(text))
+            continue
         total += len(text)
         if limit is not None and total > limit:
             break
@@ -70,29 +74,27 @@ def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator
             yield text
     if wrong:
         rest = [f"and {len(wrong) - _MAX_SHOWN_LINES} more"] if len(wrong) > _MAX_SHOWN_LINES else []
-        raise Refused(f"not JSON objects with a text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
+        raise Refused(f"no text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
 
 
-def _lines(path: Path, key: str, wrong: list[str]) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)[key].encode(errors="replace")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                wrong.append(f"{path}:{number} ({error!r})")
+def _documents_or_refusal(path: Path, key: str) -> Iterator[bytes | NoDocument | Refused]:
+    """Yield the documents of one file; a refused file is named among the wrong places, and the others are read."""
+    try:
+        yield from read_documents(path, key)
+    except Refused as error:
+        yield error
 
 
 class _Progress:
     """Prints progress to stderr, at most one line per `every` seconds."""
 
-    def __init__(self, *, every: float) -> None:
+    def __init__(self, *, every: float, may_be_empty: bool) -> None:
+        self._may_be_empty = may_be_empty
         self._every, self._started, self._printed_at = every, time.monotonic(), time.monotonic()
         self._documents, self._tokens = 0, 0
 
     def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Count and yield the documents in `encoded`. Raises Refused if there are none."""
+        """Count and yield the documents in `encoded`. Raises Refused if there are none, unless there may be none."""
         for tokens in encoded:
             self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
             now = time.monotonic()
@@ -101,7 +103,7 @@ class _Progress:
                 speed = self._tokens / (now - self._started)
                 sys.stderr.write(f"prepare: {self._documents} documents, {self._tokens} tokens, {speed:.0f} tokens/s\n")
             yield tokens
-        if not self._documents:
+        if not self._documents and not self._may_be_empty:
             raise Refused("the input has no text")
 
 
@@ -148,22 +150,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m opsctl.trainer.prepare", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument(
-        "--input", nargs="+", type=Path, required=True, metavar="PATH", help="files and directories to read"
-    )
+    parser.add_argument("--input", nargs="+", type=Path, metavar="PATH", help="files and directories to read")
     parser.add_argument(
         "--output", type=Path, required=True, metavar="PREFIX", help="path of the corpus without .bin and .idx"
     )
     parser.add_argument(
         "--suffix", default="", help="suffix of files to read below directories, such as .py (default: all files)"
     )
-    parser.add_argument("--json-key", default="text", metavar="KEY", help="key of the text in lines of .jsonl files")
+    parser.add_argument(
+        "--json-key", default="text", metavar="KEY", help="key or column of the text in JSON and Parquet"
+    )
     parser.add_argument(
         "--max-bytes", type=_count, metavar="N", help="stop before the document that exceeds this total"
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
     parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
     parser.add_argument("--processes", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
+    shares = parser.add_mutually_exclusive_group()
+    shares.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="prepare part I, from 0, of N parts of the input, as PREFIX-I-of-N; does nothing if it is there already",
+    )
+    shares.add_argument("--merge", type=_count, metavar="N", help="join the N shards of PREFIX; needs no --input")
     parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between progress lines")
     return parser
 
@@ -174,27 +184,54 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N - 1")
+    return int(number), int(count)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.end_token and not arguments.tokenizer:
         parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
+    if not arguments.input and not arguments.merge:
+        parser.error("--input is missing")
+    if arguments.shard and arguments.max_bytes:
+        parser.error("--max-bytes counts the whole input and cannot be used with --shard")
     try:
-        known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
-        paths = text_files(arguments.input, suffix=arguments.suffix)
-        texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
-        tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
-        count, total = write_corpus(
-            _Progress(every=arguments.progress_s).watch(tokens),
-            arguments.output,
-            vocabulary=known.vocabulary if known else _BYTES,
-            facts={"tokenizer": f"sha256:{known.sha256}" if known else "bytes"},
-        )
+        line = _merge(arguments) if arguments.merge else _prepare(arguments)
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
-    sys.stdout.write(f"{arguments.output}: {count} documents, {total} tokens\n")
+    sys.stdout.write(f"{line}\n")
     return 0
+
+
+def _merge(arguments: argparse.Namespace) -> str:
+    count, total = shards.merge(arguments.output, arguments.merge)
+    return f"{arguments.output}: {count} documents, {total} tokens"
+
+
+def _prepare(arguments: argparse.Namespace) -> str:
+    known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
+    facts = {"tokenizer": f"sha256:{known.sha256}" if known else "bytes"}
+    paths, prefix = list(text_files(arguments.input, suffix=arguments.suffix)), arguments.output
+    if arguments.shard:
+        prefix = shards.shard_prefix(prefix, *arguments.shard)
+        paths = shards.files_of_shard(paths, *arguments.shard)
+        facts["input"] = shards.describe_input(
+            paths, {"key": arguments.json_key, "end": arguments.end_token, "tokenizer": facts["tokenizer"]}
+        )
+        if shards.is_prepared(prefix, facts["input"]):
+            return f"{prefix}: is there already"
+    texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
+    tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
+    progress = _Progress(every=arguments.progress_s, may_be_empty=bool(arguments.shard))
+    vocabulary = known.vocabulary if known else _BYTES
+    count, total = write_corpus(progress.watch(tokens), prefix, vocabulary=vocabulary, facts=facts)
+    return f"{prefix}: {count} documents, {total} tokens"
 
 
 if __name__ == "__main__":

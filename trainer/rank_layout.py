@@ -70,6 +70,12 @@ def _tensor_problems(config: TrainerConfig) -> list[str]:
     problems = []
     if model.heads % tensor:
         problems.append(f"tensor = {tensor} does not divide heads = {model.heads}: each rank takes whole heads")
+    elif model.group_count % tensor:
+        problems.append(
+            f"tensor = {tensor} does not divide kv_heads = {model.group_count}: each rank takes whole groups of heads"
+        )
+    if model.width_of_ffn % tensor:
+        problems.append(f"tensor = {tensor} does not divide ffn = {model.width_of_ffn}")
     if model.vocabulary % tensor:
         padded = -(-model.vocabulary // tensor) * tensor
         problems.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -26,6 +27,8 @@ class RunState:
     """Seed of the run: configured, or drawn by the first attempt."""
     data: str = ""
     """Description of the training data, as in the manifest."""
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Samples that were taken from every corpus up to the last save, by prefix."""
     spike: str = ""
     """Description of the loss spike that began with the last step; empty without a spike."""
     notes: list[str] = field(default_factory=list)

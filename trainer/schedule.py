@@ -4,26 +4,65 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Decay(StrEnum):
+    """The shape of a learning rate after its warm-up."""
+
+    COSINE = "cosine"
+    """Half a period of a cosine down to the least rate (Loshchilov and Hutter, arXiv 1608.03983, without restarts)."""
+    COSINE_RESTARTS = "cosine-restarts"
+    """As COSINE, several times in equal parts, each from the peak again (the same paper, T_mult = 1)."""
+    LINEAR = "linear"
+    WSD = "wsd"
+    """Warm-up, stable, decay: the peak until the last part, then linear (MiniCPM, arXiv 2404.06395)."""
+    INVERSE_SQUARE_ROOT = "inverse-square-root"
+    """peak x sqrt(warmup / samples), never below the least rate (Vaswani et al., arXiv 1706.03762)."""
+    CONSTANT = "constant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A learning rate over samples: linear over `warmup`, then a cosine down to `least` at `end`, or constant."""
+    """A learning rate over samples: linear over `warmup`, then `decay` down to `least` at `end`."""
 
     peak: float
     least: float
     warmup: int
-    end: int | None
-    """Samples at which `least` is reached; None for a constant rate."""
+    end: int
+    """Samples at which `least` is reached; without meaning for CONSTANT and INVERSE_SQUARE_ROOT."""
+    decay: Decay = Decay.COSINE
+    anneal: int = 0
+    """WSD: samples of the decay, which ends at `end`."""
+    periods: int = 1
+    """COSINE_RESTARTS: number of periods between `warmup` and `end`."""
 
     def at(self, samples: int) -> float:
         """Return the rate of the step that ends at `samples` consumed samples."""
         if samples < self.warmup:
             return self.peak * samples / self.warmup
-        if self.end is None:
-            return self.peak
+        if self.decay is Decay.INVERSE_SQUARE_ROOT:
+            return max(self.least, self.peak * math.sqrt(self.warmup / samples))
+        return self.least + (self.peak - self.least) * self._height(samples)
+
+    def _height(self, samples: int) -> float:
+        """Return the height of the rate between `least` (0) and `peak` (1)."""
         done = min(1.0, (samples - self.warmup) / max(1, self.end - self.warmup))
-        return self.least + (self.peak - self.least) * 0.5 * (1 + math.cos(math.pi * done))
+        match self.decay:
+            case Decay.COSINE:
+                return _half_cosine(done)
+            case Decay.COSINE_RESTARTS:
+                return _half_cosine(done * self.periods % 1 if done < 1 else 1.0)
+            case Decay.LINEAR:
+                return 1 - done
+            case Decay.WSD:
+                return min(1.0, max(0.0, (self.end - samples) / self.anneal))
+            case _:
+                return 1.0
+
+
+def _half_cosine(done: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * done))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

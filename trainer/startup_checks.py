@@ -60,7 +60,7 @@ def choose_seed(config: TrainerConfig, state: RunState, control: Control) -> Tra
 
 def compare_data(data: Data, state: RunState, control: Control) -> None:
     """Warn if the resumed checkpoint was trained on other data; the next checkpoint records the current data."""
-    if state.data not in ("", str(data)):
+    if state.data not in ("", str(data)) and not data.has_same_past(state):
         _warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
     state.data = str(data)
 

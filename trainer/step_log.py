@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from opsctl.trainer import flops
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_size import step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.schedule import is_due
 
@@ -109,13 +110,5 @@ class StepLog:
 
     def _teraflop_per_sample(self, *, recompute: bool) -> float:
         """Return the operations of one GPU per sample, in 10¹²."""
-        model = self._config.model
-        operations = flops.step_flops(
-            batch=1,
-            layers=model.layers,
-            hidden=model.hidden,
-            sequence=model.sequence,
-            vocabulary=model.vocabulary,
-            recompute=recompute,
-        )
+        operations = step_flops(self._config.model, batch=1, recompute=recompute)
         return operations / self._world / 1e12

@@ -109,11 +109,11 @@ def out_of(x: Tensor, part: Slice) -> Tensor:
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its outputs: whole input, this rank's part of the output."""
 
-    def __init__(self, weight: Tensor, part: Slice) -> None:
+    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=0)
-        self.bias = sliced(torch.zeros(weight.shape[0]), part, dim=0)
+        self.bias = sliced(torch.zeros(weight.shape[0]), part, dim=0) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(into(x, self.part), self.weight, self.bias)
@@ -122,16 +122,17 @@ class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its inputs: this rank's part of the input, whole output; the bias is whole."""
 
-    def __init__(self, weight: Tensor, part: Slice) -> None:
+    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=1)
-        self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
+        self.bias = nn.Parameter(torch.zeros(weight.shape[0])) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.part.size == 1:
             return functional.linear(x, self.weight, self.bias)
-        return out_of(functional.linear(x, self.weight), self.part) + self.bias
+        summed = out_of(functional.linear(x, self.weight), self.part)
+        return summed if self.bias is None else summed + self.bias
 
 
 def sliced(whole: Tensor, part: Slice, *, dim: int) -> nn.Parameter:

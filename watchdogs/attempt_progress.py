@@ -11,7 +11,9 @@ from opsctl.errors import OpsctlError
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.watchdogs.context import WatchedTrain
 
-ASKED_FOR = frozenset({"stopped", "cancelled", "paused", "finished", "killed", "refused", "node-refused", "skipped"})
+REQUESTED_ENDS = frozenset(
+    {"stopped", "cancelled", "paused", "finished", "killed", "refused", "node-refused", "skipped"}
+)
 """Outcomes that say nothing about progress."""
 
 
@@ -61,7 +63,7 @@ def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
 def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
     try:
         fields = read_json(train.run.attempt(name).end, MAX_RECORD_BYTES)
-        if fields["outcome"] in ASKED_FOR:
+        if fields["outcome"] in REQUESTED_ENDS:
             return None
         steps = {key: fields[key] if type(fields[key]) is int else None for key in ("resume_step", "highest_step")}
         return EndedAttempt(name=name, new_checkpoint=bool(fields["new_checkpoint"]), **steps)

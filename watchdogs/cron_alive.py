@@ -40,16 +40,16 @@ class CronAlive:
         fields = context.memory.read(self.name, "site")
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
         last = place.last_tick()
-        seen: list[str] = []
+        tick_sights: list[str] = []
         if last is not None:
-            last, seen = date_by_first_sight(last, context.now, fields.get("tick"))
+            last, tick_sights = date_by_first_sight(last, context.now, fields.get("tick"))
         runs = {id: ran for id, ran in read_ledger(place).entries.items() if WATCH_COMMAND.search(id)}
-        seen_before, sights = fields.get("entries"), dict[str, list[str]]()
-        seen_before = seen_before if isinstance(seen_before, dict) else {}
+        earlier, sights = fields.get("entries"), dict[str, list[str]]()
+        earlier = earlier if isinstance(earlier, dict) else {}
         for id, ran in runs.items():
-            since, sights[id] = date_by_first_sight(ran.since, context.now, seen_before.get(id))
+            since, sights[id] = date_by_first_sight(ran.since, context.now, earlier.get(id))
             runs[id] = replace(ran, since=since)
-        context.memory.write(self.name, "site", {"tick": seen, "entries": sights})
+        context.memory.write(self.name, "site", {"tick": tick_sights, "entries": sights})
         observation = TickObservation(
             is_selected=place.selected.exists(),
             last=last,

@@ -1,4 +1,4 @@
-"""`opsctl checkpoint`: list, verify, prune, shrink, export and offload checkpoints."""
+"""`opsctl checkpoint`: list, verify, prune, shrink, export, import and offload checkpoints."""
 
 from __future__ import annotations
 
@@ -205,6 +205,25 @@ def export(
     words = ["export", str(checkpoints[-1].path), str(target.absolute()), *(["--compare"] * compare)]
     words += ["--trust-pickle"] * trust
     context.exit(_trainer(app, run, words, as_json=as_json))
+
+
+@checkpoint.command("import")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample (default: the longest of the model).")
+@json_option
+@click.pass_context
+def import_model(context: click.Context, directory: Path, *, sequence: int | None, as_json: bool) -> None:
+    """Print the settings to begin with a transformers model.
+
+    DIRECTORY holds config.json and safetensors of a Llama, Mistral, Qwen, GPT-2 or BLOOM. Every rank reads the weights
+    of its own layers at the start, on any layout.
+
+    \b
+    opsctl checkpoint import models/llama-3.2-1b --sequence 4096 >> train.toml
+    """
+    words = ["import", str(directory.absolute()), *(["--sequence", str(sequence)] if sequence else [])]
+    argv = [sys.executable, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
+    context.exit(run_attached(argv, env=os.environ))
 
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:

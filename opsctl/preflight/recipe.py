@@ -219,7 +219,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         keep_last=saving.keep_last,
         keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
-        corpora=tuple(corpus_config.prefix for corpus_config in config.data.corpora()),
+        corpora=tuple(config.data.corpora()),
     )
 
 

@@ -163,7 +163,7 @@ def test_killed_in_the_midst_of_a_save_the_one_before_is_resumed(train):
     attempt.finish(timeout=60)
     assert manifest.list_checkpoints(run.checkpoints) == [first]
 
-    run.config["steps"] = first.step + 2
+    run.config |= {"steps": first.step + 2, "accept": True}
     (run.run_dir / "save").unlink(missing_ok=True)
     attempt = run.start(world=2)
     assert attempt.finish() == [0, 0], attempt.log

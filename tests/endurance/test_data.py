@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 
 import pytest
@@ -77,7 +78,10 @@ def test_documents_of_several_sequences_are_read_as_megatron_writes_them(tmp_pat
 
 def mixed(train, corpus, **data):
     """Two corpora by weight, some held out, some passed over."""
-    parts = [{"prefix": str(corpus), "weight": 3.0}, {"prefix": str(corpus), "weight": 1.0}]
+    other = train.run_dir / "corpus-of-others"
+    for suffix in (".bin", ".idx", ".json"):
+        shutil.copyfile(f"{corpus}{suffix}", f"{other}{suffix}")
+    parts = [{"prefix": str(corpus), "weight": 3.0}, {"prefix": str(other), "weight": 1.0}]
     train.config["data"] = {"held_out": 0.1, "skip_samples": ["20-29", "100-100"], "blend": parts} | data
     return train
 
@@ -133,7 +137,7 @@ def test_killed_in_the_ramp_and_resumed_it_is_as_never_stopped(train, corpus, pi
 def test_other_data_or_seed_after_resume_is_noted(train, corpus):
     run = mixed(train(**tiny(steps=2, parallel={"pipeline": 1})), corpus)
     finished(run, 1)
-    run.config |= {"steps": 4, "seed": 99}
+    run.config |= {"steps": 4, "seed": 99, "accept": True}
     attempt = finished(mixed(run, corpus, held_out=0.2), 1)
     warnings = [note for note in attempt.stop_reason.notes if "samples come in another order" in note]
     assert [note.split()[0] for note in warnings] == ["seed", "data"]

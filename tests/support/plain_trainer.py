@@ -5,10 +5,12 @@ import math
 import torch
 from torch.nn import functional
 
+from opsctl.trainer.architecture import layers
 from opsctl.trainer.batches import open_data
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.gpt import layers, slopes
+from opsctl.trainer.gpt import slopes
 from opsctl.trainer.tensor_parallel import Slice
+from tests.support import plain_llama
 
 
 def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
@@ -43,15 +45,18 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
 
 
 def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
-    """Return the trainer's initial weights by `<layer>.<name>`, without the output layer, whose weights are tied."""
+    """Return the trainer's initial weights by `<layer>.<name>`, without an output whose weights are tied."""
     weights = {}
-    for number, spec in enumerate(layers(config.model, seed=config.seed, part=Slice())[:-1]):
+    specs = layers(config.model, seed=config.seed, part=Slice())
+    for number, spec in enumerate(specs[:-1] if config.model.is_tied else specs):
         for name, value in spec.build().named_parameters():
             weights[f"{number}.{name}"] = value.detach().clone().requires_grad_()
     return weights
 
 
 def _forward(config: TrainerConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    if config.model.family == "llama":
+        return plain_llama.forward(config.model, w, tokens)
     x = w["0.weight"][tokens]
     x = x + w["1.weight"] if config.model.family == "gpt2" else _norm(x, w, "1")
     for layer in range(2, 2 + config.model.layers):

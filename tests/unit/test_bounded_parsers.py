@@ -12,7 +12,7 @@ from opsctl.host.disk_usage import MeasurementFailed, find_largest, read_df
 from opsctl.launch.revisions import read_files
 from opsctl.metrics.serve import parse_address
 from opsctl.nodes.remote.json_output import merge_objects
-from opsctl.ports import Answer, Completed
+from opsctl.ports import Completed
 from opsctl.preflight.command_flags import find_assignments
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.failure_causes import find_causes
@@ -42,7 +42,7 @@ def test_huge_count_of_du_is_skipped(tmp_path):
 
 
 def test_deep_json_is_no_output(tmp_path):
-    assert merge_objects(Answer(node="n1", by="ssh", code=1, out=f'{DEEP}\n{{"a": 1}}\n')) == {"a": 1}
+    assert merge_objects(f'{DEEP}\n{{"a": 1}}\n') == {"a": 1}
     for content in (DEEP, '{"model": {"vocab": {"a": 1e999}}}'):
         (tmp_path / "tokenizer.json").write_text(content)
         assert tokenizer_size(tmp_path) is None

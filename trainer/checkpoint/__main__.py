@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     shrink.add_argument("--dry-run", action="store_true", help="print the bytes that would be freed")
     shrink.add_argument("--trust-pickle", **trust_pickle)
 
+    begin = add("import", _import, "Print the tables with which a run begins with a model of transformers.")
+    begin.add_argument("source", type=Path, metavar="DIRECTORY", help="config.json and safetensors")
+    begin.add_argument(
+        "--sequence", type=_sequence, metavar="N", help="tokens of a sample (default: the longest of the model)"
+    )
+
     for name, run, purpose in (
         ("bf16", _bf16, "Write the weights of a checkpoint or an export in bf16."),
         ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
@@ -136,6 +142,10 @@ def _every(text: str) -> int:
     return _from(0, text)
 
 
+def _sequence(text: str) -> int:
+    return _from(1, text)
+
+
 def _from(least: int, text: str) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
@@ -195,6 +205,28 @@ def _reshape(arguments: argparse.Namespace) -> int:
     written = universal.reshape(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(arguments, [{"path": written}], "{path}: any topology can resume it")
     return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from opsctl.trainer.checkpoint import transformers_config  # noqa: PLC0415 - export and import alone need it
+
+    model = transformers_config.read_model(arguments.source, sequence=arguments.sequence).model_dump(exclude_none=True)
+    table = {key: value for key, value in model.items() if value is not False and key not in ("dropout", "init_std")}
+    trainer = {"weights": str(arguments.source.absolute()), "model": table}
+    if arguments.json:
+        print(json.dumps(trainer, indent=1))  # noqa: T201 - a command line
+        return 0
+    scaling = table.pop("rope_scaling", {})
+    for head, keys in (("trainer", {"weights": trainer["weights"]}), ("trainer.model", table)):
+        print(f"[{head}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items()))  # noqa: T201 - likewise
+    if scaling:
+        rows = "".join(f"{key} = {_toml(value)}\n" for key, value in scaling.items())
+        print(f"[trainer.model.rope_scaling]\n{rows}")  # noqa: T201 - likewise
+    return 0
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value)  # the same for text, numbers and truth
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from opsctl.trainer.engine import Engine
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import Checkpoint, Manifest
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.run_state import RunState
 
-_SHAPE = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
-"""Keys of the model table that must be equal in the checkpoint and in the run."""
+_FREE = ("dropout", "init_std")
+"""Keys of the model table that may differ between the checkpoint and the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Resuming:
             return
         saved = manifest.read_manifest(checkpoint.path)  # _newest_verified has just read the manifest
         self._refuse_other(checkpoint, saved)
+        self._refuse_other_rate(checkpoint, saved)
+        self._note_other_optimizer(state, saved)
         self.engine.load(checkpoint.path, universal=saved.kind == manifest.UNIVERSAL)
         self._restore_random(checkpoint, saved)
         _take_over(state, saved)
@@ -84,10 +88,11 @@ class Resuming:
         if saved.kind == manifest.WEIGHTS:
             raise Refused(f"checkpoint {checkpoint.path} holds only weights, no optimizer state, and cannot be resumed")
         model = self.config.model.model_dump()
-        expected: dict[str, Any] = {key: model[key] for key in _SHAPE}
+        expected: dict[str, Any] = {key: value for key, value in model.items() if key not in _FREE}
         if saved.kind == manifest.NATIVE:
             expected = {**self.topology, "precision": self.config.precision, **expected}
-        actual = {**saved.topology, "precision": saved.precision, **saved.model}
+        unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
+        actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
         differences = [
             f"{key} is {actual.get(key)} there and {value} here"
             for key, value in expected.items()
@@ -95,6 +100,26 @@ class Resuming:
         ]
         if differences:
             raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences)}")
+
+    def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
+        """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it."""
+        rate = self.config.rate().at(saved.consumed_samples)
+        if self.config.accept or saved.rate is None or math.isclose(rate, saved.rate, rel_tol=1e-6):
+            return
+        raise Refused(
+            f"checkpoint {checkpoint.path}: the learning rate of step {saved.step} was {saved.rate:.4g} and is"
+            f" {rate:.4g} by this config (steps, batch or optimizer changed). Restore them, or accept the change with"
+            " --accept or [trainer] accept = true"
+        )
+
+    def _note_other_optimizer(self, state: RunState, saved: Manifest) -> None:
+        here = self.config.optimizer.model_dump()
+        changed = [key for key in here if key in saved.optimizer and saved.optimizer[key] != here[key]]
+        if changed:
+            changes = ", ".join(f"{key} was {saved.optimizer[key]} and is {here[key]}" for key in changed)
+            state.notes.append(f"optimizer of step {saved.step}: {changes}")
+            if self.control.process.is_first:
+                print_line(state.notes[-1])
 
     def _restore_random(self, checkpoint: Checkpoint, saved: Manifest) -> None:
         """Restore the random state of this rank; with another topology, draw a new one from the seed and the step."""
@@ -114,13 +139,14 @@ def preview_newest(directory: Path, state: RunState) -> None:
         saved = manifest.read_manifest(newest.path)
     except (OSError, ValueError):
         return  # resume() reports the problem
-    _take_over(state, saved)
+    if not manifest.is_misnamed(newest.path, saved):  # as above
+        _take_over(state, saved)
 
 
 def _take_over(state: RunState, saved: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = saved.step, saved.consumed_samples, saved.step
     state.slowest_step_s, state.save_s = saved.slowest_step_s, saved.save_s
-    state.seed, state.data = saved.seed, saved.data
+    state.seed, state.data, state.positions = saved.seed, saved.data, saved.positions
 
 
 def _raise_unreadable(checkpoint: Checkpoint, errors: list[OSError]) -> None:

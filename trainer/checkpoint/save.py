@@ -189,6 +189,9 @@ class Checkpoints:
             precision=self._config.precision,
             seed=self._config.seed,
             data=save.state.data,
+            positions=save.state.positions,
+            optimizer=self._config.optimizer.model_dump(),
+            rate=self._config.rate().at(save.state.consumed_samples),
             slowest_step_s=save.state.slowest_step_s,
             save_s=time.monotonic() - save.started,
             files=files,
@@ -230,14 +233,24 @@ def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
 
 
 def open_checkpoints(
-    directory: Path, config: TrainerConfig, layout: Layout, engine: Engine, control: Control, *, parameters: int
+    directory: Path,
+    config: TrainerConfig,
+    layout: Layout,
+    engine: Engine,
+    control: Control,
+    *,
+    parameters: int,
 ) -> Checkpoints:
     """Return the checkpoints in `directory`, and make `engine` write through them. All ranks together."""
     recorder = RecordingEngine()
     engine.write_with(recorder)
     writers = Control(control.process, timeout=timedelta(seconds=config.limits.save_s))
     resuming = Resuming(
-        directory=directory, config=config, topology=_topology(config, layout), engine=engine, control=control
+        directory=directory,
+        config=config,
+        topology=_topology(config, layout),
+        engine=engine,
+        control=control,
     )
     return Checkpoints(resuming, writers, recorder, parameters)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from opsctl.trainer import gpt, manifest
+from opsctl.trainer import architecture, manifest
 from opsctl.trainer.checkpoint.pickles import load
-from opsctl.trainer.config import ModelConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import Manifest
+from opsctl.trainer.model_config import ModelConfig
 
 _FILE = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 
@@ -28,12 +28,13 @@ class Weights:
         for name in sorted(saved.files):
             if match := _FILE.fullmatch(name):
                 self._files.setdefault(int(match[1]), []).append(checkpoint / name)
-        if sorted(self._files) != list(range(self.config.layers + 3)):
-            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {self.config.layers + 3}")
+        expected = architecture.stored_layers(self.config)
+        if sorted(self._files) != list(range(expected)):
+            raise Refused(f"{checkpoint} has files of {len(self._files)} layers, not of {expected}")
 
     @property
     def layers(self) -> range:
-        """Numbers of the layers: embedding, position or norm, blocks, final norm. The output is the embedding."""
+        """Numbers of the layers: embedding, position or norm, blocks, final norm, and an output that is not tied."""
         return range(len(self._files))
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:
@@ -42,10 +43,16 @@ class Weights:
         return {name: self._merge(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
     def _merge(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        info = gpt.universal_info(self.config)
-        if len(parts) == 1 or _matches(name, info["tp_replicated_parameter_patterns"]):
-            return parts[0]
-        return torch.cat(parts, dim=1 if _matches(name, info["parameter_with_row_parallelism_patterns"]) else 0)
+        axis = cut_axis(self.config, name)
+        return parts[0] if len(parts) == 1 or axis is None else torch.cat(parts, dim=axis)
+
+
+def cut_axis(config: ModelConfig, name: str) -> int | None:
+    """Return the axis along which tensor ranks cut the parameter `<layer>.<name>`; None if every rank holds all."""
+    info = architecture.universal_info(config)
+    if _matches(name, info["tp_replicated_parameter_patterns"]):
+        return None
+    return 1 if _matches(name, info["parameter_with_row_parallelism_patterns"]) else 0
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

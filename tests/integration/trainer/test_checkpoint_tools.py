@@ -66,7 +66,8 @@ def test_every_flipped_byte_is_detected(copy):
 
 def test_prune_dry_run_matches_prune(uninterrupted, tmp_path):
     directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
-    shutil.copytree(directory / "step-0000020", directory / "step-0000030")
+    newest = shutil.copytree(directory / "step-0000020", directory / "step-0000030")
+    manifest.write_manifest(newest, replace(manifest.read_manifest(newest), step=30))
     cut_off = directory / ".removing-step-0000005"
     cut_off.mkdir()
     argv = ("prune", directory, "--keep-last", "2", "--json")

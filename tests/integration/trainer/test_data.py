@@ -6,13 +6,15 @@ from functools import partial
 from itertools import chain
 
 import pytest
+from pydantic import ValidationError
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("torch")
 
 from opsctl.trainer.batches import Batches, open_data  # noqa: E402
-from opsctl.trainer.blend import CYCLE, Blend, CorpusPart, split  # noqa: E402 - after the check that it can be imported
+from opsctl.trainer.blend import Blend, CorpusPart, Turns, split  # noqa: E402 - after the check that it can be imported
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
+from opsctl.trainer.config_tables import DataConfig  # noqa: E402
 from opsctl.trainer.errors import Refused  # noqa: E402
 from opsctl.trainer.indexed_corpus import Corpus, token_type, write_corpus  # noqa: E402
 from opsctl.trainer.sample_order import SampleOrder, taken  # noqa: E402
@@ -123,13 +125,23 @@ def corpus(tmp_path):
     return write_numbered(tmp_path / "x", 0)
 
 
-def make_part(corpus, weight=1.0):
-    return split(corpus, sequence=4, weight=weight, held_out=0.0)[0]
+def make_blend(corpora, *, weights=None, stages=(), held_out=0.0):
+    """Return the blend of corpora by weight; `stages` are pairs of a first sample and weights by corpus."""
+    weights = weights or [1.0] * len(corpora)
+    blends = [make_tables(dict(zip(corpora, weights, strict=True))), *(make_tables(stage) for _, stage in stages)]
+    later = [{"from_sample": first, "blend": blend} for (first, _), blend in zip(stages, blends[1:], strict=True)]
+    data = DataConfig.model_validate({"blend": blends[0], "stages": later})
+    parts = [split(Corpus(prefix), sequence=4, held_out=held_out)[0] for prefix in data.corpora()]
+    return Blend(parts, Turns(data), sequence=4, seed=3)
+
+
+def make_tables(weights):
+    return [{"prefix": corpus.prefix, "weight": weight} for corpus, weight in weights.items()]
 
 
 def make_batches(corpus, **changes):
     numbers = {"vocabulary": 257, "micro_batch": 2, "data_rank": 0, "data_ranks": 1}
-    return Batches(blend=Blend([make_part(corpus)], sequence=4, seed=3), **(numbers | changes))
+    return Batches(blend=make_blend([corpus]), **(numbers | changes))
 
 
 def list_samples(batches, consumed, batch):
@@ -196,42 +208,61 @@ def test_skipped_range_in_the_past_changes_nothing():
 
 
 def test_blend_mixes_by_weight_from_the_first_samples(tmp_path):
-    parts = [make_part(write_numbered(tmp_path / "a", 0), 3.0), make_part(write_numbered(tmp_path / "b", 100), 1.0)]
-    blend = Blend(parts, sequence=4, seed=3)
-    for upto in (4, 40, CYCLE):
-        assert Counter(parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
+    blend = make_blend([write_numbered(tmp_path / "a", 0), write_numbered(tmp_path / "b", 100)], weights=[3.0, 1.0])
+    for upto in (4, 40, 10_000):
+        assert Counter(blend.parts.index(blend.source(n)[0]) for n in range(upto)) == {0: upto * 3 // 4, 1: upto // 4}
 
 
 def test_blend_part_has_its_own_epochs(tmp_path):
-    """The parts have 90 samples, so that no epoch ends together with a cycle of the blend."""
+    """The parts have 90 samples."""
     corpora = [write_numbered(tmp_path / "a", 0), write_numbered(tmp_path / "b", 100)]
-    parts = [split(c, sequence=4, weight=w, held_out=0.1)[0] for c, w in zip(corpora, (3.0, 1.0), strict=True)]
-    blend = Blend(parts, sequence=4, seed=3)
-    across = 2 * CYCLE + 1000
-    for part, share in ((parts[0], 3), (parts[1], 1)):
-        samples = [sample for source, sample in map(blend.source, range(across)) if source is part]
-        assert len(samples) == across * share // 4
+    blend = make_blend(corpora, weights=[3.0, 1.0], held_out=0.1)
+    for part, share in zip(blend.parts, (3, 1), strict=True):
+        samples = [sample for source, sample in map(blend.source, range(21_000)) if source is part]
+        assert len(samples) == 21_000 * share // 4
         for epoch in range(0, len(samples) - 89, 90):
             assert sorted(samples[epoch : epoch + 90]) == list(range(90))
 
 
 def test_corpora_of_the_same_size_have_different_orders(tmp_path):
-    parts = [make_part(write_numbered(tmp_path / name, 0)) for name in "ab"]
-    blend = Blend(parts, sequence=4, seed=3)
-    orders = [[sample for source, sample in map(blend.source, range(200)) if source is part] for part in parts]
+    blend = make_blend([write_numbered(tmp_path / name, 0) for name in "ab"])
+    orders = [[sample for source, sample in map(blend.source, range(200)) if source is part] for part in blend.parts]
     assert orders[0] != orders[1]
 
 
-def test_too_small_weight_is_refused(tmp_path, corpus):
-    with pytest.raises(Refused, match="has less than 1 in 10000 of the weights"):
-        Blend([make_part(corpus), make_part(corpus, 1e-6)], sequence=4, seed=3)
+def test_corpus_named_twice_has_the_sum_of_its_weights(tmp_path, corpus):
+    other = write_numbered(tmp_path / "other", 0)
+    tables = make_tables({corpus: 1.0, other: 2.0}) + make_tables({corpus: 1.0})
+    data = DataConfig.model_validate({"blend": tables})
+    assert data.blends() == [(0, {corpus.prefix: 2.0, other.prefix: 2.0})]
+
+
+def test_corpus_goes_on_in_the_next_stage_where_it_stopped(tmp_path):
+    """The first stage takes 30 samples of the web and 10 of code; the second, mostly code, repeats none of them."""
+    web, code = write_numbered(tmp_path / "web", 0), write_numbered(tmp_path / "code", 100)
+    blend = make_blend([web, code], weights=[3.0, 1.0], stages=[(40, {code: 9.0, web: 1.0})])
+    sources = [blend.source(position) for position in range(140)]
+    of_code = [sample for part, sample in sources if part is blend.parts[1]]
+    assert [Counter(blend.parts.index(part) for part, _ in span) for span in (sources[:40], sources[40:])] == [
+        {0: 30, 1: 10},
+        {0: 10, 1: 90},
+    ]
+    assert sorted(of_code) == list(range(100))
+    assert blend.positions(140) == {web.prefix: 40, code.prefix: 100}
+
+
+@pytest.mark.parametrize("starts", [[40, 40], [40, 30]])
+def test_stages_out_of_order_are_refused(corpus, starts):
+    stages = [{"from_sample": start, "blend": make_tables({corpus: 1.0})} for start in starts]
+    with pytest.raises(ValidationError, match="every stage must begin after the one before"):
+        DataConfig.model_validate({"stages": stages})
 
 
 def test_held_out_samples_are_never_trained(corpus):
-    trained, held_out = split(corpus, sequence=4, weight=1.0, held_out=0.1)
+    trained, held_out = split(corpus, sequence=4, held_out=0.1)
     assert (trained.samples, held_out.samples, held_out.first) == (90, 10, 90)
     for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
-        blend = Blend([part], sequence=4, seed=7)
+        blend = Blend([part], Turns(DataConfig(prefix=corpus.prefix)), sequence=4, seed=7)
         assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
 
 
@@ -256,7 +287,7 @@ def test_evaluation_reads_the_same_samples_with_any_seed(corpus):
 
 def test_too_small_corpus_is_refused_with_numbers(corpus):
     with pytest.raises(Refused, match="has 401 tokens, too few for one sample of 1000"):
-        split(corpus, sequence=1000, weight=1.0, held_out=0.0)
+        split(corpus, sequence=1000, held_out=0.0)
     with pytest.raises(Refused, match=r"has 100 samples: held_out = 0\.001 of them is none"):
-        split(corpus, sequence=4, weight=1.0, held_out=0.001)
-    assert isinstance(make_part(corpus), CorpusPart)
+        split(corpus, sequence=4, held_out=0.001)
+    assert isinstance(split(corpus, sequence=4, held_out=0.0)[0], CorpusPart)

@@ -1,6 +1,9 @@
 """`python -m opsctl.trainer.prepare`: text, JSON lines, bytes and tokenizers."""
 
+import bz2
+import gzip
 import json
+import lzma
 from itertools import chain
 
 import pytest
@@ -51,13 +54,99 @@ def test_jsonl_line_is_a_document(tmp_path):
     assert read_tokens(tmp_path / "x") == as_bytes("ä b", "c\nd")
 
 
+TEXTS = ["ä b", "c\nd"]
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("c4.json.gz", gzip.compress(LINES)),
+        ("x.jsonl.bz2", bz2.compress(LINES)),
+        ("x.jsonl.xz", lzma.compress(LINES)),
+        ("without-suffix", LINES),
+        ("lines.json", LINES),
+        ("array.json", json.dumps([{"text": text} for text in TEXTS], indent=1).encode()),
+        ("strings.json", json.dumps(TEXTS).encode()),
+        ("marked.jsonl", b"\xef\xbb\xbf" + LINES),
+        ("named-wrongly.txt", gzip.compress(LINES)),
+    ],
+)
+def test_form_is_told_by_the_content(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert prepare("--input", tmp_path / name, "--output", tmp_path / "out") == 0
+    assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
+
+
+def test_every_frame_of_zstd_is_read(tmp_path):
+    """`zstd` of several files, and pzstd, write one frame after the other."""
+    library = pytest.importorskip("zstandard")
+    frames = [library.ZstdCompressor().compress(line) for line in LINES.splitlines(keepends=True)]
+    (tmp_path / "x.jsonl.zst").write_bytes(b"".join(frames))
+    assert prepare("--input", tmp_path / "x.jsonl.zst", "--output", tmp_path / "out") == 0
+    assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
+
+
+def test_parquet_gives_its_column(tmp_path, capsys):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is too large for the lock: see make integrations")
+    from pyarrow import parquet  # noqa: PLC0415 - as above
+
+    parquet.write_table(pyarrow.table({"content": TEXTS, "id": [1, 2]}), tmp_path / "x.parquet")
+    words = read_refusal(capsys, "--input", tmp_path / "x.parquet", "--output", tmp_path / "out")
+    assert "no column 'text'; it has content, id (--json-key)" in words
+    assert prepare("--input", tmp_path / "x.parquet", "--output", tmp_path / "out", "--json-key", "content") == 0
+    assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
+
+
+def test_text_is_one_document_whatever_it_begins_with(tmp_path):
+    """Source code and prose may hold braces, and Latin-1 is text."""
+    for number, content in enumerate((b'{"a": 1}\nis an example', b"{\n}", "Stra\xdfe".encode("latin-1"))):
+        (tmp_path / "x.txt").write_bytes(content)
+        out = tmp_path / f"out{number}"
+        assert prepare("--input", tmp_path / "x.txt", "--output", out) == 0
+        assert read_tokens(out) == [*content, END_OF_DOCUMENT]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is binary, no text"),
+        (bytes(range(1, 256)) * 9, "is binary, no text"),
+        ("text".encode("utf-16"), "is text in UTF-16: convert it to UTF-8"),
+        (b"PK\x03\x04....", "is a zip archive"),
+        (gzip.compress(b"a.txt\0\0\0ustar"), "is binary, no text"),
+        (gzip.compress(LINES)[:-9], "the compressed data is damaged or cut short"),
+        (b"%PDF-1.7 text", "is a PDF"),
+    ],
+)
+def test_file_that_is_no_text_is_refused(tmp_path, capsys, content, words):
+    (tmp_path / "x.txt").write_bytes(content)
+    assert words in read_refusal(capsys, "--input", tmp_path / "x.txt", "--output", tmp_path / "out")
+    assert not (tmp_path / "out.idx").exists()
+
+
+def test_broken_json_is_refused(tmp_path, capsys):
+    (tmp_path / "x.json").write_text('[{"text": "a"},')
+    assert "is neither JSON nor JSON Lines" in read_refusal(
+        capsys, "--input", tmp_path / "x.json", "--output", tmp_path / "out"
+    )
+
+
+def test_every_refused_file_is_named_at_once(tmp_path, capsys):
+    for name in ("a.pdf", "b.pdf"):
+        (tmp_path / name).write_bytes(b"%PDF-1.7")
+    words = read_refusal(capsys, "--input", tmp_path / "a.pdf", tmp_path / "b.pdf", "--output", tmp_path / "out")
+    assert "a.pdf is a PDF" in words
+    assert "b.pdf is a PDF" in words
+
+
 def test_invalid_lines_are_named_and_nothing_is_written(tmp_path, capsys):
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"content": "b"}\n{"text": "c"}\n[]\n' + "no\n" * 10)
     (tmp_path / "y.jsonl").write_text('{"text": "a"}\n')
     assert prepare("--input", tmp_path / "y.jsonl", "--output", tmp_path / "y") == 0
     for name in ("x", "y"):  # y exists already and must not change
         words = read_refusal(capsys, "--input", tmp_path / "x.jsonl", tmp_path / "y.jsonl", "--output", tmp_path / name)
-        assert f"not JSON objects with a text under 'text': {tmp_path}/x.jsonl:2 (KeyError('text')); " in words
+        assert f"no text under 'text': {tmp_path}/x.jsonl:2 (KeyError('text')); " in words
         assert f"{tmp_path}/x.jsonl:4 (TypeError" in words
         assert words.endswith("; and 2 more\n")
     assert read_tokens(tmp_path / "y") == as_bytes("a")
@@ -128,3 +217,47 @@ def test_several_processes_write_the_same_corpus(tmp_path, tokenizer, capsys):
     assert (tmp_path / "x1.bin").read_bytes() == (tmp_path / "x2.bin").read_bytes()
     assert (tmp_path / "x1.idx").read_bytes() == (tmp_path / "x2.idx").read_bytes()
     assert "prepare: 1000 documents, " in capsys.readouterr().err
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Ten files of very different sizes."""
+    (tmp_path / "in").mkdir()
+    for number in range(10):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"{number} " * 4**number)
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_merged_shards_are_the_corpus_prepared_at_once(tmp_path, texts, count):
+    assert prepare("--input", texts, "--output", tmp_path / "whole") == 0
+    for number in range(count):
+        assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", f"{number}/{count}") == 0
+    assert prepare("--output", tmp_path / "c", "--merge", count) == 0
+    for end in (".bin", ".idx", ".json"):
+        assert (tmp_path / f"c{end}").read_bytes() == (tmp_path / f"whole{end}").read_bytes()
+
+
+def test_shard_that_is_there_is_not_prepared_again(tmp_path, texts, capsys):
+    arguments = ("--input", texts, "--output", tmp_path / "c", "--shard", "1/2")
+    assert prepare(*arguments) == 0
+    first = (tmp_path / "c-00001-of-00002.bin").stat()
+    assert prepare(*arguments) == 0
+    assert "c-00001-of-00002: is there already" in capsys.readouterr().out
+    (texts / "9.txt").write_text("other text")
+    assert prepare(*arguments) == 0
+    assert (tmp_path / "c-00001-of-00002.bin").stat().st_ino != first.st_ino
+
+
+def test_missing_shards_are_all_named(tmp_path, texts, capsys):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "1/3") == 0
+    words = read_refusal(capsys, "--output", tmp_path / "c", "--merge", 3)
+    assert "c-00000-of-00003 cannot be read" in words
+    assert "c-00002-of-00003 cannot be read" in words
+    assert not (tmp_path / "c.idx").exists()
+
+
+def test_shards_of_two_tokenizers_are_refused(tmp_path, texts, tokenizer, capsys):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "0/2") == 0
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "1/2", "--tokenizer", tokenizer) == 0
+    assert "the shards have 2 tokenizers" in read_refusal(capsys, "--output", tmp_path / "c", "--merge", 2)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_missing_or_truncated_file_is_named(checkpoint):
     ]
     (checkpoint / MANIFEST).unlink()
     assert "not complete" in manifest.verify(checkpoint)[0]
+
+
+def test_copy_under_a_higher_step_is_damage(checkpoint):
+    copy = checkpoint.with_name("step-0000020")
+    shutil.copytree(checkpoint, copy)
+    assert manifest.verify(copy) == [
+        "step-0000020: the manifest is that of step 10; the directory is a renamed copy",
+    ]
+    assert not manifest.is_sound(copy)
+    assert manifest.verify(checkpoint.rename(checkpoint.with_name("spare"))) == []
 
 
 def test_ranks_share_the_hashing(checkpoint):

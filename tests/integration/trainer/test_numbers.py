@@ -8,7 +8,7 @@ import pytest
 from opsctl.trainer import flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
-from opsctl.trainer.schedule import Rate, is_due
+from opsctl.trainer.schedule import Decay, Rate, is_due
 
 
 def test_rate_rises_then_falls_to_its_minimum():
@@ -20,7 +20,7 @@ def test_rate_rises_then_falls_to_its_minimum():
 
 
 def test_constant_rate_stays():
-    assert Rate(peak=2.0, least=0.0, warmup=0, end=None).at(10**9) == 2.0
+    assert Rate(peak=2.0, least=0.0, warmup=0, end=5, decay=Decay.CONSTANT).at(10**9) == 2.0
 
 
 def test_due():

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 
 import pytest
@@ -39,12 +40,15 @@ def test_damaged_checkpoint_is_skipped_bit_exactly(uninterrupted, train):
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
+    shutil.copytree(run.checkpoints / "step-0000010", run.checkpoints / "step-0000030")
 
     attempt = run.start()
     assert attempt.finish() == [0, 0, 0, 0], attempt.log
     assert f"{damaged.name} has changed since it was written" in attempt.log
     assert (run.checkpoints / "damaged-step-0000020").is_dir()
-    assert attempt.stop_reason.notes[0].startswith("damaged checkpoint set aside as ")
+    copy, other = attempt.stop_reason.notes
+    assert "damaged-step-0000030: step-0000030: the manifest is that of step 10" in copy
+    assert other.startswith("damaged checkpoint set aside as ")
 
     whole = uninterrupted.attempts[0].losses
     assert attempt.losses == {step: whole[step] for step in range(11, 21)}
@@ -84,3 +88,20 @@ def test_checkpoint_of_another_layout_is_refused(uninterrupted, train):
     attempt = run.start(world=2)
     assert attempt.finish() == [2, 2]
     assert "is of another run: data is 2 there and 1 here" in attempt.log
+
+
+def test_changed_number_of_steps_needs_to_be_accepted(uninterrupted, train):
+    """Over more steps the cosine stands higher at step 20."""
+    run = train(**tiny(steps=22))
+    run.adopt(uninterrupted)
+    attempt = run.start()
+    assert set(attempt.finish()) == {2}
+    assert "the learning rate of step 20 was 0 and is " in attempt.log
+
+    run.config["accept"] = True
+    attempt = run.start()
+    assert attempt.finish() == [0, 0, 0, 0], attempt.log
+    assert sorted(attempt.losses) == [21, 22]
+    saved = manifest.read_manifest(run.checkpoints / manifest.directory_name(22))
+    assert (saved.rate, saved.optimizer["decay"]) == (0.0, "cosine")
+    assert sum(saved.positions.values()) == saved.consumed_samples

@@ -67,6 +67,63 @@ def test_decay_ends_with_the_last_step():
     assert config.rate().at(config.samples()) == pytest.approx(1e-5)
 
 
+RATES = {
+    "cosine": [1.0, 0.5, 0.0],
+    "linear": [1.0, 0.5, 0.0],
+    "wsd": [1.0, 1.0, 0.0],
+    "inverse-square-root": [1.0, (160 / 880) ** 0.5, 0.1**0.5],
+    "constant": [1.0, 1.0, 1.0],
+}
+"""The rates at the end of a warm-up of 160 samples, in the middle of the rest, and at the end of 1,600."""
+
+
+def make_rate(decay, **keys):
+    keys |= {"wsd": {"anneal_samples": 320}, "cosine-restarts": {"periods": 3}}.get(decay, {})
+    return make_config(optimizer={"lr": 1.0, "decay": decay, "warmup_samples": 160, **keys}).rate()
+
+
+@pytest.mark.parametrize("decay", RATES)
+def test_rate_has_the_heights_of_its_decay(decay):
+    rate = make_rate(decay)
+    assert [rate.at(samples) for samples in (160, 880, 1600)] == pytest.approx(RATES[decay], abs=1e-12)
+    assert rate.at(80) == 0.5
+
+
+def test_wsd_falls_linearly_over_its_last_samples():
+    rate = make_rate("wsd", min_lr=0.2)
+    assert [rate.at(samples) for samples in (1280, 1440, 1600, 2000)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+
+
+def test_restart_begins_at_the_peak():
+    rate = make_rate("cosine-restarts")
+    heights = [rate.at(samples) for samples in (160, 400, 639, 640, 880, 1120, 1600)]
+    assert heights == pytest.approx([1.0, 0.5, 0.0, 1.0, 0.5, 1.0, 0.0], abs=1e-4)
+
+
+def test_no_rate_rises_after_its_warmup_but_by_a_restart():
+    for decay in RATES:
+        rates = [make_rate(decay).at(samples) for samples in range(160, 1700)]
+        assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"decay": "wsd"}, "decay = wsd needs anneal_samples"),
+        ({"decay": "cosine-restarts"}, "decay = cosine-restarts needs periods"),
+        ({"anneal_samples": 5}, "anneal_samples = 5 has no meaning with decay = cosine, only with wsd"),
+        ({"decay": "inverse-square-root"}, "needs warmup_samples"),
+        (
+            {"decay": "wsd", "anneal_samples": 1500, "warmup_samples": 160},
+            "anneal_samples = 1500 before sample 1600 begin before the end of warmup_samples = 160",
+        ),
+    ],
+)
+def test_impossible_decay_is_refused(keys, words):
+    with pytest.raises(ValidationError, match=words):
+        make_config(optimizer=keys)
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [

@@ -11,8 +11,9 @@ pytest.importorskip("deepspeed")
 
 import torch
 
+from opsctl.trainer.architecture import layers, parameter_groups, universal_info
 from opsctl.trainer.config import ModelConfig, TrainerConfig
-from opsctl.trainer.gpt import layers, parameter_groups, slopes, universal_info
+from opsctl.trainer.gpt import slopes
 from opsctl.trainer.tensor_parallel import Slice
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks
@@ -21,6 +22,14 @@ pytestmark = pytest.mark.torch
 
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 CUT = {"pipeline": 2, "tensor": 2}
+GROUPED = {"family": "llama", "kv_heads": 2, "head_width": 12, "ffn": 80, "rope_theta": 500.0}
+FAMILIES = {
+    "gpt2": {"family": "gpt2"},
+    "bloom": {"family": "bloom"},
+    "llama": {"family": "llama"},
+    "qwen2": GROUPED | {"qkv_bias": True, "tied": True},
+    "qwen3": GROUPED | {"qk_norm": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +42,16 @@ def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path):
     losses, norms = train_plainly(TrainerConfig.model_validate(config))
     assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
     for rank in cut:
+        assert rank["losses"] == pytest.approx(losses, abs=1e-6)
+        assert rank["norms"] == pytest.approx(norms, rel=1e-6)
+
+
+def test_llama_with_shared_keys_equals_a_plain_loop(config, tmp_path):
+    """Every slice holds one of the two groups; the norms of the heads sum their gradients over the ranks."""
+    model = MODEL | GROUPED | {"qk_norm": True}
+    llama = config | {"model": model, "parallel": CUT}
+    losses, norms = train_plainly(TrainerConfig.model_validate(config | {"model": model}))
+    for rank in run_ranks(tmp_path, 4, llama):
         assert rank["losses"] == pytest.approx(losses, abs=1e-6)
         assert rank["norms"] == pytest.approx(norms, rel=1e-6)
 
@@ -53,10 +72,10 @@ def test_no_restart_spike(config, tmp_path):
         assert first["last"]["tied_modules.embedding.weight"] == last["last"]["tied_modules.embedding.weight"]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bloom"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_joined_slices_equal_the_whole_model(family):
     """The checkpoint tools join slices by the patterns of `universal_info`."""
-    model = ModelConfig.model_validate(MODEL | {"family": family})
+    model = ModelConfig.model_validate(MODEL | FAMILIES[family])
     info = universal_info(model)
     replicated, rows = info["tp_replicated_parameter_patterns"], info["parameter_with_row_parallelism_patterns"]
     whole, *slices = (build_parameters(model, part) for part in (Slice(), Slice(rank=0, size=2), Slice(rank=1, size=2)))
@@ -77,8 +96,9 @@ def test_joined_slices_equal_the_whole_model(family):
 def build_parameters(model, part):
     """Return the parameters of all layers by their names in a pipeline."""
     parameters = {}
-    for number, spec in enumerate(layers(model, seed=1, part=part)[:-1]):
-        prefix = number or "tied_modules.embedding"
+    specs = layers(model, seed=1, part=part)
+    for number, spec in enumerate(specs[:-1] if model.is_tied else specs):
+        prefix = "tied_modules.embedding" if model.is_tied and not number else number
         for name, value in spec.build().named_parameters():
             value.model_parallel = getattr(value, "model_parallel", False)
             parameters[f"{prefix}.{name}"] = value

@@ -4,18 +4,18 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.alerts.answers.answer import AnswerVerb, Asked, find_person, parse_answer, sign, verify
+from opsctl.alerts.answers.answer import AnswerVerb, Instruction, find_person, parse_answer, sign, verify
 
 
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("ack", Asked(verb=AnswerVerb.ACK)),
-        ("> quoted\n\nAcknowledge: on it", Asked(verb=AnswerVerb.ACK, reason="on it")),
-        ("silence 90m power cut", Asked(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut")),
-        ("silence until morning", Asked(verb=AnswerVerb.SILENCE, reason="until morning")),
-        ("silence 99d", Asked(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
-        ("RELEASE", Asked(verb=AnswerVerb.RELEASE)),
+        ("ack", Instruction(verb=AnswerVerb.ACK)),
+        ("> quoted\n\nAcknowledge: on it", Instruction(verb=AnswerVerb.ACK, reason="on it")),
+        ("silence 90m power cut", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut")),
+        ("silence until morning", Instruction(verb=AnswerVerb.SILENCE, reason="until morning")),
+        ("silence 99d", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
+        ("RELEASE", Instruction(verb=AnswerVerb.RELEASE)),
         ("please ack", None),
         ("cancel gpt", None),
         ("", None),

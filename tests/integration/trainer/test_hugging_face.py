@@ -1,0 +1,208 @@
+"""Weights of real models of transformers: read, trained on, and written, with the same logits."""
+
+import json
+import tomllib
+
+import pytest
+
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+import torch
+import transformers
+from safetensors import torch as safetensors
+
+from opsctl.trainer import gpt
+from opsctl.trainer.architecture import layers
+from opsctl.trainer.checkpoint.__main__ import main
+from opsctl.trainer.checkpoint.export import compare
+from opsctl.trainer.checkpoint.transformers_config import read_model, write_config
+from opsctl.trainer.checkpoint.transformers_names import from_transformers, to_transformers
+from opsctl.trainer.checkpoint.transformers_weights import load_weights
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.tensor_parallel import Slice
+from tests.support.trainer_ranks import run_ranks
+
+pytestmark = pytest.mark.torch
+
+LLAMA = {
+    "vocab_size": 264,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MODELS = {
+    "llama": ("LlamaConfig", LLAMA),
+    "llama3-tied": ("LlamaConfig", LLAMA | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", LLAMA | {"head_dim": 12, "sliding_window": None}),
+    "qwen2": ("Qwen2Config", LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen3": ("Qwen3Config", LLAMA | {"head_dim": 16}),
+    "gpt2": ("GPT2Config", {"vocab_size": 264, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
+    "bloom": ("BloomConfig", {"vocab_size": 264, "hidden_size": 32, "n_layer": 2, "n_head": 4, "seq_length": 64}),
+}
+MAX_DIFFERENCE = 2e-6
+"""Of the largest logit: sums in another order."""
+
+
+def save_model(name, directory, **changes):
+    """Save a model of transformers with random weights, vectors included; return it."""
+    kind, fields = MODELS[name]
+    torch.manual_seed(3)
+    config = getattr(transformers, kind)(**fields, **changes)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.2)
+    model.save_pretrained(directory)
+    return model
+
+
+def compute_logits(config, directory, tokens):
+    """Return the logits of the trainer's layers with the weights in `directory`."""
+    built = [spec.build() for spec in layers(config, seed=1, part=Slice())]
+    stored = dict(enumerate(built[:-1] if config.is_tied else built))
+    load_weights(stored, directory, config, Slice())
+    x = tokens
+    with torch.no_grad():
+        for module in built[:-1]:
+            x = (stored[0] if module is built[0] else module)(x)
+        return gpt.logits(built[0], x) if config.is_tied else built[-1](x)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_give_the_logits_of_transformers(tmp_path, name):
+    theirs = save_model(name, tmp_path)
+    config = read_model(tmp_path, sequence=48)
+    tokens = torch.randint(264, (2, 48), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    largest = float(expected.abs().max())
+    assert largest > 1
+    assert float((compute_logits(config, tmp_path, tokens) - expected).abs().max()) <= MAX_DIFFERENCE * largest
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_and_rows_survive_both_directions(tmp_path, name):
+    """Also through config.json: what is written is read as the same model."""
+    save_model(name, tmp_path)
+    config = read_model(tmp_path)
+    theirs = safetensors.load_file(tmp_path / "model.safetensors")
+    spelled = {key if key.startswith(("model.", "transformer.", "lm_head")) else f"transformer.{key}" for key in theirs}
+    written = {}
+    for number, spec in enumerate(layers(config, seed=1, part=Slice())):
+        if not (config.is_tied and number == config.layers + 3):
+            layer = dict(spec.build().named_parameters())
+            read = from_transformers(config, number, iter(layer), lambda key: theirs.get(key, theirs.get(key[12:])))
+            written |= dict(to_transformers(config, number, read))
+    assert written.keys() == spelled - ({"lm_head.weight"} if config.is_tied else set())
+    for key, value in written.items():
+        assert value.equal(theirs.get(key, theirs.get(key.removeprefix("transformer."))))
+    (tmp_path / "config.json").write_text(json.dumps(write_config(config)))
+    assert read_model(tmp_path) == config
+
+
+@pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=["one", "pp2", "tp2"])
+def test_run_begins_with_the_weights_on_any_layout(corpus, tmp_path, parallel):
+    """The first loss is that of transformers on the same batch."""
+    theirs = save_model("llama", tmp_path / "hf")
+    model = read_model(tmp_path / "hf", sequence=32).model_dump(exclude_defaults=True)
+    config = tiny(steps=1, model=model, parallel=parallel, data={"prefix": str(corpus)}, weights=str(tmp_path / "hf"))
+    world = 2 if parallel else 1
+    ranks = run_ranks(tmp_path / "run", world, config)
+    from opsctl.trainer.batches import open_data  # noqa: PLC0415 - torch may be absent
+    from opsctl.trainer.config import TrainerConfig  # noqa: PLC0415 - likewise
+
+    settings = TrainerConfig.model_validate(config)
+    batches = open_data(settings).training(settings, data_rank=0, data_ranks=1)
+    with torch.no_grad():
+        losses = [
+            torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), labels.flatten())
+            for tokens, labels in batches.step(0, settings.batch.global_batch)
+        ]
+    assert ranks[0]["losses"][0] == pytest.approx(float(torch.stack(losses).mean()), abs=2e-6)
+
+
+REFUSED = {
+    "qwen2": ({"use_sliding_window": True, "sliding_window": 16}, "its attention sees the last 16 tokens"),
+    "llama": ({"hidden_act": "gelu"}, "hidden_act is gelu, and this trainer has only silu"),
+    "llama3-tied": ({"attention_bias": True}, "attention_bias is True"),
+    "gpt2": ({"activation_function": "relu", "n_inner": 100}, "activation_function is relu.*n_inner is 100"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_trainer_cannot_do_is_refused(tmp_path, name):
+    changes, words = REFUSED[name]
+    save_model(name, tmp_path, **changes)
+    with pytest.raises(Refused, match=words):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "is no JSON object"),
+        ("{", "is no JSON"),
+        ('{"model_type": "mamba"}', "is of type mamba; known are gpt2"),
+        ('{"model_type": "llama"}', "num_attention_heads"),
+        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}}', "num_attention_heads"),
+        ('{"model_type": "llama", "quantization_config": {"bits": 4}}', "its weights are quantised"),
+    ],
+)
+def test_unreadable_config_of_a_model_is_refused(tmp_path, content, words):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(Refused, match=words):
+        read_model(tmp_path)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    save_model("llama", tmp_path)
+    config = read_model(tmp_path).model_copy(update={"ffn": 96})
+    with pytest.raises(Refused, match="is another model: ffn is 80 there and 96 here"):
+        load_weights({}, tmp_path, config, Slice())
+
+
+def test_missing_tensor_is_named(tmp_path):
+    save_model("llama", tmp_path)
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    tensors.pop("model.layers.1.mlp.up_proj.weight")
+    safetensors.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(Refused, match=r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
+def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
+    save_model("llama3-tied", tmp_path)
+    assert main(["import", str(tmp_path), "--sequence", "32"]) == 0
+    trainer = tomllib.loads(capsys.readouterr().out)["trainer"]
+    assert trainer["weights"] == str(tmp_path)
+    assert ModelConfig.model_validate(trainer["model"]) == read_model(tmp_path, sequence=32)
+    assert main(["import", str(tmp_path / "nowhere")]) == 2
+
+
+def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
+    """Two stages of two tensor ranks, trained for some steps."""
+    model = {"family": "llama", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 80, "sequence": 32}
+    config = tiny(model=model, parallel={"pipeline": 2, "tensor": 2}, data={"prefix": str(corpus)})
+    run_ranks(tmp_path, 4, config, steps=3, save=True)
+    checkpoint = tmp_path / "checkpoints" / "step-0000003"
+    assert main(["export", str(checkpoint), str(tmp_path / "out")]) == 0
+    assert compare(checkpoint, tmp_path / "out") <= 1e-5
+    assert read_model(tmp_path / "out") == ModelConfig.model_validate(
+        model | {"head_width": 8, "rope_theta": 10_000.0, "norm_eps": 1e-5, "tied": False}
+    )

@@ -1,0 +1,215 @@
+"""The `config.json` of Hugging Face's transformers, from and to the table of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from opsctl.trainer.config import describe_errors
+from opsctl.trainer.contract import read_bounded
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.model_config import ModelConfig
+
+_MAX_CONFIG_BYTES = 1 << 20
+_LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gpt2": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "layer_norm_epsilon": (1e-5,),
+    },
+    "bloom": {"apply_residual_connection_post_layernorm": (False,), "layer_norm_epsilon": (1e-5,)},
+    "llama": {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+}
+"""The values that this trainer has, the default of transformers first, by type of model."""
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of transformers. The tokenizer of the corpus is not part of a checkpoint.
+
+    Raises Refused if transformers has no such model.
+    """
+    common: dict[str, Any] = {
+        "vocab_size": config.vocabulary,
+        "tie_word_embeddings": config.is_tied,
+        "bos_token_id": None,  # no password  # nosec B105
+        "eos_token_id": None,  # no password  # nosec B105
+    }
+    return common | {"gpt2": _gpt2, "bloom": _bloom, "llama": _llama}[config.family](config)
+
+
+def _gpt2(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "layer_norm_epsilon": 1e-5,
+        "n_embd": config.hidden,
+        "n_positions": config.sequence,
+        "activation_function": "gelu_new",
+        "attn_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+    }
+
+
+def _bloom(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "model_type": "bloom",
+        "architectures": ["BloomForCausalLM"],
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "layer_norm_epsilon": 1e-5,
+        "hidden_size": config.hidden,
+        "seq_length": config.sequence,
+        "attention_dropout": config.dropout,
+        "hidden_dropout": config.dropout,
+        "apply_residual_connection_post_layernorm": False,
+    }
+
+
+def _llama(config: ModelConfig) -> dict[str, Any]:
+    if config.qk_norm and config.qkv_bias:
+        raise Refused("transformers has no model with norms of heads and biases of queries, keys and values only")
+    kind = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
+    if kind == "qwen2" and config.width_of_head * config.heads != config.hidden:
+        raise Refused("transformers has no model with biases of queries, keys and values and a head_width of its own")
+    return {
+        "model_type": kind,
+        "architectures": [f"{kind.capitalize()}ForCausalLM"],
+        "hidden_size": config.hidden,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.group_count,
+        "head_dim": config.width_of_head,
+        "intermediate_size": config.width_of_ffn,
+        "max_position_embeddings": config.sequence,
+        "rms_norm_eps": config.norm_eps or 1e-5,
+        "rope_theta": config.rope_theta or 10_000.0,
+        "rope_scaling": _write_scaling(config),
+        "hidden_act": "silu",
+        "attention_dropout": config.dropout,
+        "attention_bias": False,
+    }
+
+
+def _write_scaling(config: ModelConfig) -> dict[str, Any] | None:
+    scaling = config.rope_scaling
+    if scaling is None:
+        return None
+    common: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "linear":
+        return common
+    return common | {
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_sequence,
+    }
+
+
+def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
+    """Return the table of the model in `directory`, with samples of `sequence` tokens (if absent, the model's longest).
+
+    Raises OSError. Raises Refused with everything that this trainer cannot do.
+    """
+    try:
+        fields = json.loads(read_bounded(directory / "config.json", _MAX_CONFIG_BYTES, follow=True))
+    except ValueError as error:
+        raise Refused(f"{directory}/config.json is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise Refused(f"{directory}/config.json is no JSON object")
+    kind = str(fields.get("model_type"))
+    readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
+    if kind not in readers:
+        raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
+    if problems := list(_find_differences(fields, kind, sequence)):
+        raise Refused(f"{directory}: {'; '.join(problems)}")
+    try:
+        table = readers[kind](fields)
+        return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
+    except ValidationError as error:
+        raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise Refused(f"{directory}/config.json: {error!r} is missing or of a wrong type") from error
+
+
+def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None) -> Iterator[str]:
+    """Yield what the model has and this trainer has not."""
+    if fields.get("quantization_config"):
+        yield "its weights are quantised"
+    for key, values in _ONLY.get(kind, _ONLY["llama"]).items():
+        if fields.get(key, values[0]) not in values:
+            yield f"{key} is {fields[key]}, and this trainer has only {' or '.join(map(str, values))}"
+    width = fields.get("n_inner")
+    if kind == "gpt2" and width not in (None, 4 * int(fields.get("n_embd", 0))):
+        yield f"n_inner is {width}, and this trainer has only 4 x n_embd"
+    window = fields.get("sliding_window") if fields.get("use_sliding_window", kind == "mistral") else None
+    if window and (sequence or int(fields.get("max_position_embeddings", 0))) > window:
+        yield f"its attention sees the last {window} tokens: choose a sequence up to {window}"
+
+
+def _read_gpt2(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "family": "gpt2",
+        "layers": fields["n_layer"],
+        "hidden": fields["n_embd"],
+        "heads": fields["n_head"],
+        "sequence": fields["n_positions"],
+        "vocabulary": fields["vocab_size"],
+    }
+
+
+def _read_bloom(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "family": "bloom",
+        "layers": fields.get("n_layer", fields.get("num_hidden_layers")),
+        "hidden": fields.get("hidden_size", fields.get("n_embed")),
+        "heads": fields.get("n_head", fields.get("num_attention_heads")),
+        "sequence": fields.get("seq_length", 2048),
+        "vocabulary": fields["vocab_size"],
+    }
+
+
+def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kind, heads = fields["model_type"], fields["num_attention_heads"]
+    rope = fields.get("rope_parameters") or {}
+    table = {
+        "family": "llama",
+        "layers": fields["num_hidden_layers"],
+        "hidden": fields["hidden_size"],
+        "heads": heads,
+        "kv_heads": fields.get("num_key_value_heads") or heads,
+        "head_width": fields.get("head_dim") or fields["hidden_size"] // heads,
+        "ffn": fields["intermediate_size"],
+        "sequence": fields["max_position_embeddings"],
+        "vocabulary": fields["vocab_size"],
+        "rope_theta": float(rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0),
+        "norm_eps": fields["rms_norm_eps"],
+        "qk_norm": kind == "qwen3",
+        "qkv_bias": kind == "qwen2",
+        "tied": bool(fields.get("tie_word_embeddings", False)),
+    }
+    scaling = _read_scaling(rope or fields.get("rope_scaling") or {})
+    return table | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _read_scaling(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind not in ("linear", "llama3"):
+        raise Refused(f"rotary positions of type {kind} are not known; known are default, linear and llama3")
+    names = {
+        "factor": "factor",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+        "original_max_position_embeddings": "original_sequence",
+    }
+    numbers = {ours: rope[theirs] for theirs, ours in names.items() if kind == "llama3" or theirs == "factor"}
+    floats = {key: value if key == "original_sequence" else float(value) for key, value in numbers.items()}
+    return {"kind": kind, **floats}

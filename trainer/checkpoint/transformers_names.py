@@ -1,0 +1,119 @@
+"""Tensors of a layer under the names and in the arrangement of Hugging Face's transformers, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from opsctl.trainer.model_config import ModelConfig
+
+Layer = dict[str, Tensor]
+"""The whole parameters of one layer of the trainer, by name."""
+
+_BLOCKS = {
+    "gpt2": {
+        "norm1": "ln_1",
+        "qkv": "attn.c_attn",
+        "out": "attn.c_proj",
+        "norm2": "ln_2",
+        "up": "mlp.c_fc",
+        "down": "mlp.c_proj",
+    },
+    "bloom": {
+        "norm1": "input_layernorm",
+        "qkv": "self_attention.query_key_value",
+        "out": "self_attention.dense",
+        "norm2": "post_attention_layernorm",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+    "llama": {
+        "norm1": "input_layernorm",
+        "qkv": "self_attn.{}_proj",
+        "q_norm": "self_attn.q_norm",
+        "k_norm": "self_attn.k_norm",
+        "out": "self_attn.o_proj",
+        "norm2": "post_attention_layernorm",
+        "gate": "mlp.gate_proj",
+        "up": "mlp.up_proj",
+        "down": "mlp.down_proj",
+    },
+}
+_PREFIXES = {"gpt2": "transformer.h.", "bloom": "transformer.h.", "llama": "model.layers."}
+_EMBEDDINGS = {"gpt2": "transformer.wte", "bloom": "transformer.word_embeddings", "llama": "model.embed_tokens"}
+_BEHIND = {"gpt2": "transformer.wpe", "bloom": "transformer.word_embeddings_layernorm", "llama": ""}
+_NORMS = {"gpt2": "transformer.ln_f", "bloom": "transformer.ln_f", "llama": "model.norm"}
+_OUTPUT = "lm_head"
+
+
+def to_transformers(config: ModelConfig, number: int, layer: Layer) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of layer `number` by their names in transformers."""
+    for name, tensor in layer.items():
+        part = name.rpartition(".")[0]
+        if part == "qkv" and config.family == "llama":
+            names = (_transformers_name(config, number, name).format(letter) for letter in "qkv")
+            yield from zip(names, _split_groups(config, tensor), strict=True)
+        else:
+            yield _transformers_name(config, number, name), _rearranged(config, part, tensor)
+
+
+def from_transformers(config: ModelConfig, number: int, names: Iterator[str], read: Callable[[str], Tensor]) -> Layer:
+    """Return the parameters `names` of layer `number`; `read` returns a tensor by its name in transformers."""
+    layer = {}
+    for name in names:
+        part, _, _ = name.rpartition(".")
+        transformers_name = _transformers_name(config, number, name)
+        if part == "qkv" and config.family == "llama":
+            layer[name] = _join_groups(config, [read(transformers_name.format(letter)) for letter in "qkv"])
+        else:
+            layer[name] = _restored(config, part, read(transformers_name))
+    if config.family == "gpt2" and number == 1:
+        layer["weight"] = layer["weight"][: config.sequence]  # a shorter sequence uses the first positions
+    return layer
+
+
+def _transformers_name(config: ModelConfig, number: int, name: str) -> str:
+    part, _, kind = name.rpartition(".")
+    if number == 0:
+        return f"{_EMBEDDINGS[config.family]}.{kind}"
+    if number == 1:
+        return f"{_BEHIND[config.family]}.{kind}"
+    if number == config.layers + 2:
+        return f"{_NORMS[config.family]}.{kind}"
+    if number == config.layers + 3:
+        return f"{_OUTPUT}.{kind}"
+    return f"{_PREFIXES[config.family]}{number - 2}.{_BLOCKS[config.family][part]}.{kind}"
+
+
+def _rearranged(config: ModelConfig, part: str, tensor: Tensor) -> Tensor:
+    """Return a tensor in GPT-2's arrangement: rows of `qkv` are [q k v, head, …]; matrices of blocks are transposed."""
+    if config.family != "gpt2" or not part:
+        return tensor
+    if part == "qkv":
+        tensor = tensor.unflatten(0, (config.heads, 3, config.width_of_head)).transpose(0, 1).flatten(0, 2)
+    return tensor.t() if tensor.ndim == 2 else tensor
+
+
+def _restored(config: ModelConfig, part: str, tensor: Tensor) -> Tensor:
+    """Undo `_rearranged`."""
+    if config.family != "gpt2" or not part:
+        return tensor
+    tensor = tensor.t() if tensor.ndim == 2 else tensor
+    if part == "qkv":
+        tensor = tensor.unflatten(0, (3, config.heads, config.width_of_head)).transpose(0, 1).flatten(0, 2)
+    return tensor
+
+
+def _split_groups(config: ModelConfig, rows: Tensor) -> tuple[Tensor, ...]:
+    """Return the rows of queries, keys and values, from rows [group, its queries, key, value, width]."""
+    queries = config.heads // config.group_count
+    grouped = rows.unflatten(0, (config.group_count, queries + 2, config.width_of_head))
+    return tuple(part.flatten(0, 2) for part in grouped.split((queries, 1, 1), dim=1))
+
+
+def _join_groups(config: ModelConfig, parts: list[Tensor]) -> Tensor:
+    """Undo `_split_groups`."""
+    grouped = [part.unflatten(0, (config.group_count, -1, config.width_of_head)) for part in parts]
+    return torch.cat(grouped, dim=1).flatten(0, 2)

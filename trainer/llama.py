@@ -1,0 +1,169 @@
+"""The layers of Llama and its relatives: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+The formulas follow transformers' modeling_llama.py, in the order of its roundings, so that exported weights give the
+same logits there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from opsctl.trainer import dropout
+from opsctl.trainer.gpt import draw_normal, initial_std
+from opsctl.trainer.model_config import ModelConfig, RopeScaling
+from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into
+
+_EPS = 1e-5
+_THETA = 10_000.0
+
+
+class RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Divides by the root of the mean square, in fp32 (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    def __init__(self, width: int, eps: float | None) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps or _EPS
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * _normalised(x, self.eps)
+
+
+class HeadNorm(RmsNorm):
+    """Qwen3's norm of every head of queries or keys; every tensor rank normalises its own heads."""
+
+    def __init__(self, width: int, eps: float | None, part: Slice) -> None:
+        super().__init__(width, eps)
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return into(self.weight, self.part) * _normalised(x, self.eps)
+
+
+def _normalised(x: Tensor, eps: float) -> Tensor:
+    exact = x.float()
+    return (exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+class EmbeddingDropout(nn.Dropout):  # type: ignore[misc]  # mypy does not read torch
+    """Follows the token embedding; has no parameters."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.dropout)
+
+
+class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """Maps vectors to logits [b, s, this rank's slice of the vocabulary] by a weight of its own."""
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__()
+        weight = draw_normal(config.vocabulary, config.hidden, std=initial_std(config), seed=seed)
+        self.projection = ColumnLinear(weight, part, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.projection(x)
+
+
+class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+    """A pre-norm block: attention, then SwiGLU, both added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__()
+        hidden, std, width = config.hidden, initial_std(config), config.width_of_head
+        into_residual = std / math.sqrt(2 * config.layers)
+        self.config, self.part, self.seed, self.drop = config, part, seed, config.dropout
+        self.queries = config.heads // config.group_count
+        rows = config.group_count * (self.queries + 2) * width
+        self.norm1, self.norm2 = RmsNorm(hidden, config.norm_eps), RmsNorm(hidden, config.norm_eps)
+        # Rows are [group, its queries, key, value, width], so that a slice holds whole groups.
+        self.qkv = ColumnLinear(draw_normal(rows, hidden, std=std, seed=seed), part, bias=config.qkv_bias)
+        self.out = RowLinear(
+            draw_normal(hidden, config.heads * width, std=into_residual, seed=seed + 1), part, bias=False
+        )
+        ffn = config.width_of_ffn
+        self.gate = ColumnLinear(draw_normal(ffn, hidden, std=std, seed=seed + 2), part, bias=False)
+        self.up = ColumnLinear(draw_normal(ffn, hidden, std=std, seed=seed + 3), part, bias=False)
+        self.down = RowLinear(draw_normal(hidden, ffn, std=into_residual, seed=seed + 4), part, bias=False)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps, part) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.drop and self.training:
+            dropout.vary(self.seed)
+        x = x + self._drop(self.out(self._attend(self.norm1(x))))
+        normed = self.norm2(x)
+        return x + self._drop(self.down(functional.silu(self.gate(normed)) * self.up(normed)))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        grouped = self.qkv(x).view(batch, length, -1, self.queries + 2, self.config.width_of_head)
+        q, k, v = grouped.split((self.queries, 1, 1), dim=3)
+        q, k, v = (heads.flatten(2, 3).transpose(1, 2) for heads in (q, k, v))  # [b, heads, s, width]
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        cosines, sines = rotations(self.config, length, q.dtype, q.device)
+        q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
+        return self._mix(q, k, v).transpose(1, 2).reshape(batch, length, -1)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attend = functools.partial(
+            functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=self.queries > 1
+        )
+        if not (self.drop and self.training):
+            return attend()
+        with self.part.own_randomness():  # every rank has its own heads
+            return attend(dropout_p=self.drop)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.drop, self.training) if self.drop else x
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Return `x` [b, heads, s, width] turned by its position; the pairs are (i, i + width / 2), as transformers has."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosines + torch.cat((-second, first), dim=-1) * sines
+
+
+def rotations(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the angles of every position, each [length, width of a head]."""
+    return _rotations(
+        config.width_of_head,
+        config.rope_theta or _THETA,
+        config.rope_scaling,
+        length=length,
+        dtype=dtype,
+        device=device,
+    )
+
+
+@functools.lru_cache(maxsize=2)  # one table for all blocks of a rank
+def _rotations(
+    width: int,
+    theta: float,
+    scaling: RopeScaling | None,
+    *,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    exponents = torch.arange(0, width, 2, dtype=torch.int64, device=device).float() / width
+    frequencies = stretched(1.0 / theta**exponents, scaling)
+    angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
+    whole = torch.cat((angles, angles), dim=-1)
+    return whole.cos().to(dtype), whole.sin().to(dtype)
+
+
+def stretched(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
+    """Return the rotary frequencies after `scaling` (llama3: as in the model card's code of Llama 3.1)."""
+    if scaling is None:
+        return frequencies
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    turns = scaling.original_sequence * frequencies / (2 * math.pi)
+    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    smooth = smooth.clamp(0.0, 1.0)
+    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
