@@ -14,6 +14,7 @@ import copy
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import correlation, median
 
@@ -63,26 +64,50 @@ def tokens_per_gpu_s(row: PublishedRow, seconds: float) -> float:
     return row.batch * row.shape.sequence / row.topology.gpus / seconds
 
 
-def summarize(name: str, rows: Sequence[PublishedRow]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The quality of the predictions of one table, or of many."""
+
+    rows: int
+    median: float
+    """Of |predicted / measured − 1|."""
+    p90: float
+    bias: float
+    """Median of ln(predicted / measured)."""
+    rank: float
+    """Spearman's, of tokens/s of a GPU; nan below four rows."""
+    right: int
+    """Rows whose verdict, whether the GPUs have the memory, is right."""
+    memory: float
+    """Median error of the memory."""
+
+    def cells(self) -> list[str]:
+        shares = [self.median, self.p90, self.memory]
+        median_text, p90_text, memory_text = ("" if math.isnan(share) else f"{share:.1%}" for share in shares)
+        rank = "" if math.isnan(self.rank) else f"{self.rank:.2f}"
+        bias = "" if math.isnan(self.bias) else f"{self.bias:+.2f}"
+        return [str(self.rows), median_text, p90_text, bias, rank, f"{self.right} of {self.rows}", memory_text]
+
+
+def score(rows: Sequence[PublishedRow]) -> Score:
     timed = [row for row in rows if row.seconds]
     errors = sorted(abs(predict_s(row) / (row.seconds or 1) - 1) for row in timed)
-    rank = math.nan
-    if len(timed) > 3:
-        rank = rank_correlation(
-            [(tokens_per_gpu_s(row, predict_s(row)), tokens_per_gpu_s(row, row.seconds or 1)) for row in timed]
-        )
-    bias = median(math.log(predict_s(row) / (row.seconds or 1)) for row in timed) if timed else math.nan
-    right = [row.ran == fits(row) for row in rows]
     sized = [abs(memory_gib(row) / row.memory_gib - 1) for row in rows if row.memory_gib]
-    return (
-        f"{name:46} {len(rows):4} {format_share(median(errors) if errors else math.nan)}"
-        f" {format_share(errors[math.ceil(0.9 * len(errors)) - 1] if errors else math.nan)}"
-        f" {bias:+6.2f} {rank:6.2f} {sum(right):4}/{len(right):<4} {format_share(median(sized) if sized else math.nan)}"
+    return Score(
+        rows=len(rows),
+        median=median(errors) if errors else math.nan,
+        p90=errors[math.ceil(0.9 * len(errors)) - 1] if errors else math.nan,
+        bias=median(math.log(predict_s(row) / (row.seconds or 1)) for row in timed) if timed else math.nan,
+        rank=rank_of(timed) if len(timed) > 3 else math.nan,
+        right=sum(row.ran == fits(row) for row in rows),
+        memory=median(sized) if sized else math.nan,
     )
 
 
-def format_share(share: float) -> str:
-    return f"{100 * share:6.1f}%"
+def rank_of(timed: Sequence[PublishedRow]) -> float:
+    return rank_correlation(
+        [(tokens_per_gpu_s(row, predict_s(row)), tokens_per_gpu_s(row, row.seconds or 1)) for row in timed]
+    )
 
 
 def memory_gib(row: PublishedRow) -> float:
@@ -98,33 +123,30 @@ def is_inside(row: PublishedRow) -> bool:
     return bar.low <= (row.seconds or 0.0) / predict_s(row) <= bar.high
 
 
+def list_lines(rows: Sequence[PublishedRow]) -> list[str]:
+    """Return the lines of a Markdown table: one for every table of measurements, and one for all."""
+    lines = []
+    for table in sorted({row.table for row in rows}):
+        lines.append(f"| {table} | {' | '.join(score([row for row in rows if row.table == table]).cells())} |")
+    lines.append(f"| **all** | {' | '.join(score(rows).cells())} |")
+    return lines
+
+
 def print_tables(rows: Sequence[PublishedRow]) -> None:
-    print(f"{'':46} {'rows':>4} {'median':>7} {'p90':>7} {'bias':>6} {'rank':>6} {'verdict':>9} {'memory':>7}")
-    tables = sorted({row.table for row in rows})
-    ranks = []
-    for table in tables:
-        of_table = [row for row in rows if row.table == table]
-        print(summarize(table, of_table))
-        timed = [row for row in of_table if row.seconds]
-        if len(timed) > 3:
-            pairs = [(tokens_per_gpu_s(row, predict_s(row)), tokens_per_gpu_s(row, row.seconds or 1)) for row in timed]
-            ranks.append((rank_correlation(pairs), len(timed)))
-    print(summarize("all", rows))
-    known = [(rank, count) for rank, count in ranks if not math.isnan(rank)]
-    weighted = sum(rank * count for rank, count in known) / sum(count for _, count in known)
-    print(
-        f"rank correlation within tables of four rows or more: median {median(rank for rank, _ in known):.2f}, ", end=""
-    )
-    print(f"by rows {weighted:.2f}")
-    oom = [row for row in rows if not row.ran]
+    print("| table | rows | median error | 9 of 10 within | bias | rank | verdict right | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    print("\n".join(list_lines(rows)))
+    tables = [[row for row in rows if row.seconds and row.table == table] for table in {row.table for row in rows}]
+    ranks = [(rank_of(timed), len(timed)) for timed in tables if len(timed) > 3]
+    weighted = sum(rank * count for rank, count in ranks) / sum(count for _, count in ranks)
+    print(f"\nrank correlation within tables: median {median(rank for rank, _ in ranks):.2f}, by rows {weighted:.2f}")
     timed = [row for row in rows if row.seconds]
-    inside = sum(is_inside(row) for row in timed)
-    print(f"inside the error bar: {inside} of {len(timed)}; ", end="")
+    print(f"inside the error bar: {sum(map(is_inside, timed))} of {len(timed)}")
     calibrated = [abs(ratio - 1) for _, ratio in calibrated_ratios(rows)]
     print(f"calibrated by one row: median error {median(calibrated):.1%} of {len(calibrated)} rows")
-    print(f"out of memory: {sum(not fits(row) for row in oom)} of {len(oom)} found; ", end="")
-    ran = [row for row in rows if row.ran]
-    print(f"{sum(not fits(row) for row in ran)} of {len(ran)} that ran refused")
+    short, ran = [row for row in rows if not row.ran], [row for row in rows if row.ran]
+    refused, found = sum(not fits(row) for row in ran), sum(not fits(row) for row in short)
+    print(f"out of memory: {found} of {len(short)} found; {refused} of {len(ran)} that ran refused")
 
 
 def print_rows(rows: Sequence[PublishedRow]) -> None:
@@ -141,17 +163,17 @@ def fitted_figures(fitted: Efficiencies, names: Sequence[str] = ()) -> Iterator[
     """Yield the table and the key of every figure."""
     for table in (*fitted["generations"].values(), fitted["shared"]):
         for name in table:
-            is_known = table is not fitted["generations"]["cdna"] and name not in ("fp4_products", "softmax")
+            is_known = table is not fitted["generations"]["cdna"] and name not in ("fp4_products", "softmax", "hop")
             if is_known and (not names or name in names):
                 yield table, name
 
 
 def loss(rows: Sequence[PublishedRow], fitted: Efficiencies) -> float:
-    """Return the mean over rows of the logarithmic error; a table of n rows weighs √n."""
+    """Return the mean over rows of the logarithmic error; every table weighs the same."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.table] = counts.get(row.table, 0) + 1
-    weights = [counts[row.table] ** -0.5 for row in rows]
+    weights = [1 / counts[row.table] for row in rows]
     errors = []
     for row in rows:
         error = abs(math.log(predict_s(row, fitted) / (row.seconds or 1)))
@@ -172,7 +194,7 @@ def fit(rows: Sequence[PublishedRow], names: Sequence[str]) -> Efficiencies:
             for factor in (step, 1 / step):
                 old = table[name]
                 table[name] = min(max(old * factor, origin[name] / 4), origin[name] * 4)
-                if name not in ("traffic", "launch", "expert_launch", "hop", "misaligned"):
+                if name not in ("traffic", "launch", "sharded_launch", "expert_launch", "hop", "misaligned"):
                     table[name] = min(table[name], MOST_EFFICIENT)
                 now = loss(rows, fitted)
                 if now < best - 1e-5:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from math import ceil
 
 from opsctl.calc.closed_form import renewal
+from opsctl.calc.input_influence import CLUSTER_KINDS, run_uncertain
 from opsctl.calc.sensitivity import rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup
 
@@ -23,6 +25,11 @@ CASES: dict[str, tuple[SimulationSetup, str]] = {
     "Meta, 4,096 GPUs, a save every hour": (replace(LARGE, nodes=512), "> 0.90"),
     "Llama-3, 54 days, a save every 10 min": (LLAMA, "> 0.90"),
 }
+UNCERTAIN: dict[str, tuple[SimulationSetup, str]] = {
+    "young-cloud": (SimulationSetup(nodes=124, days=60), "about 0.5 (OPT-175B)"),
+    "mature-hpc": (SimulationSetup(nodes=48, days=118), "0.9 and more (BLOOM)"),
+    "hyperscale": (SimulationSetup(nodes=2048, days=54), "> 0.90 (Llama 3), 0.97 (ByteRobust)"),
+}
 
 
 def main() -> None:
@@ -36,6 +43,12 @@ def main() -> None:
         )
         mean = f"{result.mean:.4f} ± {result.error:.4f}"
         print(f"{name:40} {mean:>16} {exact:>12.4f} {published:>10} {result.failures:>9.1f} {took_s:>8.2f}")
+    print()
+    for name, (plain, published) in UNCERTAIN.items():
+        kind = CLUSTER_KINDS[name]
+        uncertain = replace(plain, guard=kind.guard, spares=ceil(kind.spare_share * plain.nodes))
+        result = summary(run_uncertain(uncertain, kind.ranges, SEEDS))
+        print(f"{name:40} {result.mean:.3f}, {result.low:.3f} to {result.high:.3f}; published {published}")
     rough = replace(LARGE, save_h=40 / 3600, hangs=0.1, lemons=20, spares=60, queue_h=0.1, broken=0.05)
     started = time.perf_counter()
     outcomes = run(rough, SEEDS)

@@ -88,7 +88,9 @@ def _read_figures(text: str) -> Accelerator:
         numbers: dict[str, Any] = {name: float(value) for name, value in figures.items()}
         whole = {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
         if not missing and all(0 < number < 1e9 for number in numbers.values()):
-            own = {"processors": 132, **numbers, **whole}
+            own: dict[str, Any] = {"processors": 132}
+            own.update(numbers)
+            own.update(whole)
             return Accelerator(name="own", generation=_known_generation(generation), **own)
     except (TypeError, ValueError):
         pass

@@ -20,9 +20,9 @@ from opsctl.errors import InputError
 
 GIB = 2**30
 OVERHEAD_RATIO = 0.2
-"""Memory in buckets and fragments, over memory requested. Fitted to the prequel and to the tuning half."""
-SHARDED_OVERHEAD_RATIO = 0.05
-"""The same where ZeRO-3 or FSDP keeps the states in flat shards."""
+"""Memory in buckets and fragments, over memory requested. Fitted to the prequel, a trainer without overlap."""
+FLAT_OVERHEAD_RATIO = 0.03
+"""The same of FSDP and of Megatron-Core with overlap, which keep gradients and optimizer in flat buffers."""
 CONTEXT_BYTES = 1573 * 2**20
 """CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 
@@ -139,7 +139,7 @@ def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch
         activations=activations,
         output=output,
         gathered=gathered,
-        overhead=requested * (SHARDED_OVERHEAD_RATIO if topology.zero >= 3 else OVERHEAD_RATIO),
+        overhead=requested * (FLAT_OVERHEAD_RATIO if topology.overlap or topology.zero >= 3 else OVERHEAD_RATIO),
     )
 
 

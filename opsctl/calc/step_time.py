@@ -134,7 +134,8 @@ def _layer_parts(step: _Step) -> dict[str, float]:
         "experts": (2 + again) * _experts_s(step),
     }
     expert_share = shape.expert_layers / shape.layers
-    per_pass = expert_share * step.shared("expert_launch") + (1 - expert_share) * step.shared("launch")
+    per_pass = step.shared("sharded_launch" if topology.zero == 3 else "launch")
+    per_pass += expert_share * step.shared("expert_launch")
     launching, computing = (3 + again) * per_pass / 1000, sum(parts.values())
     parts["launch"] = (launching**4 + computing**4) ** 0.25 - computing
     return parts

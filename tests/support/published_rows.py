@@ -139,6 +139,11 @@ def _cluster(fields: dict[str, str]) -> Cluster:
 def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
     tp, pp, cp = (_int(fields[name]) or 1 for name in ("tp", "pp", "cp"))
     gpus = _int(fields["gpus"]) or 1
+    if not fields["tp"] and pp > 1:  # a pipeline of one replica
+        tp = max(1, min(cluster.gpus_per_node, gpus // (pp * cp)))
+    batch = _int(fields["global_batch"])
+    if batch and gpus // (tp * pp * cp) > batch:  # ranks without a sample of their own share sequences
+        cp = gpus // (tp * pp * batch)
     is_old = fields["version_date"] < "2022-07"
     zero = {"fsdp": 3, "hsdp": 3, "": 0 if is_old else 1}.get(fields["zero"])
     zero = int(fields["zero"]) if zero is None else zero
@@ -159,7 +164,7 @@ def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
         attention="unfused" if unfused else "flash",
         sequence_parallel=not unfused,
         overlap=not (is_old and (pp > 1 or zero == 3)),
-        offload="offloaded" in fields["notes"],
+        offload="offload" in fields["notes"],
     )
 
 

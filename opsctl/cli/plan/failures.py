@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.closed_form import renewal
+from opsctl.calc.input_influence import (
+    CLUSTER_KINDS,
+    Influence,
+    Ranges,
+    rank_inputs,
+    run_uncertain,
+    widest_ranges,
+)
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
 from opsctl.units import format_duration, format_percent
+
+INFLUENCE_SEEDS = 20
+INPUT_OPTIONS = {
+    "per_1000_node_days": "failures",
+    "hangs": "hangs",
+    "notice_h": "notice",
+    "broken": "broken",
+    "person_h": "person",
+    "start_up_h": "start_up",
+    "interval_h": "interval",
+    "save_h": "save",
+    "queue_h": "queue",
+}
+"""By input of the simulation: its option."""
+OPTION_UNITS = {"notice_h": 60.0, "start_up_h": 60.0, "interval_h": 60.0, "save_h": 3600.0}
+"""Units of an option in one hour."""
 
 
 @click.command()
@@ -70,6 +96,9 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 
 @click.command()
 @click.option("--nodes", type=int, required=True, help="Number of nodes that train.")
+@click.option(
+    "--cluster", type=click.Choice(list(CLUSTER_KINDS)), help="Draw what is not stated from published ranges."
+)
 @click.option("--days", type=float, default=90.0, show_default=True, help="Length of the run, in days.")
 @failures_option
 @click.option("--interval", type=float, default=60.0, show_default=True, help="Minutes of work between saves.")
@@ -110,6 +139,7 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 def simulate(
     *,
     nodes: int,
+    cluster: str | None,
     days: float,
     failures: float,
     interval: float,
@@ -134,10 +164,13 @@ def simulate(
 ) -> None:
     """Simulate months of a train in virtual time.
 
-    Shows the effective time, the causes of lost time, and the changes that would help most.
+    Shows the effective time, the causes of lost time, the inputs by their influence, and the changes that would help
+    most. Every default is a guess: with --cluster, the inputs that are not stated come from published ranges, and every
+    simulated train draws its own.
 
     \b
     opsctl plan simulate --nodes 48 --queue 2 --task 20 --no-guard
+    opsctl plan simulate --nodes 124 --days 60 --cluster young-cloud
     """
     setup = SimulationSetup(
         nodes=nodes,
@@ -159,9 +192,23 @@ def simulate(
         person_h=person,
         guard=guard,
     )
-    outcomes = calc.run(setup, seeds)
+    ranges: Ranges = widest_ranges()
+    outcomes = []
+    if cluster:
+        kind = CLUSTER_KINDS[cluster]
+        ranges = {name: ends for name, ends in kind.ranges.items() if not _is_stated(INPUT_OPTIONS[name])}
+        likely: dict[str, Any] = {name: ends[1] for name, ends in ranges.items()}
+        setup = replace(
+            setup,
+            **likely,
+            guard=guard if _is_stated("guard") else kind.guard,
+            spares=spares if _is_stated("spares") else math.ceil(kind.spare_share * nodes),
+        )
+        outcomes = run_uncertain(setup, ranges, seeds)
+    outcomes = outcomes or calc.run(setup, seeds)
     summary = calc.summary(outcomes)
-    knobs = calc.rank_knobs(setup, outcomes) if with_knobs else []
+    knobs = calc.rank_knobs(setup, calc.run(setup, seeds) if cluster else outcomes) if with_knobs else []
+    influences = rank_inputs(setup, ranges, seeds=min(seeds, INFLUENCE_SEEDS)) if with_knobs else []
     if plot:
         _draw(plot, outcomes)
     if as_json:
@@ -171,14 +218,35 @@ def simulate(
                 "summary": asdict(summary),
                 "knobs": [asdict(knob) for knob in knobs],
                 "closed_form": closed_form(setup),
+                "cluster": cluster,
+                "influences": [asdict(influence) for influence in influences],
             }
         )
         return
     _show(setup, summary)
+    _show_influences(influences)
     if knobs:
         print_text("")
         rows = [[knob.change, f"{100 * knob.gain:+.2f}", f"± {100 * knob.error:.2f}"] for knob in knobs]
         listing(("what would help", "points", ""), rows, left=("what would help",))
+
+
+def _is_stated(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
+def _show_influences(influences: list[Influence]) -> None:
+    if not influences:
+        return
+    print_text("")
+    rows = []
+    for influence in influences:
+        option = f"--{INPUT_OPTIONS[influence.name].replace('_', '-')}"
+        unit = OPTION_UNITS.get(influence.name, 1.0)
+        ends = f"{influence.least * unit:.3g} to {influence.most * unit:.3g}"
+        rows.append([option, ends, f"{influence.at_least:.1%} to {influence.at_most:.1%}"])
+    listing(("inputs by influence", "from", "effective time"), rows, left=("inputs by influence",))
 
 
 def closed_form(setup: SimulationSetup) -> float | None:

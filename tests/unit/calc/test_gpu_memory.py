@@ -21,6 +21,7 @@ BLOOM = Topology(
     recompute="full",
     attention="unfused",
     sequence_parallel=False,
+    overlap=False,
 )
 
 

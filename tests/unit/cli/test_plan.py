@@ -332,3 +332,13 @@ def test_simulation_prints_closed_form_if_it_exists() -> None:
     plain = ["--nodes", "48", "--seeds", "2", "--no-knobs", "--broken", "0"]
     assert run_json("simulate", *plain)["closed_form"] == pytest.approx(0.98, abs=0.02)
     assert run_json("simulate", *plain, "--task", "20")["closed_form"] is None
+
+
+def test_stated_input_is_not_drawn() -> None:
+    words = ["simulate", "--nodes", "124", "--seeds", "5", "--cluster", "young-cloud"]
+    names = [influence["name"] for influence in run_json(*words)["influences"]]
+    assert len(names) == 9
+    stated = run_json(*words, "--failures", "3")
+    assert stated["setup"]["per_1000_node_days"] == 3
+    assert "per_1000_node_days" not in [influence["name"] for influence in stated["influences"]]
+    assert stated["setup"]["guard"] is False

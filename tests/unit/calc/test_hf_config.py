@@ -1,0 +1,132 @@
+"""Shapes from the config.json of Hugging Face. `pytest tests/unit/calc/test_hf_config.py`"""
+
+import pytest
+
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters
+from opsctl.calc.hf_config import read_config
+from opsctl.calc.model_sizes import shape_of_size, shape_of_sizes
+from opsctl.errors import InputError
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 48,
+    "n_embd": 1600,
+    "n_head": 25,
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "activation_function": "gelu_new",
+    "n_inner": None,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+GEMMA = {
+    "model_type": "gemma2",
+    "num_hidden_layers": 42,
+    "hidden_size": 3584,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "intermediate_size": 14336,
+    "vocab_size": 256000,
+    "max_position_embeddings": 8192,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 4096,
+}
+
+
+def shape(config: dict[str, object]) -> ModelShape:
+    return read_config(config, sequence=4096).shape
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [(LLAMA, 8.03), (GPT2, 1.56), (DEEPSEEK, 671.0), (GEMMA, 9.24)],
+    ids=lambda value: str(value)[:30],
+)
+def test_configuration_has_its_published_size(config: dict[str, object], billions: float) -> None:
+    assert parameters(shape(config)) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_configuration_equals_the_preset() -> None:
+    preset = PUBLISHED["deepseek-v3"]
+    assert parameters(shape(DEEPSEEK)) == parameters(preset)
+    assert active_parameters(shape(DEEPSEEK)) == active_parameters(preset)
+
+
+def test_long_context_is_assumed_shorter_and_said() -> None:
+    model = read_config(LLAMA)
+    assert model.shape.sequence == 8192
+    assert model.assumed == ("sequence 8192 (the model allows 131072)",)
+
+
+def test_window_of_every_second_layer_is_read() -> None:
+    assert (shape(GEMMA).window, shape(GEMMA).windowed) == (4096, 0.5)
+
+
+def test_configuration_inside_text_config_is_read() -> None:
+    assert parameters(shape({"model_type": "gemma3", "text_config": LLAMA})) == parameters(shape(LLAMA))
+
+
+def test_configuration_without_layers_is_refused() -> None:
+    with pytest.raises(InputError, match=r"config.json: num_hidden_layers, vocab_size not there"):
+        read_config({"hidden_size": 64, "num_attention_heads": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-2-70b", 68.98),
+        ("llama-3-70b", 70.55),
+        ("llama-3.1-405b", 405.85),
+        ("mixtral-8x7b", 46.70),
+        ("mixtral-8x22b", 140.6),
+        ("qwen3-235b-a22b", 235.1),
+        ("gemma-3-27b", 27.0),
+        ("bloom", 176.25),
+    ],
+)
+def test_preset_has_its_published_size(name: str, billions: float) -> None:
+    assert parameters(PUBLISHED[name]) / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+def test_layers_and_hidden_give_llama_70b_and_say_the_rest() -> None:
+    guessed, assumed = shape_of_sizes(80, 8192)
+    assert parameters(guessed) == parameters(PUBLISHED["llama-3-70b"])
+    assert any("gated feed-forward part of 28672" in line for line in assumed)
+
+
+@pytest.mark.parametrize("billions", [0.5, 3, 34, 180])
+def test_shape_of_a_size_is_near_the_size(billions: float) -> None:
+    assert parameters(shape_of_size(billions)) / 1e9 == pytest.approx(billions, rel=0.1)

@@ -1,0 +1,123 @@
+"""`opsctl plan MODEL` through the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opsctl.cli import cli
+from opsctl.errors import InputError
+
+LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
+LLAMA = ("llama-3-8b", "--gpus", "8", "--gpu", "H100")
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site.toml").write_text(f'root = "{tmp_path}/trains"\n')
+    monkeypatch.setenv("OPSCTL_SITE", str(tmp_path / "site.toml"))
+
+
+def plan(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["plan", *words])
+
+
+def run_json(*words: str) -> Any:
+    return json.loads(plan(*words, "--json").output, parse_constant=pytest.fail)
+
+
+def test_model_in_place_of_a_command_is_planned() -> None:
+    text = plan(*LLAMA).output
+    for name in (
+        "time of a step",
+        "tokens a day",
+        "energy",
+        "checkpoint",
+        "failures",
+        "spare nodes",
+        "if started today",
+    ):
+        assert name in text
+
+
+def test_every_assumption_is_listed() -> None:
+    assumed = run_json(*LLAMA)["assumed"]
+    assert [line.split()[0] for line in assumed] == ["--batch", "--tokens", "--failures", "a"]
+
+
+def test_stated_figures_are_not_assumed() -> None:
+    words = (*LLAMA, "--batch-tokens", "1048576", "--tokens", "10", "--save", "30")
+    result = run_json(*words)
+    assert (result["batch"], result["tokens"]) == (128, 1e10)
+    assert [line.split()[0] for line in result["assumed"]] == ["--failures"]
+
+
+def test_cost_has_its_currency() -> None:
+    assert "EUR" in plan(*LLAMA, "--price", "2.5", "--currency", "EUR").output
+    error = plan(*LLAMA, "--price", "2.5").exception
+    assert isinstance(error, InputError)
+    assert "--price needs --currency, such as USD" in error.message
+
+
+def test_measured_step_replaces_the_prediction() -> None:
+    result = run_json(*LLAMA, "--batch", "128", "--topology", "TP2 MB1", "--measured", "20 for TP2 MB1")
+    assert result["step_s"] == pytest.approx(20)
+
+
+def test_log_calibrates_the_stated_layout(tmp_path: Path) -> None:
+    words = ("bloom", "--gpus", "384", "--gpu", "A100", "--batch", "2048", "--topology", "TP4 PP12 MB2 full")
+    plain, calibrated = run_json(*words), run_json(*words, "--from-log", str(LOG))
+    assert plain["calibrated"] is None
+    assert calibrated["calibrated"] > 0
+
+
+def test_configuration_file_is_planned(tmp_path: Path) -> None:
+    config = {
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "hidden_act": "silu",
+        "intermediate_size": 11008,
+        "model_type": "llama",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = run_json(str(tmp_path), "--gpus", "8", "--gpu", "H100")
+    assert round(result["parameters"] / 1e8) == 67
+    assert result["assumed"][0].startswith("sequence 2048")
+
+
+def test_broken_configuration_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1")
+    error = plan(str(tmp_path / "config.json"), "--gpus", "8", "--gpu", "H100").exception
+    assert isinstance(error, InputError)
+
+
+def test_layers_and_hidden_say_what_is_assumed() -> None:
+    result = run_json("overview", "--layers", "80", "--hidden", "8192", "--gpus", "512", "--gpu", "H100")
+    assert round(result["parameters"] / 1e9, 1) == 70.6
+    assert "gated feed-forward part of 28672" in result["assumed"]
+
+
+def test_unknown_model_suggests_near_ones() -> None:
+    error = plan("llama3-8b", "--gpus", "8", "--gpu", "H100").exception
+    assert isinstance(error, InputError)
+    assert "llama-3-8b" in (error.hint or "")
+
+
+def test_page_has_plots_and_no_outside_references(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    assert plan(*LLAMA, "--html", str(page)).exit_code == 0
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert "http" not in text
+
+
+def test_train_file_states_its_layout(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples/gpt-13b.toml"
+    if not example.exists():
+        pytest.skip("no example of 13B")
+    result = run_json(str(example), "--gpus", "64", "--gpu", "A100")
+    assert len(result["layouts"]) == 1
