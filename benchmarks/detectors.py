@@ -123,28 +123,19 @@ FAULTS = (
 )
 
 
-def read_alarms(lines: Sequence[Iteration]) -> tuple[dict[str, list[int]], bool]:
-    """Return for each kind of looks the numbers of lines read at which something begins to be reported.
-
-    Also return whether something is reported at the end.
-
-    The state after a line does not depend on the looks; a look also reports what passed since the look before.
-    """
-    curve, steps, step = LossState(), StepHealth(), min(LOOKS.values())
-    alarms: dict[str, list[int]] = {name: [] for name in LOOKS}
-    was_bad, has_passed = dict.fromkeys(LOOKS, False), dict.fromkeys(LOOKS, False)
-    for end in range(step, len(lines) + 1, step):
-        curve = advance(curve, lines[end - step : end])
-        steps = step_health.advance(steps, lines[end - step : end])
-        is_bad = shape(curve) not in {LossShape.CALM, LossShape.LEARNING} or bool(find_problems(steps))
-        for name, every in LOOKS.items():
-            has_passed[name] = has_passed[name] or bool(curve.passed) or steps.has_jumped
-            if end % every:
-                continue
-            if (is_bad or has_passed[name]) and not was_bad[name]:
-                alarms[name].append(end)
-            was_bad[name], has_passed[name] = is_bad or has_passed[name], False
-    return alarms, shape(curve) not in {LossShape.CALM, LossShape.LEARNING} or bool(find_problems(steps))
+def read_alarms(lines: Sequence[Iteration], every: int) -> tuple[list[int], bool]:
+    """Return the numbers of lines read at which something begins to be reported, and whether the last look reports."""
+    curve, steps, was_bad = LossState(), StepHealth(), False
+    alarms = []
+    for end in range(every, len(lines) + 1, every):
+        curve = advance(curve, lines[end - every : end])
+        steps = step_health.advance(steps, lines[end - every : end])
+        is_calm = shape(curve) in {LossShape.CALM, LossShape.LEARNING} and not curve.passed
+        is_bad = not is_calm or bool(find_problems(steps))
+        if is_bad and not was_bad:
+            alarms.append(end)
+        was_bad = is_bad
+    return alarms, was_bad
 
 
 def to_lines(losses: Sequence[float]) -> list[Iteration]:
@@ -160,10 +151,11 @@ def judge_fault(names: Sequence[str], fault: Fault) -> dict[str, tuple[int, list
         for case in range(CASES // len(names)):
             at = dice.randrange(500, 800) + back
             lines = fault.change(to_lines(continue_curve(read_curve(name), at + FAULT_LINES, seed=case)), at)
-            alarms, is_bad = read_alarms(lines)
             cases += 1
-            for looks in LOOKS if is_bad or not fault.lasts else ():
-                delays[looks] += [end - at for end in alarms[looks] if end >= at][:1]
+            for looks, every in LOOKS.items():
+                alarms, is_bad = read_alarms(lines, every)
+                if is_bad or not fault.lasts:
+                    delays[looks] += [end - at for end in alarms if end >= at][:1]
     return {looks: (cases, found) for looks, found in delays.items()}
 
 
@@ -178,18 +170,16 @@ def rows(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         judged = judge_fault(names, fault)
         yield fault.name, *(describe(*judged[looks], is_fault=fault.is_fault) for looks in LOOKS)
     yield from speed_rows()
-    logged = [read_alarms(to_lines(read_curve(name)))[0] for name in (*names, *STARTS)]
-    lines = sum(len(read_curve(name)) for name in (*names, *STARTS))
-    yield (
-        f"false alarms in the {lines:,} logged lines",
-        *(str(sum(len(found[looks]) for found in logged)) for looks in LOOKS),
-    )
+    logged = [read_curve(name) for name in (*names, *STARTS)]
+    yield f"false alarms in the {sum(map(len, logged)):,} logged lines", *count_alarms(logged)
     for name in names:
-        found, _ = read_alarms(to_lines(continue_curve(read_curve(name), CALM_LINES, seed=100)))
-        yield (
-            f"false alarms in {CALM_LINES:,} lines continued from {name}",
-            *(str(len(found[looks])) for looks in LOOKS),
-        )
+        continued = continue_curve(read_curve(name), CALM_LINES, seed=100)
+        yield f"false alarms in {CALM_LINES:,} lines continued from {name}", *count_alarms([continued])
+
+
+def count_alarms(curves: Sequence[Sequence[float]]) -> list[str]:
+    """Return for each kind of looks the number of alarms in calm curves."""
+    return [str(sum(len(read_alarms(to_lines(curve), every)[0]) for curve in curves)) for every in LOOKS.values()]
 
 
 def speed_rows() -> Iterator[tuple[str, ...]]:

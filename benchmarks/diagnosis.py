@@ -1,10 +1,10 @@
 """How often `opsctl why` is right on real failure messages: tests/corpus/failures, both halves.
 
-`python -P benchmarks/diagnosis.py` prints figures only, so that nobody tunes rules on the test half.
-`python -P benchmarks/diagnosis.py --cases` also prints the cases of the tuning half that were missed.
+`python -P benchmarks/diagnosis.py` scores the tuning half, and `--cases` prints its missed cases. `--test` scores the
+test half as well and prints figures only, so that nobody tunes rules on that half.
 
-right    the cause is one of the corpus' names for it, or the class agrees and the corpus has no name that opsctl lacks
-partly   another cause of the right class, or the right symptom where only the thread established the class
+right    the class agrees, and the cause has one of the corpus' names
+partly   another cause of the right class or family, or the right symptom where only the thread established the class
 unknown  opsctl names no class, or names one where the thread established none
 wrong    another class
 """
@@ -21,9 +21,9 @@ from typing import Any
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.outcome import ACTION_BY_CAUSE, Action
 
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "failures"
+SCORES = ("right", "partly", "unknown", "wrong")
 HALVES = ("tuning", "test")
 CLASSES: dict[CauseKind, str] = {
     CauseKind.TIME_LIMIT: "time-limit",
@@ -33,21 +33,114 @@ CLASSES: dict[CauseKind, str] = {
 """The corpus' name of a class, where opsctl's differs. A wait is a symptom: the corpus calls its class unknown."""
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "aborted": ("aborted", "core-dumped"),
+    "rank-exited": (
+        "exit-code",
+        "child-failed-no-detail",
+    ),
+    "nccl-warning": ("nccl-warn",),
+    "mpi-setup": (
+        "pmix-failed",
+        "mpi-plugin-missing",
+    ),
+    "slurm-launch": (
+        "step-creation-failed",
+        "task-launch-failed",
+    ),
+    "network-library": (
+        "ib-error",
+        "efa-error",
+        "ofi-error",
+    ),
+    "thread-limit": ("fork-failed",),
+    "interrupted": ("keyboard-interrupt",),
+    "worker-died": (
+        "worker-exited",
+        "dataloader-worker-exited",
+    ),
+    "collective-mismatch": ("nccl-mismatch",),
+    "unused-parameters": ("ddp-unused-parameters",),
+    "driver-too-old": (
+        "driver-too-old",
+        "cuda-driver-insufficient",
+    ),
+    "version-conflict": (
+        "import-error",
+        "library-version-mismatch",
+    ),
+    "library-missing": (
+        "shared-library-missing",
+        "missing-library",
+    ),
+    "download-failed": (
+        "hub-offline",
+        "hub-unreachable",
+        "wandb-timeout",
+        "wandb-unreachable",
+        "ssl-error",
+        "download-timeout",
+    ),
+    "hub-access": (
+        "hub-unauthorized",
+        "hub-gated",
+        "hub-not-found",
+        "wandb-api-key",
+    ),
+    "gpu-program-fault": (
+        "gpu-xid",
+        "illegal-memory-access",
+        "mmu-fault",
+    ),
+    "gpu-xid-other": ("gpu-xid",),
+    "gpu-xid": ("gpu-xid",),
+    "connection-lost": (
+        "nccl-remote-error",
+        "connection-reset",
+        "broken-pipe",
+        "peer-closed",
+        "nccl-connection-closed",
+        "remote-process-exited",
+        "gloo-connection-closed",
+        "store-connection-lost",
+        "nccl-peer-closed",
+        "nccl-connection-lost",
+        "nccl-aborted",
+        "tcpstore-closed",
+    ),
+    "aborted": ("aborted", "core-dumped", "sigabrt"),
     "batch-size": ("deepspeed-batch-size", "batch-size"),
     "build-failed": ("environment-install-failed",),
     "bus-error": ("shm-exhausted", "bus-error"),
     "cancelled": ("job-cancelled",),
-    "cannot-connect": ("gloo-connect-failed", "no-route-to-host", "connection-refused"),
+    "cannot-connect": (
+        "gloo-connect-failed",
+        "no-route-to-host",
+        "connection-refused",
+        "connection-refused",
+        "connection-timeout",
+        "nccl-connect-failed",
+        "connect-timeout",
+    ),
     "checkpoint-mismatch": ("state-dict-mismatch", "checkpoint-missing-key"),
     "checkpoint-missing": ("checkpoint-not-found",),
     "checkpoint-unreadable": ("checkpoint-corrupt", "safetensors-header", "checkpoint-state-differs"),
     "child-failed": ("child-failed-no-detail",),
-    "collective-timeout": ("nccl-timeout", "hang"),
+    "collective-timeout": (
+        "nccl-timeout",
+        "hang",
+        "nccl-hang",
+        "gloo-timeout",
+        "heartbeat-timeout",
+        "watchdog-timeout",
+    ),
     "config-key": ("config-key",),
-    "container-start": ("container-start-failed", "container-image-broken"),
-    "cuda-address": ("illegal-memory-access", "cuda-invalid-argument", "hip-memory-fault"),
-    "cuda-launch-failure": ("cuda-launch-failure",),
+    "container-start": (
+        "container-start-failed",
+        "container-image-broken",
+        "container-import-failed",
+        "image-pull-failed",
+    ),
+    "cuda-address": ("illegal-memory-access", "cuda-invalid-argument", "hip-memory-fault", "misaligned-address"),
+    "cuda-launch-failure": ("cuda-launch-failure", "cuda-unknown-error"),
     "dataset-index": ("dataset-index-broken", "dataset-index-range"),
     "deepspeed-config": ("deepspeed-json",),
     "device-assert": ("device-side-assert",),
@@ -67,12 +160,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     "infiniband-event": ("ib-subnet-manager-change",),
     "infiniband-port": ("ib-link-flapping", "ib-memory-registration"),
     "killed": ("killed-signal-9", "killed-bare"),
-    "library-version": ("glibc-missing-version",),
+    "library-version": ("glibc-missing-version", "undefined-symbol", "glibcxx-missing-version"),
     "loss-nan": ("grad-norm-nan",),
     "memory-limit-touched": ("memory-limit-warning",),
     "model-load": ("tokenizer-version",),
     "nan": ("loss-nan", "grad-norm-nan"),
     "node-failure": ("node-failed",),
+    "node-unhealthy": ("node-failed",),
     "parallel-layout": ("parallel-size-mismatch",),
     "pinned-memory-full": ("pinned-memory-oom",),
     "preempted": ("requeued",),
@@ -89,30 +183,37 @@ NAMES: dict[str, tuple[str, ...]] = {
     "slurm-script": ("slurm-script-missing",),
     "slurm-time-limit-invalid": ("time-limit-invalid",),
     "step-cancelled": ("job-cancelled", "preempted"),
-    "storage-disconnected": ("lustre-connection-lost",),
+    "storage-disconnected": ("lustre-connection-lost", "transport-endpoint"),
     "storage-error": ("io-error", "checkpoint-write-failed"),
     "storage-full": ("disk-full", "disk-quota"),
     "storage-local": ("local-disk-error",),
     "storage-stale": ("stale-file-handle",),
     "terminated": ("terminated-signal-15",),
+    "torchrun-summary": ("child-failed-no-detail",),
     "unkillable": ("kill-task-failed",),
 }
 """The corpus' names of a cause, besides opsctl's own name."""
 
 
+FAMILY = frozenset({"code", "config"})
+"""Classes of one family: the program, its environment or its settings. Its owner has to change both."""
+
+
 def main() -> None:
     for half in HALVES if "--test" in sys.argv else HALVES[:1]:
         cases = [json.loads(line) for line in (CORPUS / f"{half}.jsonl").read_text().splitlines()]
-        scores, excluded = Counter[str](), 0
+        scores: dict[str, Counter[str]] = {"lines": Counter(), "thread": Counter()}
+        excluded = 0
         for case in cases:
             diagnosis = diagnose_case(case["lines"])
             score = judge(case, diagnosis)
-            scores[score] += 1
-            is_excluded = is_excludable(diagnosis) and case["scope"] == "none"
-            excluded += is_excluded
-            if half == "tuning" and "--cases" in sys.argv and (score in {"unknown", "wrong"} or is_excluded):
+            scores[case["basis"]][score] += 1
+            excluded += bool(diagnosis.suspects) and case["scope"] == "none"
+            if half == "tuning" and "--cases" in sys.argv and score in {"unknown", "wrong"}:
                 print_case(case, diagnosis, score)
-        print(render(half, scores, excluded))
+        print(render(f"{half}, all", scores["lines"] + scores["thread"]))
+        print(render(f"{half}, established by the lines alone", scores["lines"]))
+        print(f"{half}: cases without evidence against a node in which the log alone excludes a node: {excluded}")
 
 
 def diagnose_case(lines: list[str]) -> Diagnosis:
@@ -128,14 +229,9 @@ def judge(case: dict[str, Any], diagnosis: Diagnosis) -> str:
     is_class = named_class == case["class"]
     if is_named:
         return "right" if is_class else "partly"
-    if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not is_excludable(diagnosis)):
+    if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not diagnosis.suspects):
         return "unknown"
-    return "partly" if is_class else "wrong"
-
-
-def is_excludable(diagnosis: Diagnosis) -> bool:
-    """Return whether finalizing would exclude a node for this diagnosis, if the node belongs to the attempt."""
-    return ACTION_BY_CAUSE.get(diagnosis.kind) is Action.EXCLUDE_NODES and bool(diagnosis.suspects)
+    return "partly" if is_class or {named_class, case["class"]} <= FAMILY else "wrong"
 
 
 def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:
@@ -143,11 +239,11 @@ def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:
     print("\n".join(f"    {line[:200]}" for line in (*case["lines"], "->", *diagnosis.evidence)))
 
 
-def render(half: str, scores: Counter[str], excluded: int) -> str:
+def render(title: str, scores: Counter[str]) -> str:
     total = scores.total()
+    parts = (f"{name} {scores[name]} ({100 * scores[name] / total:.1f} %)" for name in SCORES)
     good = 100 * (scores["right"] + scores["partly"]) / total
-    parts = ", ".join(f"{name} {scores[name]}" for name in ("right", "partly", "unknown", "wrong"))
-    return f"{half}: {total} cases: {parts}; right or partly {good:.1f} %; healthy nodes or code excludable {excluded}"
+    return f"{title}: {total} cases: {', '.join(parts)}; right or partly {good:.1f} %"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`opsctl why --log` on a 2 GB log of 512 interleaved ranks, one of which failed: at most 10 s and 300 MB.
 
-Runs on a log with iterations, and on a log without iterations, which must be read completely.
+Runs on a log with iterations, and on a log without iterations, of which the last 256 MiB are read.
 Removes the logs afterwards. `python benchmarks/why.py [DIRECTORY]`.
 """
 

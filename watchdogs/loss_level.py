@@ -16,12 +16,16 @@ from typing import Any
 
 BATCH_LINES = 20
 """Lines in a mean."""
-LEVEL_BATCHES = 5
-"""Batches that define a level."""
+MIN_BATCHES, LEVEL_BATCHES = 5, 10
+"""Batches that define a level: at least, and where there are as many."""
 MAX_BATCHES = 60
 """Batches remembered: a rollback by 900 lines leaves some."""
-ALLOWED_NOISE, ALLOWED_SHARE = 2.0, 0.02
+ALLOWED_NOISE, ALLOWED_SHARE = 3.0, 0.02
 """A rise is allowed up to this many deviations of a batch and up to this share of the level."""
+BACK_NOISE, BACK_SHARE = 1.5, 0.01
+"""The rise is over when the mean of MIN_BATCHES is as near to the level before."""
+RISING_NOISE = 2.0
+"""A batch so many deviations above the highest one continues the rise."""
 LIMIT, MAX_EXCESS = 6.0, 3.0
 """Sum of excesses, in deviations, that is a rise; one batch adds at most MAX_EXCESS, so two batches are needed."""
 FLOOR = 0.005
@@ -35,7 +39,7 @@ class LevelState:
     """The remembered level of a loss curve, and its rise, if there is one."""
 
     batches: tuple[tuple[int, float], ...] = ()
-    """Last step and mean of the batches at the normal level."""
+    """Last step and mean of the batches before the rise."""
     losses: tuple[float, ...] = ()
     """The incomplete batch."""
     excess: float = 0.0
@@ -96,17 +100,19 @@ def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> Le
 
 def _add_normal(state: LevelState, step: int, mean: float, noise: float) -> LevelState:
     taken = replace(state, batches=(*state.batches, (step, mean))[-MAX_BATCHES:])
-    if len(state.batches) < LEVEL_BATCHES:
+    if len(state.batches) < MIN_BATCHES:
         return taken
     level = _lowest_level([mean for _, mean in state.batches])
     noise = max(noise, FLOOR * abs(level))
-    excess = min(MAX_EXCESS, (mean - level - _allowance(level, noise)) / noise)
+    allowance = max(ALLOWED_NOISE * noise, ALLOWED_SHARE * abs(level))
+    excess = min(MAX_EXCESS, (mean - level - allowance) / noise)
     excess = max(0.0, state.excess + excess)
     if excess == 0:
         return replace(taken, excess=0.0, rise_step=None)
     rise_step = state.batches[-1][0] + 1 if state.rise_step is None else state.rise_step
     if excess < LIMIT:
-        return replace(state, excess=excess, rise_step=rise_step)
+        # A higher batch does not raise the lowest level.
+        return replace(taken, excess=excess, rise_step=rise_step)
     return raise_level(state, before=level, after=mean, step=rise_step)
 
 
@@ -117,10 +123,11 @@ def raise_level(state: LevelState, *, before: float, after: float, step: int) ->
 
 def _add_raised(state: LevelState, before: float, mean: float, noise: float) -> LevelState:
     noise = max(noise, FLOOR * abs(before))
-    recent = (*state.recent, mean)[-LEVEL_BATCHES:]
-    if len(recent) == LEVEL_BATCHES and fmean(recent) <= before + _allowance(before, noise):
+    recent = (*state.recent, mean)[-MIN_BATCHES:]
+    allowance = max(BACK_NOISE * noise, BACK_SHARE * abs(before))
+    if len(recent) == MIN_BATCHES and fmean(recent) <= before + allowance:
         return lower_level(state)
-    is_higher = mean > state.peak + ALLOWED_NOISE * noise
+    is_higher = mean > state.peak + RISING_NOISE * noise
     return replace(state, recent=recent, peak=max(state.peak, mean), rises=min(2, state.rises + 1) if is_higher else 0)
 
 
@@ -142,11 +149,8 @@ def roll_back(state: LevelState, step: int) -> LevelState:
     return replace(state, batches=batches, losses=(), recent=(), excess=0.0, rises=0)
 
 
-def _allowance(level: float, noise: float) -> float:
-    return max(ALLOWED_NOISE * noise, ALLOWED_SHARE * abs(level))
-
-
 def _lowest_level(means: Sequence[float]) -> float:
-    """Return the lowest mean of LEVEL_BATCHES neighbours."""
-    windows = (means[start : start + LEVEL_BATCHES] for start in range(len(means) - LEVEL_BATCHES + 1))
+    """Return the lowest mean of neighbours."""
+    count = min(LEVEL_BATCHES, len(means))
+    windows = (means[start : start + count] for start in range(len(means) - count + 1))
     return min(map(fmean, windows))

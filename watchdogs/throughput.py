@@ -59,8 +59,8 @@ class Throughput:
             speed = speeds.pop(f"{place} {unit}", SpeedState())
             speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
         step = lines[-1].step if lines else int(fields.get("step", 0))
-        kept = {key: speed.to_json() for key, speed in list(speeds.items())[-MAX_BASELINES:]}
-        remembered = {"size": size, "place": place, "unit": unit, "speeds": kept, "step": step, "accepted": accepted}
+        stored = {key: speed.to_json() for key, speed in list(speeds.items())[-MAX_BASELINES:]}
+        remembered = {"size": size, "place": place, "unit": unit, "speeds": stored, "step": step, "accepted": accepted}
         context.memory.write(self.name, target.name, {**position, **remembered})
         speed = SpeedState() if target.is_over else speeds.get(f"{place} {unit}", SpeedState())
         return SpeedObservation(

@@ -53,7 +53,8 @@ class Senders:
             running[0].join(left)
             if left is not None and running[0].is_alive():
                 break
-        return tuple(self._threads)
+        with self._lock:
+            return tuple(self._threads)
 
     def collect(self) -> list[Delivery]:
         """Return the deliveries since the last call. Raises the first error of a thread, also a bug."""

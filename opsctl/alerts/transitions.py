@@ -14,6 +14,8 @@ from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
 from opsctl.model import Finding, Level, Transition
 from opsctl.settings.alerts import AlertSettings
 
+SLURM_KEY = "slurm/site"
+"""Key of the finding that Slurm does not answer: while it is unknown, no train is watched."""
 MAX_CONFIRM_CYCLES = 16
 """Consecutive better cycles that always resolve an alert, however often the problem came back before."""
 
@@ -60,7 +62,8 @@ def _is_confirmed(entry: LedgerEntry, level: Level, now: datetime, rules: AlertS
     if not entry.unconfirmed_is_worse:
         return entry.unconfirmed_cycles >= min(1 << entry.flaps, MAX_CONFIRM_CYCLES)
     if level is Level.UNKNOWN:
-        return age_s >= rules.unknown_minutes * 60
+        minutes = rules.slurm_minutes if entry.key == SLURM_KEY else rules.unknown_minutes
+        return age_s >= minutes * 60
     if level is Level.CRITICAL:
         return entry.unconfirmed_cycles >= rules.critical_looks
     return entry.unconfirmed_cycles >= rules.warning_looks and age_s >= rules.hold_seconds

@@ -48,7 +48,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),
     "publish": CommandEntry("publish:publish", "Observe", "Publish logs, curves and reports of trains."),
     "why": CommandEntry("why:why", "Diagnose", "Diagnose why a task of a train ended."),
-    "stacks": CommandEntry("stacks:stacks", "Diagnose", "Show where every rank is, the odd ranks first."),
+    "stacks": CommandEntry("stacks:stacks", "Diagnose", "Show where every rank is, silent and odd ranks first."),
     "nccl": CommandEntry("nccl:nccl", "Diagnose", "Read NCCL debug output for failed or late ranks."),
     "report": CommandEntry("report:report", "Diagnose", "Account for every lost hour of a train by cause."),
     "nodes": CommandEntry("nodes:nodes", "Nodes", "Show nodes, drain reasons and flaky-node scores."),

@@ -296,6 +296,7 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "finding": asdict(entry.finding) if entry.finding else None,
         "acknowledged": asdict(entry.acknowledged) if entry.acknowledged else None,
         "silenced_until": silenced.until if silenced else None,
+        "follows": entry.follows,
     }
 
 
@@ -333,7 +334,9 @@ def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:
     marks = []
     if entry.acknowledged:
         marks.append(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
-    if state.silenced(entry.key, now):
+    if entry.follows:
+        marks.append(f"follows from {entry.follows}, not alerted itself")
+    elif state.silenced(entry.key, now):
         marks.append("silenced")
     elif entry.latest_level != entry.level:
         marks.append(f"{entry.latest_level} is alerted once confirmed")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from opsctl.model import Job, JobState, Node
 from opsctl.nodes.drain_plan import busy_by_node, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
+from opsctl.nodes.remote.allocation import Allocation
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import expand
 from opsctl.settings.loader import TrainSettings, parse, read_toml
@@ -80,12 +81,37 @@ class NodeView:
 
     def fanout(self) -> Fanout:
         """Return a fan-out through our running jobs, short jobs on idle nodes, and other ways of the site."""
+        return self.app.fanout(jobs=self._own_jobs, idle=self._idle)
+
+    @contextmanager
+    def hold(self, nodes: Sequence[str], *, minutes: int) -> Iterator[Fanout]:
+        """Yield a fan-out. Meanwhile, one job of ours holds those `nodes` that are idle, where Slurm grants them."""
+        site = self.app.site
+        has_ways = {"srun", "job"} <= set(site.remote.ways)
+        free = sorted(set(nodes) & set(self._idle) - set(self._own_jobs)) if has_ways else []
+        allocation = Allocation(
+            runner=self.app.engine_runner,
+            minutes=max(minutes, site.remote.job_minutes),
+            partition=site.remote.job_partition,
+            account=site.slurm.account,
+            wait_s=site.remote.connect_seconds,
+        )
+        with allocation.hold(free) as held:
+            idle = [node for node in self._idle if node not in held]
+            yield self.app.fanout(jobs={**self._own_jobs, **held}, idle=idle)
+
+    @cached_property
+    def _own_jobs(self) -> dict[str, str]:
+        """Return our running job on each node."""
         user, job_ids = actor(), {}
         for job in self.jobs:
             if job.user == user and job.state is JobState.RUNNING:
                 job_ids.update(dict.fromkeys(expand(job.nodes), job.id))
-        idle = [node.name for node in self.nodes if state_words(node) <= FREE and "IDLE" in state_words(node)]
-        return self.app.fanout(jobs=job_ids, idle=idle)
+        return job_ids
+
+    @cached_property
+    def _idle(self) -> list[str]:
+        return [node.name for node in self.nodes if state_words(node) <= FREE and "IDLE" in state_words(node)]
 
     def chosen(self, nodes: str, *, train: str = "", partition: str = "", every: bool = False) -> list[str]:
         """Return the selected nodes (default: the nodes of running trains). Raises InputError."""

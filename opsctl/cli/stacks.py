@@ -1,20 +1,28 @@
-"""`opsctl stacks`: the stack of every rank, the odd ranks first."""
+"""`opsctl stacks`: the stack of every rank, silent and odd ranks first."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis import request_stacks
-from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
+from opsctl.diagnosis.stack_dumps import (
+    PY_SPY_READS,
+    Stack,
+    add_processes,
+    group_stacks,
+    has_silent_ranks,
+    render_stacks,
+)
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.launch import train_arrays
@@ -23,9 +31,6 @@ from opsctl.nodesets import expand
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.files import read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
-
-if TYPE_CHECKING:
-    from opsctl.app import App
 
 
 @click.command()
@@ -63,10 +68,11 @@ def stacks(
     files: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Show where every rank is, the odd ranks first.
+    """Show where every rank is, silent and odd ranks first.
 
     Asks every rank of the running task of TRAIN for its stack and groups equal stacks. The trainer of opsctl answers
-    by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows.
+    by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows. Of a silent
+    rank the state of its process is shown: stopped, in the kernel, a zombie, gone.
 
     \b
     opsctl stacks tiny-gpt
@@ -82,7 +88,7 @@ def stacks(
     job, attempt = _running(app, run)
     ranks = parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
     target = attempt.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
-    notes, text = [], ""
+    notes = []
     try:
         request_stacks.request_by_file(attempt, target, ranks=ranks, timeout_s=seconds, clock=app.clock)
         if signal:
@@ -96,13 +102,41 @@ def stacks(
         if not py_spy:
             raise cannot_write(target, error) from error
         notes.append(f"the ranks could not be asked: {error}")
-    if py_spy:
-        dump = dump_stacks(py_spy, attempt.name, expand(job.nodes), NodeView(app).fanout(), native=native)
-        text, notes = dump.text, [*notes, *dump.problems]
-        with suppress(OSError):  # a run directory of another user is not written to
-            dump.save(target)
-    notes += [f"all of them: {target}"] if target.exists() else []
-    _show(request_stacks.collect_answers(target, text), ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
+    inspection = _Inspection(app, run.name, attempt, expand(job.nodes), ranks)
+    answers = inspection.run(target, py_spy, native=native)
+    notes += [*inspection.notes, *([f"all of them: {target}"] if target.exists() else [])]
+    _show(answers, ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
+
+
+@dataclass
+class _Inspection:
+    """Looks at the ranks from outside: by py-spy if asked for, else at the processes of silent ranks."""
+
+    app: App
+    train: str
+    attempt: Attempt
+    nodes: list[str]
+    ranks: int
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, target: Path, py_spy: str, *, native: bool) -> list[Stack]:
+        """Return the ranks' own answers in `target` with what is seen from outside."""
+        listing = PySpyDump(text="", problems=())
+        if py_spy:
+            fanout = NodeView(self.app).fanout()
+            listing = dump_stacks(py_spy, self.attempt.name, self.nodes, fanout, native=native)
+            with suppress(OSError):  # a run directory of another user is not written to
+                listing.save(target)
+        answers = request_stacks.collect_answers(target, listing.text)
+        if not py_spy and has_silent_ranks(answers, self.ranks):
+            listing = list_ranks(self.attempt.name, self.nodes, NodeView(self.app).fanout())
+        processes = parse_stacks(listing.text.encode())
+        answers = add_processes(answers, processes, ranks=self.ranks, is_complete=listing.is_complete)
+        is_readable = any(stack.is_silent and stack.state in PY_SPY_READS for stack in answers)
+        if not py_spy and listing.may_answer and is_readable:
+            self.notes.append(f"py-spy is installed and permitted on the nodes: opsctl stacks {self.train} --py-spy")
+        self.notes += listing.problems
+        return answers
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
@@ -136,12 +170,16 @@ def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes
             {
                 "place": group.place,
                 "known": group.is_known,
-                "ranks": [{"node": stack.node, "rank": stack.rank, "pid": stack.pid} for stack in group.stacks],
+                "ranks": [
+                    {"node": stack.node, "rank": stack.rank, "pid": stack.pid, "state": stack.state}
+                    for stack in group.stacks
+                ],
                 "frames": [f"{frame.function} ({frame.file}:{frame.line})" for frame in group.stacks[0].frames],
             }
             for group in group_stacks(stacks)
         ]
-        print_json({"groups": groups, "answered": len(stacks), "ranks": ranks, "notes": notes or []})
+        answered = sum(not stack.is_silent for stack in stacks)
+        print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or []})
         return
     for line in [*render_stacks(stacks, ranks=ranks), *(notes or [])]:
         print_text(line)

@@ -13,7 +13,7 @@ from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, partition_option, train_option
 from opsctl.cli.nodes import carry_out
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
-from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, judge_nodes
+from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_state import Health, Verdict
@@ -70,7 +70,8 @@ def test_nodes(
 
     Tests NODES, or the nodes of running trains. Every node first allocates memory on each device alone; then all nodes
     run an all-reduce (NCCL, or gloo without GPUs). After a failure, halves are tested until the faulty node is found,
-    or the two sides that fail only together.
+    or the two sides that fail only together. A node is faulty only if repeated tests fail, with different partners.
+    Idle nodes are held in one job for all tests; a node that another job takes is unknown, not faulty.
 
     The test uses device memory and network: run it on idle nodes. Exit 1 if a node is faulty or degraded.
 
@@ -84,18 +85,19 @@ def test_nodes(
         text = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
         print_json({"would_test": chosen}) if as_json else print_text(text)
         return
-    addresses = {node.name: node.address for node in view.nodes}
-    test = CollectiveTest(
-        fanout=view.fanout(),
-        clock=app.clock,
-        addresses=addresses,
-        rng=random.SystemRandom(),
-        options=TestOptions(python=python, timeout_s=seconds, size_mib=megabytes, interface=interface),
-        notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
-    )
-    alone = test.test_alone(chosen)
-    result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
-    speeds = test.measure_pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
+    options = TestOptions(python=python, timeout_s=seconds, size_mib=megabytes, interface=interface)
+    with view.hold(chosen, minutes=estimate_minutes(options, len(chosen), pairs)) as fanout:
+        test = CollectiveTest(
+            fanout=fanout,
+            clock=app.clock,
+            addresses={node.name: node.address for node in view.nodes},
+            rng=random.SystemRandom(),
+            options=options,
+            notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
+        )
+        alone = test.test_alone(chosen)
+        result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
+        speeds = test.measure_pairs(result.good, pairs) if pairs and len(result.good) > 1 else {}
     verdicts = judge_nodes(test, alone, result, speeds)
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None

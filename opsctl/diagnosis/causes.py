@@ -109,6 +109,9 @@ UNEXPLAINED = Cause(
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
+_OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA})
+_WARNING = re.compile(r"Warning:|\bWARNING\b")
+"""Programs survive what they log as a warning, if the fault is their own. Hardware faults are logged so as well."""
 _ADVISORY = re.compile(r"Warning:|\bWARN(?:ING)?\b|^\[W|\bINFO\b|\bDEBUG\b|\bI0\d{3} ")
 
 
@@ -145,9 +148,20 @@ def classify(text: str) -> Cause | None:
     """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
     rows = (*causes(), UNEXPLAINED)
     cause = next((cause for cause in rows if cause.pattern.search(text)), None)
-    if cause and cause.weight is Weight.ERROR and "NCCL WARN" not in text and _ADVISORY.search(text):
+    if cause and _is_survived(cause, text):
         return _as_note(cause)
     return cause
+
+
+def _is_survived(cause: Cause, text: str) -> bool:
+    """Return whether a program logs the line as a warning or as information: the program went on."""
+    if "NCCL WARN" in text:
+        return False
+    if "NCCL INFO" in text:
+        return cause.weight > Weight.ECHO
+    if cause.weight is Weight.CAUSE:
+        return cause.kind in _OF_PROGRAM and _WARNING.search(text) is not None
+    return cause.weight is Weight.ERROR and _ADVISORY.search(text) is not None
 
 
 @cache

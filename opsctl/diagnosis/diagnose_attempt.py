@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opsctl.diagnosis.causes import CauseKind, Weight
+from opsctl.diagnosis.causes import CauseKind, Weight, causes
 from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
@@ -52,7 +53,8 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
         events, end=attempt_logs.exit_reason, iteration=main.iteration, ranks=attempt_logs.ranks, before=before
     )
     diagnosis = _add_suspicious_lines(diagnosis, [run.main_log], begin=attempt_logs.begin, end=attempt_logs.end)
-    return replace(diagnosis, attempt=attempt_logs.attempt)
+    recorded = explain_dumps(read_dumps(run.attempt(attempt_logs.attempt).path))
+    return replace(diagnosis, attempt=attempt_logs.attempt, also=(*recorded, *diagnosis.also))
 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
@@ -70,12 +72,20 @@ def _add_suspicious_lines(
     diagnosis: Diagnosis, paths: Sequence[Path], *, begin: int = 0, end: int | None = None
 ) -> Diagnosis:
     """Quote the most suspicious lines if no cause is known, and report a training that logged its end."""
-    if diagnosis.cause != NOTHING or not paths:
+    if not paths or not _is_unexplained(diagnosis):
         return diagnosis
-    if finished := read_last_lines(paths[-1], begin, end).finished:
+    is_silent = diagnosis.cause == NOTHING
+    if is_silent and (finished := read_last_lines(paths[-1], begin, end).finished):
         return replace(diagnosis, kind=CauseKind.NONE, says="the training is over", evidence=(finished,), advice="")
-    lines = find_suspicious_lines(paths[-1], begin, end)
-    return replace(diagnosis, evidence=lines, log=str(paths[-1]))
+    lines = find_suspicious_lines(paths[-1], begin, end, falls_back=is_silent)
+    evidence = (*diagnosis.evidence, *(line for line in lines if line not in diagnosis.evidence))
+    return replace(diagnosis, evidence=evidence, log=diagnosis.log or str(paths[-1]))
+
+
+def _is_unexplained(diagnosis: Diagnosis) -> bool:
+    """Return whether the log names no cause, or only that a rank ended."""
+    weak = {cause.name for cause in causes() if cause.kind is CauseKind.UNKNOWN and cause.weight < Weight.ERROR}
+    return diagnosis.cause == NOTHING or diagnosis.cause in weak
 
 
 def scan_ranks(paths: Sequence[Path]) -> list[LogEvent]:

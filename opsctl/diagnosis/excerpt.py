@@ -15,6 +15,8 @@ MAX_DISTANCE_BYTES = 128 << 10
 LINES_BEFORE = 3
 LINES_AFTER = 1
 MAX_TRACEBACK_LINES = 9
+NOWHERE = ("", None)
+"""The place of a speaker of whom neither node nor rank is known."""
 NOISE = (b"frame #", b"Exception raised from")
 """Starts of lines with C++ frames, which the excerpt leaves out."""
 
@@ -31,8 +33,12 @@ def collect_excerpt(event: LogEvent) -> list[str]:
 
 
 def read_preceding(event: LogEvent, limit: int) -> list[str]:
-    """Return the lines of the same speaker before an event, at most `limit`."""
-    return _read_same_speaker(event)[0][-limit:]
+    """Return the lines before an event, at most `limit`: of the same speaker, or of all if the event names none."""
+    above, below = _read_around(event)
+    place = _place(split(below[0])[0]) if below else NOWHERE
+    if place == NOWHERE:
+        return [split(line)[1].decode(errors="replace") for line in above[-limit:]]
+    return _select_lines(place, above)[-limit:]
 
 
 def read_following(event: LogEvent, limit: int) -> list[str]:
@@ -51,7 +57,7 @@ def find_time(event: LogEvent) -> str:
 def _read_same_speaker(event: LogEvent) -> tuple[list[str], list[str]]:
     """Return the event's speaker's lines before the event, and the event's line with that speaker's later lines."""
     above, below = _read_around(event)
-    place = _place(split(below[0])[0]) if below else ("", None)
+    place = _place(split(below[0])[0]) if below else NOWHERE
     return _select_lines(place, above), _select_lines(place, below)
 
 

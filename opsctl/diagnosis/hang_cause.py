@@ -84,7 +84,8 @@ def _find_odd_stacks(stacks: Sequence[Stack], ranks: int, homes: Mapping[int, st
     elsewhere = list(chain.from_iterable(group.stacks for group in known[:-1]))
     answered = {stack.rank for stack in stacks if stack.frames or stack.refused}
     missing = [] if None in answered else [rank for rank in range(ranks) if rank not in answered]
-    return [*elsewhere, *(Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
+    silent = {stack.rank: stack for stack in stacks if stack.is_silent}
+    return [*elsewhere, *(silent.get(rank) or Stack(node=homes.get(rank, ""), rank=rank) for rank in missing)]
 
 
 def _find_homes(logs: Path) -> dict[int, str]:

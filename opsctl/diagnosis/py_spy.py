@@ -22,28 +22,43 @@ _SCRIPT = r"""program=
 for candidate in "$2" "$4"; do
   [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null || { program=$candidate; break; }
 done
+read_status() { sed -n "s/^$2:[[:space:]]*\([^[:space:]]*\).*/\1/p" "$1/status"; }
+count=0
 read_variable() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
 is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
 for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
-  process=${environ%/environ}
+  process=${environ%/environ} count=$((count + 1))
   is_python "$process" || continue
   rank=$(read_variable "$process" RANK) node=$(read_variable "$process" SLURMD_NODENAME)
   [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
-  parent=/proc/$(sed -n 's/^PPid:[[:space:]]*//p' "$process/status")
+  parent=/proc/$(read_status "$process" PPid)
   if is_python "$parent" && [ "$(read_variable "$parent" RANK)" = "$rank" ]; then continue; fi
-  state=$(sed -n 's/^State:[[:space:]]*\([A-Za-z]\).*/\1/p' "$process/status")
+  state=$(read_status "$process" State)
   kernel=$(tr -cd '[:alnum:]_' <"$process/wchan")
   echo "== node $0 rank $rank pid ${process#/proc/}${state:+ state $state in ${kernel:-0}}"
   # py-spy numbers the reasons of an error like srun numbers the lines of tasks.
   [ -z "$program" ] ||
     "$program" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
 done 2>/dev/null
+# A zombie has no environment; its parent, the shim of a rank, has Slurm's number of the rank.
+for status in $(grep -lE '^State:[[:space:]]*Z' /proc/[0-9]*/status 2>/dev/null); do
+  process=${status%/status} parent=/proc/$(read_status "${status%/status}" PPid)
+  grep -qzF opsctl.guard.rank "$parent/cmdline" && grep -qzFx -e "TRAIN_ATTEMPT=$1" "$parent/environ" || continue
+  rank=$(read_variable "$parent" SLURM_PROCID) node=$(read_variable "$parent" SLURMD_NODENAME)
+  [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
+  echo "== node $0 rank $rank pid ${process#/proc/} state Z"
+done 2>/dev/null
+scope=$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)
+echo "== processes $count uid $(id -u) scope ${scope:-0} py-spy $(command -v py-spy 2>/dev/null)"
 [ -n "$program$5" ] || [ -z "$2" ] || { echo "$2 is not installed" >&2; exit 127; }
 exit 0"""
 """Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed.
 
+The last line says how much this user sees.
+
 Leaves out processes that a rank forked to load data.
 """
+_SUMMARY = re.compile(r"^== processes (\d{1,7}) uid (\d{1,10}) scope (\d) py-spy (\S*)$", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +80,10 @@ class PySpyDump:
 
     text: str
     problems: tuple[str, ...]
+    is_complete: bool = False
+    """Whether every node answered and showed processes of the attempt: then a rank without a process is gone."""
+    may_answer: bool = False
+    """Whether py-spy is installed and permitted wherever ranks run."""
     reached: tuple[str, ...] = ()
     """Nodes whose processes were listed."""
 
@@ -98,11 +117,19 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
+    views = [_SUMMARY.search(answer.out) for answer in answers.values()]
     return PySpyDump(
-        text="".join(answer.out for answer in answers.values()),
+        text="".join(answer.out for answer in answers.values() if "== node" in answer.out),
         problems=tuple(_explain(group) for group in group_answers(silent)),
+        is_complete=bool(views) and all(view and (int(view[1]) or view[2] == "0") for view in views),
+        may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
         reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
+
+
+def list_ranks(attempt: str, nodes: Sequence[str], fanout: Fanout) -> PySpyDump:
+    """Return the processes of the ranks with their states, without a stack. Needs no py-spy. Raises nothing."""
+    return dump_stacks("", attempt, nodes, fanout)
 
 
 def _explain(group: AnswerGroup) -> str:

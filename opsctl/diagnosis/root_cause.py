@@ -13,7 +13,7 @@ from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
-from opsctl.diagnosis.torchrun_summary import find_root_rank
+from opsctl.diagnosis.torchrun_summary import find_first_failure
 
 NOTHING = "nothing"
 """The cause of an attempt whose log names none."""
@@ -128,8 +128,8 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     """
     weight = max((event.cause.weight for event in events), default=Weight.NOTE)
     heavy = [event for event in events if event.cause.weight is weight]
-    if weight >= Weight.ERROR and (root := find_root_rank(events)) is not None:
-        heavy = [event for event in heavy if event.speaker.rank == root] or heavy
+    if weight >= Weight.ERROR and (first := find_first_failure(events)):
+        heavy = [event for event in heavy if event.speaker.rank == first.rank] or heavy
     chosen = next(iter(heavy), None)
     if chosen and chosen.cause.kind is CauseKind.HANG:
         earlier = events[: events.index(chosen)]
@@ -182,13 +182,15 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     """Return the failed rank: the rank that reports the cause, or the first rank that Slurm reports as ended."""
     if _reports_other_rank(chosen):
         return _find_blamed_peer(events)
+    if not chosen.speaker.is_known and (first := find_first_failure(events)):
+        return first
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
     named = (event.speaker for event in (chosen, *same, *gone) if event.speaker.is_known)
     culprit = next(named, UNKNOWN_SPEAKER)
     if culprit.rank is None or culprit.node:
         return culprit
-    same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank)
+    same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank and event.speaker.node)
     return replace(culprit, node=next(same_rank, ""))
 
 

@@ -22,13 +22,13 @@ from opsctl.telemetry.progress.iteration_lines import parse
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 4000
 """Bytes of a line that are evaluated. A longer line is a data dump."""
-MAX_CACHED_SHAPES = 20_000
-"""Kinds of lines whose classification is cached."""
+MAX_SHAPES = 20_000
+"""Kinds of lines that are classified, from the end of the log on. More kinds are a data dump."""
 GATE = re.compile(
     rb"A(?:ddress|ssert|bort|ER:)|B(?:ootstrap|us |roken|UG)|C(?:UDA|UBLAS|ANCELLED|annot |onnect|ould|all to|heck )"
     rb"|D(?:ataLoader|etected|ist|UE TO|OWN|uplicate)|E(?:rr|RROR|xc|ADDR|xited|XT4)|F(?:atal|ATAL|loating)"
-    rb"|G(?:SP|radient over|PU )|H(?:IP|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
-    rb"|M(?:emory|IOpen|issing)|N(?:VRM|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
+    rb"|G(?:SP|PFS|radient over|PU )|H(?:IP|SA|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
+    rb"|M(?:emory|IOpen|issing)|N(?:VRM|VIDIA|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
     rb"|P(?:ytorch|ermission|MIX)|R(?:efused by|equested|eason)|S(?:tale|egm|TEPD|ome NCCL|ocket|IG|Xid)"
     rb"|T(?:raceback|CPStore|ransport|ime|IMEOUT|oo many|his)|U(?:nable|CX|nexpected)|W(?:atchdog|TERMSIG)|Xid"
     rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]"
@@ -46,7 +46,7 @@ GATE_WORDS = (
         b" nan",
         b"denied",
         b"illed",
-        b"exceeded",
+        b"xceeded",
     ),
     *(
         b"nrecognized",
@@ -72,14 +72,17 @@ GATE_WORDS = (
         b"state ",
         b" been ",
         b"timing",
-        b"erminated",
+        b"erminate",
         b"nterrupt",
         b"compatible",
         b"Please",
+        b"nsupported",
+        b"responding",
+        b"ancelled",
     ),
 )
 """Texts that find further lines. A known line holds one of these or matches GATE."""
-MAX_SCAN_BYTES = 512 << 20
+MAX_SCAN_BYTES = 256 << 20
 """Bytes at the end of an attempt's log that are read, if no iteration lines shorten the search."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
@@ -178,8 +181,8 @@ class _LogScanner:
         """Classify a line, with a cache: lines of many ranks differ only in large numbers."""
         shape = _SHAPE.sub(b"#", text)
         if shape not in self.kinds:
-            if len(self.kinds) > MAX_CACHED_SHAPES:
-                self.kinds.clear()
+            if len(self.kinds) > MAX_SHAPES:
+                return None
             self.kinds[shape] = classify(text.decode(errors="replace").rstrip())
         return self.kinds[shape]
 

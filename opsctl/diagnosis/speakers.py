@@ -12,6 +12,7 @@ _TORCH_PREFIX = re.compile(rb" *\[rank(\d{1,7})\]: ?")
 _LOCAL = re.compile(rb"\[default(\d{1,3})\]: ?")
 _SRUN = re.compile(rb" *(\d{1,7}): ")
 _MPIRUN = re.compile(rb"\[\d+,(\d{1,7})\]<std(?:err|out)>: ?")
+_DETERMINED = re.compile(rb"\[[^\]]{10,40}\] \w{6,12} \[rank=(\d{1,7})\] \|\| ?")
 _OTHER = re.compile(rb"(?:std(?:err|out): |\((?:\w+ )?pid=\d+(?:, ip=[\w.:]+)?\) )+")
 _NCCL = re.compile(rb"([\w.-]+):\d+:\d+ \[(\d{1,2})\] (?=(?:\S+ )?NCCL )")
 _INVISIBLE = re.compile(
@@ -69,12 +70,13 @@ def split(line: bytes, known: Speaker = UNKNOWN_SPEAKER) -> tuple[Speaker, bytes
 
 
 def _split_launcher(log_line: LogLine, known: Speaker) -> tuple[Speaker, bytes]:
-    """Return the speaker that opsctl's, torchrun's, srun's or mpirun's prefix names, and the rest of the line."""
+    """Return the speaker that the prefix of opsctl or of a launcher names, and the rest of the line."""
     text = log_line.text
     if log_line.rank is not None and log_line.node:
         return Speaker(node=log_line.node, rank=log_line.rank), text
     if local := _LOCAL.match(text):
         return replace(known, gpu=local[1].decode()), text[local.end() :]
-    if number := _SRUN.match(text) or _MPIRUN.match(text):
+    numbers = (prefix.match(text) for prefix in (_SRUN, _MPIRUN, _DETERMINED))
+    if number := next(filter(None, numbers), None):
         return replace(known, rank=int(number[1])), text[number.end() :]
     return known, text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from ClusterShell.RangeSet import RangeSet
@@ -20,7 +20,21 @@ PTRACE = (
     "without ptrace use --signal, if the trainer handles USR2"
 )
 
-_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})")
+STOPPED = "stopped by a signal (T)"
+GONE = "gone"
+STATES = {
+    "T": STOPPED,
+    "t": "stopped by a debugger (t)",
+    "D": "hangs in the kernel (D)",
+    "Z": "a zombie (Z)",
+    "X": "dead (X)",
+    "R": "running (R)",
+    "S": "asleep (S)",
+    GONE: "the process is gone",
+}
+"""Descriptions of the kernel's process states."""
+
+_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)(?: in \w+)?$)?")
 _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d{1,20})")
 _DUMP_START = re.compile(r"at \d+\.\d+$")
@@ -60,16 +74,28 @@ class Stack:
     frames: tuple[Frame, ...] = ()
     refused: bool = False
     """True if py-spy had no permission to read the stack."""
+    state: str = ""
+    """A key of STATES; empty if unknown."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the rank gave no stack, although nothing forbids it."""
+        return not self.frames and not self.refused
 
     @property
     def place(self) -> str:
         """Return the innermost function and the line of the program: `broadcast at engine.py:540`."""
+        description = STATES.get(self.state, "")
+        if self.is_silent:
+            return f"{NO_STACK}: {description}" if description else NO_STACK
         if not self.frames:
-            return REFUSED if self.refused else NO_STACK
+            return REFUSED
         python_frames = [frame for frame in self.frames if frame.is_python and frame.function not in _WRAPPERS]
         innermost = (python_frames or self.frames)[0]
         caller = next((frame for frame in self.frames if not frame.is_foreign), innermost)
-        return f"{innermost.function} at {PurePath(caller.file).name}:{caller.line}"
+        place = f"{innermost.function} at {PurePath(caller.file).name}:{caller.line}"
+        # A rank that sleeps, or is in the kernel for a moment, waits like the others at its place.
+        return f"{place}, {description}" if self.state in {"T", "t"} else place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +148,7 @@ def _render_ranks(stacks: Sequence[Stack]) -> str:
 
 
 def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
-    """Group stacks by place, the smallest group first: the other ranks wait for it. Ranks without a stack come last."""
+    """Group stacks by place: silent ranks, then the smallest group, for which the others wait; refused ranks last."""
     stacks_by_place: dict[str, list[Stack]] = {}
     for stack in stacks:
         stacks_by_place.setdefault(stack.place, []).append(stack)
@@ -130,15 +156,52 @@ def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
     for place, members in stacks_by_place.items():
         in_order = sorted(members, key=lambda stack: (stack.rank or 0, stack.node))
         groups.append(StackGroup(place=place, stacks=tuple(in_order)))
-    return sorted(groups, key=lambda group: (not group.is_known, len(group.stacks), group.place))
+    return sorted(groups, key=lambda group: (group.stacks[0].refused, group.is_known, len(group.stacks), group.place))
+
+
+PY_SPY_READS = frozenset({"R", "S", "D", "T", "t"})
+"""States of processes whose stacks py-spy can read without stopping them."""
 
 
 def render_stacks(stacks: Sequence[Stack], *, ranks: int | None = None) -> list[str]:
-    """Return a line for each group, and a line on the ranks that did not answer. `ranks` is the number of ranks."""
+    """Return a line on the ranks that did not answer, then a line for each group. `ranks` is the number of ranks."""
     lines = [str(group) for group in group_stacks(stacks)]
     lines += [PTRACE] if any(stack.refused for stack in stacks) else []
     missing = (ranks or 0) - len(stacks)
-    return [*lines, f"{missing} of {ranks} ranks did not answer"] if missing > 0 else lines
+    if missing <= 0:
+        return lines
+    numbers = find_missing_ranks(stacks, ranks or 0)
+    named = f": {RangeSet(','.join(map(str, numbers)))}" if len(numbers) == missing else ""
+    return [f"{missing} of {ranks} ranks did not answer{named}", *lines]
+
+
+def find_missing_ranks(stacks: Iterable[Stack], ranks: int) -> list[int]:
+    """Return the ranks of which no process is known; none if a process without a rank may be any of them."""
+    known = {stack.rank for stack in stacks}
+    return [] if None in known else [rank for rank in range(ranks) if rank not in known]
+
+
+def has_silent_ranks(stacks: Sequence[Stack], ranks: int) -> bool:
+    return len(stacks) < ranks or any(stack.is_silent for stack in stacks)
+
+
+def add_processes(stacks: Iterable[Stack], processes: Iterable[Stack], *, ranks: int, is_complete: bool) -> list[Stack]:
+    """Add the states of the ranks' processes, and the ranks without a stack.
+
+    If the list of processes `is_complete`, a rank without a process is gone.
+    """
+    found = {process.rank: process for process in processes}
+    merged = [
+        replace(stack, state=found[stack.rank].state, pid=found[stack.rank].pid, node=found[stack.rank].node)
+        if stack.rank in found
+        else stack
+        for stack in stacks
+    ]
+    known = {stack.rank for stack in merged}
+    merged += [replace(process, frames=()) for rank, process in found.items() if rank not in known]
+    if is_complete:
+        merged += [Stack(rank=rank, state=GONE) for rank in find_missing_ranks(merged, ranks)]
+    return merged
 
 
 # --- parsing
@@ -159,11 +222,12 @@ class _Process:
     is_from_py_spy: bool = False
     """True for a dump of py-spy, False for a dump that the process printed itself."""
     refused: bool = False
+    state: str = ""
 
     def build_stack(self) -> Stack:
         frames = tuple(self._find_main_frames())
         refused = self.refused and not frames
-        return Stack(node=self.node, rank=self.rank, pid=self.pid, frames=frames, refused=refused)
+        return Stack(node=self.node, rank=self.rank, pid=self.pid, frames=frames, refused=refused, state=self.state)
 
     def _find_main_frames(self) -> list[Frame]:
         """Return the frames of the main thread: py-spy names it, faulthandler prints it last.
@@ -197,9 +261,10 @@ class _StackReader:
 
     def read_line(self, speaker: Speaker, text: str) -> None:
         if header := _HEADER.match(text):
-            self._begin(speaker, _Process(header[1], int(header[2]), int(header[3]), is_from_py_spy=True))
-        elif process := _PROCESS.match(text):
-            self._begin_named(speaker, int(process[1]))
+            process = _Process(header[1], int(header[2]), int(header[3]), is_from_py_spy=True, state=header[4] or "")
+            self._begin(speaker, process)
+        elif name := _PROCESS.match(text):
+            self._begin_named(speaker, int(name[1]))
         elif _DUMP_START.match(text):
             self._begin(speaker, _Process(speaker.node, speaker.rank))
         elif thread := _THREAD.match(text):

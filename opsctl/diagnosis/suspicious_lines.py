@@ -28,8 +28,8 @@ _SCORES = (
 """Patterns and their scores; a line has the sum of the scores of its patterns."""
 
 
-def find_suspicious_lines(log: Path, begin: int, end: int | None) -> tuple[str, ...]:
-    """Return the lines with the highest scores, in their order; the last lines if no line is suspicious.
+def find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back: bool = True) -> tuple[str, ...]:
+    """Return the lines with the highest scores, in their order; without any, the last lines if `falls_back`.
 
     `begin` and `end` are the offsets of the attempt in the log. Raises nothing.
     """
@@ -45,7 +45,7 @@ def find_suspicious_lines(log: Path, begin: int, end: int | None) -> tuple[str, 
     lines = [line for line in map(_clean, re.split(rb"[\r\n]+", data)) if line]
     scores = {line: score for line in dict.fromkeys(lines) if (score := _score(line)) > 0}
     if not scores:
-        return tuple(lines[-MAX_LINES:])
+        return tuple(lines[-MAX_LINES:]) if falls_back else ()
     ranked = sorted(enumerate(scores), key=lambda entry: (scores[entry[1]], entry[0]))
     return tuple(line for _, line in sorted(ranked[-MAX_LINES:]))
 

@@ -7,21 +7,24 @@ from collections.abc import Sequence
 
 from opsctl.diagnosis.excerpt import read_following
 from opsctl.diagnosis.scan_logs import LogEvent
+from opsctl.diagnosis.speakers import Speaker
 
-SUMMARY = "Root Cause (first observed failure)"
+SUMMARY = "torchrun-summary"
+"""The row of the catalogue for the title of the summary."""
 MAX_SUMMARY_LINES = 8
 """Lines below the title of the summary: time, host, rank, exit code, error file, traceback."""
-_RANK = re.compile(r"\s*rank\s*: (\d{1,7})\b")
+_FIELD = re.compile(r"\s*(?P<name>host|rank)\s*: (?P<value>[\w.-]{1,255})")
 
 
-def find_root_rank(events: Sequence[LogEvent]) -> int | None:
-    """Return the rank that torchrun observed to fail first; None without a summary.
+def find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
+    """Return the host and rank that torchrun observed to fail first; None without a summary.
 
     The agent of each node writes a summary of its own ranks: several summaries name no first rank.
     """
-    titles = [event for event in events if SUMMARY in event.text]
+    titles = [event for event in events if event.cause.name == SUMMARY]
     if len(titles) != 1:
         return None
-    ranks = (_RANK.match(line) for line in read_following(titles[0], MAX_SUMMARY_LINES))
-    first = next(filter(None, ranks), None)
-    return int(first[1]) if first else None
+    matches = filter(None, map(_FIELD.match, read_following(titles[0], MAX_SUMMARY_LINES)))
+    fields = {match["name"]: match["value"] for match in matches}
+    rank = fields.get("rank", "")
+    return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None

@@ -13,12 +13,16 @@ from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
 from opsctl.nodesets import expand
+from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
 from opsctl.state.records import checked
-from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
+
+FLIGHT_RECORDER_ENTRIES = 2000
+"""Collectives that torch keeps for each rank: about 1 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +120,13 @@ def _read_size_bytes(path: Path) -> int:
         return 0
 
 
-def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int) -> dict[str, str]:
-    """Return the environment of the body: the environment of the job, and every variable of the trainer contract."""
+def make_body_env(
+    run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minutes_left: int, rules: GuardSettings | None = None
+) -> dict[str, str]:
+    """Return the environment of the body: the environment of the job, and every variable of the trainer contract.
+
+    With `flight_recorder` in `rules`, torch records its collectives. Variables that the job sets itself stay.
+    """
     contract = {
         Env.RUN_DIR: run.path,
         Env.ATTEMPT: attempt.name,
@@ -137,4 +146,17 @@ def make_body_env(run: RunDir, attempt: Attempt, env: Mapping[str, str], *, minu
         "TRAIN_ATTEMPT_LOGS": run.attempt_logs(attempt.name),
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
-    return {**env, **{str(name): str(value) for name, value in contract.items()}}
+    recorder = make_flight_recorder_env(attempt) if rules and rules.flight_recorder else {}
+    return {**recorder, **env, **{str(name): str(value) for name, value in contract.items()}}
+
+
+def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:
+    """Return the variables of torch's flight recorder, under their old and their new names."""
+    prefix = str(attempt.path / FLIGHT_DUMP_PREFIX)
+    return {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": str(FLIGHT_RECORDER_ENTRIES),
+        "TORCH_FR_BUFFER_SIZE": str(FLIGHT_RECORDER_ENTRIES),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
+        "TORCH_FR_DUMP_TEMP_FILE": prefix,
+    }

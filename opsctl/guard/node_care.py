@@ -89,7 +89,7 @@ class NodeCare:
             site=site,
             clock=self.clock,
             busy=busy_by_node(nodes),
-            slurm_kinds=scheduler.kinds(),
+            slurm_kinds=_read_kinds(scheduler),
         )
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
@@ -227,3 +227,11 @@ def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
         return render_reason(verdict)
     line = f": {diagnosis.evidence[-1]}" if diagnosis.evidence else ""
     return format_reason(f"{diagnosis.cause}: {diagnosis.says}{line}")
+
+
+def _read_kinds(scheduler: Scheduler) -> dict[str, str]:
+    """Return the kinds of nodes; without an answer of Slurm the nodes are not compared."""
+    try:
+        return scheduler.kinds()
+    except OpsctlError:
+        return {}

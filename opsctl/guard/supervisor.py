@@ -233,7 +233,7 @@ class Supervisor:
 
     def _run_body(self, signals: Signals) -> int:
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
-        env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes)
+        env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes, rules=self.rules)
         with self.tolerated("naming the runs of trackers"):
             env |= tracker_variables(self.run, self.chain.journal.events(), self.env)
         with self.tolerated("finding a free port"):

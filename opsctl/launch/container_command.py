@@ -30,6 +30,8 @@ PASSED_VARIABLES = (
     "ROCR_*",
     "HIP_*",
     "NCCL_*",
+    "TORCH_FR_*",
+    "TORCH_NCCL_*",
     "OMP_*",
     "WANDB_*",
     "MLFLOW_*",

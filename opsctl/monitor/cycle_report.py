@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opsctl.alerts.outbox import Delivery
@@ -30,14 +31,18 @@ def log_report(report: CycleReport, *, trains: int) -> None:
     for transition in report.transitions:
         finding = transition.finding
         log.info("%s: %s -> %s: %s", finding.key, transition.before.value, finding.level.value, finding.summary)
-    for delivery in report.deliveries:
+    log_deliveries(report.deliveries)
+    for problem in report.problems:
+        log.warning(problem)
+    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
+    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)
+
+
+def log_deliveries(deliveries: Iterable[Delivery]) -> None:
+    for delivery in deliveries:
         item = delivery.item
         if delivery.error is None:
             log.info("delivered by %s: %s", item.channel, item.message.subject)
             continue
         again = "not tried again" if delivery.error.is_permanent else "tried again later"
         log.warning("not delivered by %s, %s: %s", item.channel, again, delivery.error.message)
-    for problem in report.problems:
-        log.warning(problem)
-    text = "cycle of %d trains: %d findings, %d transitions, %d deliveries in %.2f s"
-    log.info(text, trains, len(report.findings), len(report.transitions), len(report.deliveries), report.seconds)

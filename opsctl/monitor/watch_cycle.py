@@ -16,6 +16,7 @@ from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
+from opsctl.alerts.transitions import SLURM_KEY
 from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -25,7 +26,7 @@ from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
-from opsctl.monitor.cycle_report import CycleReport, log_report
+from opsctl.monitor.cycle_report import CycleReport, log_deliveries, log_report
 from opsctl.monitor.handle_answers import AnswerPoller
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
@@ -136,7 +137,12 @@ class Watch:
 
     def finish_sending(self) -> Collection[str]:
         """Wait for the channels that still send, a bounded time; return those that do not answer."""
-        return self._senders.wait(FINISH_WAIT_S)
+        running = self._senders.wait(FINISH_WAIT_S)
+        try:
+            log_deliveries(self._senders.collect())
+        except (OpsctlError, OSError) as error:
+            log.warning("alerting: %s", error)
+        return running
 
     # --- collect
 
@@ -151,7 +157,7 @@ class Watch:
 
     def _read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer."""
-        key = "slurm/site"
+        key = SLURM_KEY
         try:
             return self.services.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
         except OpsctlError as error:

@@ -51,7 +51,7 @@ def find_misplaced_paths(
         is_started = position in started
         if position == 0 and "/" not in path:
             if shutil.which(path) is None and not _has_setup(train):
-                yield MisplacedPath(path=path, is_needed=True)
+                yield MisplacedPath(path=path, is_needed=path not in PROGRAMS)
             elif shutil.which(path) is None and get_close_matches(path, PROGRAMS, 1, 0.8) and path not in PROGRAMS:
                 yield MisplacedPath(path=path)
         elif is_started or path.endswith(SCRIPTS) or (Path(path).suffix and (base / path).is_file()):
@@ -141,6 +141,8 @@ def describe_missing(missing: MisplacedPath, directory: str) -> str:
         near = get_close_matches(missing.path, PROGRAMS, 1, 0.8)
         if near:
             return f"command: no program {missing.path} in PATH; did you mean {near[0]}?"
+    if missing.path in PROGRAMS and not missing.here:
+        return f"command: no program {missing.path} in PATH on this machine, and no [setup] that could add it"
     if "/" not in missing.path and missing.is_needed and not missing.here and not missing.path.endswith(SCRIPTS):
         return f"command: no program {missing.path} in PATH, and no [setup] that could add it"
     where = "" if missing.path.startswith("/") else f" in {directory or 'its run directory'}"

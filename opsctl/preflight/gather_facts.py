@@ -146,7 +146,7 @@ def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, .
 
 
 def _measure_free_space(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
-    text = next(iter(request.recipe.flags.get("save", ())), "{{")
+    text = request.recipe.save or "{{"
     target = place.run.checkpoints if "{{" in text or "$" in text else _trainer_path(request, place, text)
     existing = next((path for path in (target, *target.parents) if exists(path)), Path("/"))
     filesystem = _choose_filesystem(existing, place.filesystems)
@@ -225,8 +225,8 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
-    flags = request.recipe.flags
-    for path in (*flags.get("deepspeed-config", ())[:1], *flags.get("deepspeed", ())[:1]):
+    path = request.recipe.deepspeed_file
+    if path:
         with contextlib.suppress(OSError, ValueError):
             settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}

@@ -93,6 +93,9 @@ class Recipe:
     overwrites: bool = False
     save_every: int | None = None
     """Steps between saves; 0 means never."""
+    exit_minutes: int | None = None
+    """Minutes after its start at which the trainer saves and exits."""
+    deepspeed_file: str = ""
     evaluate_every: int | None = None
     evaluate_batches: int | None = None
     keep_last: int = 0
@@ -126,24 +129,25 @@ class Recipe:
         if not (self.layers and self.hidden and self.heads):
             return None
         bloom = self.embedded is not None and self.embedded.model.family == "bloom"
-        gated = bool(self.gated_mlp)
+        gated = bool(self.gated_mlp)  # as in Llama and its kin, which have no biases and no learnt positions
+        experts = self.experts or 0
         try:
             return ModelShape(
                 layers=self.layers,
                 hidden=self.hidden,
                 heads=self.heads,
-                vocabulary=self.vocabulary or 1,
-                sequence=self.sequence or 2048,
-                positions=not bloom and not gated,
-                embedding_norm=bloom,
                 kv_heads=self.kv_heads,
                 head_columns=self.head_size,
-                ffn=self.expert_ffn or self.ffn,
+                ffn=(self.expert_ffn or self.ffn) if self.experts else self.ffn,
+                vocabulary=self.vocabulary or 1,
+                sequence=self.sequence or 2048,
                 gated=gated,
                 biases=not gated,
                 tied=self.tied_embeddings is not False,
-                experts=self.experts or 0,
-                active_experts=(self.active_experts or 1) if self.experts else 0,
+                positions=not (bloom or gated),
+                embedding_norm=bloom,
+                experts=experts,
+                active_experts=(self.active_experts or 2) if experts else 0,
             )
         except InputError:
             return None
@@ -153,23 +157,31 @@ class Recipe:
         return parameters(shape) if shape else None
 
     def topology(self, world: int) -> Topology:
+        """Return the layout on so many ranks. Raises InputError for one that no trainer has."""
+        replicas = self.replicas(world)
+        shard = self.shards or (max(1, replicas // self.replicates) if self.replicates else None)
         return Topology(
             tp=self.tensor,
             pp=self.pipeline,
+            dp=replicas,
             cp=self.context,
             ep=self.expert,
-            chunks=self.chunks or 1,
-            dp=self.replicas(world),
-            shard=self.shards,
+            chunks=self._count_chunks(),
             micro_batch=self.micro_batch or 1,
             zero=3 if self.fsdp else self.zero,
+            shard=shard if self.fsdp else None,
             precision="fp8" if self.fp8 else self.precision,
             embedding_slots=self.embedding_slots,
             recompute=self.recompute,
             attention="unfused" if self.attention == "stored" else "flash",
-            offload=self.offload,
-            sequence_parallel=self.sequence_parallel or self.tensor == 1,
+            sequence_parallel=self.is_embedded or self.sequence_parallel,
         )
+
+    def _count_chunks(self) -> int:
+        if self.pipeline == 1:
+            return 1
+        layers = (self.layers or 0) // self.pipeline
+        return self.chunks or (max(1, layers // self.chunk_layers) if self.chunk_layers else 1)
 
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""
@@ -246,6 +258,7 @@ def _from_settings(
     has_deepspeed = bool(read.fields.get("deepspeed"))
     if has_deepspeed:  # DeepSpeed's optimizer of bf16 shards its state by itself
         fields["zero"] = fields.get("zero") or 1
+        fields["attention"] = fields.get("attention") or "stored"  # Megatron-DeepSpeed without --use-flash-attn
         fields["precision"] = "bf16-optimizer" if fields.get("precision") == "bf16" else fields.get("precision", "bf16")
     recompute = str(fields.get("recompute", "none"))
     fields["recompute"] = recompute if recompute in RECOMPUTATION else RECOMPUTATION_WORDS.get(recompute, "full")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from opsctl.calc import step_time
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.parallel_layout import Cluster
+from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.trainer import flops
@@ -50,7 +51,10 @@ def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
     ):
         return None
     cluster = Cluster(nodes=spec.nodes, gpus_per_node=request.ranks_per_node, gpu=accelerator(facts.gpu))
-    return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
+    try:
+        return sum(step_time.predict(shape, recipe.topology(world), cluster, batch=recipe.global_batch).values())
+    except InputError:  # such as --zero-stage 4
+        return None
 
 
 def _predict_save_s(request: LaunchRequest) -> float | None:

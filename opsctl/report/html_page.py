@@ -72,7 +72,7 @@ def render_page(report: Report) -> str:
     ratios = {ratio[0], "without the queue"}
     boxes, ticks = draw_losses(report)
     rows = [
-        (row, list(draw_split(attempt.buckets)), attempt_end_label(attempt))
+        (row, list(draw_split(attempt.buckets)), attempt_end_label(attempt), attempt.why)
         for row, attempt in zip(formats.attempt_rows(report), report.attempts, strict=True)
     ]
     return (

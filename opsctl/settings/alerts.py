@@ -228,7 +228,10 @@ class AlertSettings(SettingsTable):
         1, ge=1, description="consecutive watch cycles that must find a critical problem before an alert is sent"
     )
     hold_seconds: float = Field(0, ge=0, description="seconds that a warning must last before an alert is sent")
-    unknown_minutes: float = Field(15, ge=0, description="minutes of unknown state after which an alert is sent")
+    unknown_minutes: float = Field(60, ge=0, description="minutes of unknown state after which an alert is sent")
+    slurm_minutes: float = Field(
+        15, ge=0, description="minutes without an answer of Slurm after which an alert is sent"
+    )
     repeat_hours: tuple[float, ...] = Field(
         (1, 4, 12, 24), description="hours after which the alert of a problem that stays critical is repeated"
     )

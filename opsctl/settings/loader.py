@@ -154,6 +154,10 @@ class GuardSettings(SettingsTable):
     node_check_seconds: float = Field(
         10, gt=0, le=60, description="time limit of the node check; a late node is unknown"
     )
+    flight_recorder: bool = Field(
+        default=False,
+        description="have torch record its last collectives, and write them at a time-out, for opsctl why",
+    )
     stop_signal: StopSignal | None = Field(
         None,
         description="signal to the ranks of a trainer that does not react to the stop request; none: no signal; unset:"

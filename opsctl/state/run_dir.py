@@ -19,6 +19,9 @@ __all__ = ["Attempt", "RunDir", "all_trains", "check_trusted", "find", "find_ent
 SHARED = ("switches", "requests")
 """The only directories that other users, those of the site's group, can write."""
 
+FLIGHT_DUMP_PREFIX = "flight-"
+"""Beginning of the names of dumps of torch's flight recorder in an attempt's directory; the rank follows."""
+
 MAX_NAMED_TRAINS = 10
 """Train names in a message."""
 

@@ -31,6 +31,7 @@ from opsctl.report import sacct
 from opsctl.sandbox import failure_causes, record
 from opsctl.scheduler import accounting, field_values, parse_output, slurm_errors, states
 from opsctl.settings import alerts as alert_settings
+from opsctl.settings import field_types
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.logs import log_lines
@@ -251,7 +252,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "size": text(units.parse_size, errors=VALUES, examples=(b"400T", b"2.5 GiB", b"3000000")),
     "time": text(lambda data: units.parse_time(data, NOW), errors=VALUES, examples=(b"2026-03-01 12:00", b"3d")),
     "time limit": text(units.parse_slurm_minutes, examples=(b"1-00:00:00", b"60", b"UNLIMITED")),
-    "quiet hours": text(alert_settings.parse_hours, errors=VALUES, examples=(b"22:00-07:00",)),
+    "quiet hours": text(field_types.parse_hours, errors=VALUES, examples=(b"22:00-07:00",)),
     "address of metrics": text(serve.parse_address, examples=(b"127.0.0.1:9400", b"[::1]:9400")),
     "address of a web page": text(web.parse_address, errors=VALUES, examples=(b"https://u:p@example.org:8/x?y=z",)),
     "flags of a command": text(lambda data: command_flags.parse_flags(data.split("\0")), "commands/*.jsonl"),

@@ -17,6 +17,8 @@ PASSWORD = "hunter22"
 USER = "opsctl"
 DOVECOT = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 START_LIMIT_S = 60.0
+VERSION = "2.3"
+"""The configuration below is for this version; the next one renamed its settings."""
 CONFIG = """
 base_dir = {place}/run
 log_path = {place}/log
@@ -42,6 +44,14 @@ userdb {{
   args = uid={uid} gid={gid} home={place}
 }}
 """
+
+
+def find_problem() -> str:
+    """Return why no IMAP server can be started; empty if one can."""
+    if DOVECOT is None or os.geteuid() != 0:
+        return "needs dovecot and root"
+    version = subprocess.run([DOVECOT, "--version"], capture_output=True, text=True, check=False).stdout
+    return "" if version.startswith(VERSION) else f"the configuration is for dovecot {VERSION}, not {version[:10]}"
 
 
 @contextlib.contextmanager

@@ -33,6 +33,9 @@ MEGATRON = {
     "num-attention-heads": ("model", "heads"),
     "num-query-groups": ("model", "kv_heads"),
     "num-experts": ("model", "experts"),
+    "moe-router-topk": ("model", "active_experts"),
+    "seq-length": ("row", "sequence"),
+    "num-virtual-stages-per-pipeline-rank": ("parallelism", "vpp"),
 }
 TORCHTITAN = {
     "parallelism.tensor_parallel_degree": ("parallelism", "tp"),
@@ -71,7 +74,7 @@ class Configuration:
         own = next((line.split() for line in keys.splitlines() if line.split()[:1] and is_launcher(line)), [])
         if trainer.startswith("Megatron"):
             flags = [word for line in keys.splitlines() if line.startswith("--") for word in words(line)]
-            return ["python", "pretrain_gpt.py", *self.pairs(MEGATRON, "--", " "), *flags]
+            return ["python", "pretrain_gpt.py", *self.pairs(MEGATRON, "--", " "), *self.switches(), *flags]
         if trainer == "torchtitan":
             if "[" in keys.splitlines()[0]:
                 return ["python", "train.py", "--job.config_file", self.write("config.toml", keys)]
@@ -85,10 +88,27 @@ class Configuration:
         suffix = "toml" if " = " in keys and ": " not in keys else "yaml"
         return ["python", "train.py", "--config", self.write(f"config.{suffix}", keys.replace('",\n', '"\n'))]
 
+    def switches(self) -> list[str]:
+        """Return the switches of Megatron for what the row states. Megatron-Bridge shards the optimizer by default."""
+        row, model = self.row, self.row["model"] or {}
+        zero, is_bridge = row["parallelism"]["zero"], row["trainer"] == "Megatron-Bridge"
+        stated = {
+            "--swiglu": model.get("gated_mlp"),
+            "--untie-embeddings-and-output-weights": model.get("tied_embeddings") is False,
+            "--use-megatron-fsdp": zero == "fsdp",
+            "--use-distributed-optimizer": zero == 1 or (is_bridge and zero is None),
+            "--recompute-granularity=full": row["recompute"] == "full",
+            "--recompute-granularity=selective": row["recompute"] == "selective",
+            "--sequence-parallel": is_bridge,
+            "--fp8-format=hybrid": row["precision"] == "fp8",
+            "--bf16": row["precision"] in {"bf16", "fp8"},
+        }
+        return [switch for switch, is_set in stated.items() if is_set]
+
     def pairs(self, names: dict[str, tuple[str, str]], prefix: str, joint: str) -> list[str]:
         found: list[str] = []
         for name, (table, key) in names.items():
-            value = (self.row[table] or {}).get(key)
+            value = self.row[key] if table == "row" else (self.row[table] or {}).get(key)
             if value is not None:
                 found += f"{prefix}{name}{joint}{value}".split()
         return found

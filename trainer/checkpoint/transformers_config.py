@@ -76,7 +76,8 @@ def _bloom(config: ModelConfig) -> dict[str, Any]:
 def _llama(config: ModelConfig) -> dict[str, Any]:
     if config.qk_norm and config.qkv_bias:
         raise Refused("transformers has no model with norms of heads and biases of queries, keys and values only")
-    kind = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias else "llama"
+    kind = "qwen3" if config.qk_norm else "llama"
+    kind = "qwen2" if config.qkv_bias else kind
     if kind == "qwen2" and config.width_of_head * config.heads != config.hidden:
         raise Refused("transformers has no model with biases of queries, keys and values and a head_width of its own")
     return {

@@ -64,7 +64,8 @@ def _read_train(path: Path, sequence: int | None) -> PlannedModel:
     from opsctl.preflight.recipe import read_recipe  # noqa: PLC0415 (a plan of a preset reads no settings)
     from opsctl.settings.loader import load_train  # noqa: PLC0415 (as above)
 
-    recipe = read_recipe(load_train(path, layout=False))
+    train = load_train(path, layout=False)
+    recipe = read_recipe(train, Path(train.setup.directory or path.parent))
     shape = recipe.shape()
     if shape is None:
         raise InputError(f"{path}: states no layers, hidden size and heads", hint="give a preset or a config.json")

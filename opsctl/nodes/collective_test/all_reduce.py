@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,10 @@ RENDEZVOUS_PORTS = range(10_000, 20_000)
 MIN_SHARE_OF_MEDIAN = 0.5
 """A node whose bandwidth is below this share of the median bandwidth is degraded."""
 MAX_ERROR_CHARS = 300
+MIN_MEASUREMENTS = 2
+"""Pairs with different partners that make a node slow: in one slow pair, either node may be slow."""
+ALONE_TRIALS = 3
+"""Failed tests alone that make a node faulty."""
 _LATE_ANSWER_S = 10
 """Time for an answer to arrive after the program on the node has ended itself."""
 
@@ -71,12 +76,26 @@ class CollectiveTest:
     rounds: list[TestRound] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     """Last error by node."""
+    measurements: dict[str, int] = field(default_factory=dict)
+    """Number of measured pairs by node."""
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Why a node could not be reached, such as another job that took the node. Such nodes are tested no more."""
 
     def test_alone(self, nodes: Sequence[str]) -> dict[str, Verdict]:
-        """Test every node without the others: import torch, allocate and multiply on every device. Raises nothing."""
-        self.notify(f"alone: {fold(nodes)}")
-        answers = self._run({node: {} for node in nodes})
-        return {node: self._judge_alone(node, answer) for node, answer in answers.items()}
+        """Test every node without the others: import torch, allocate and multiply on every device. Raises nothing.
+
+        A node that fails is tested again, and is faulty only if every test fails.
+        """
+        verdicts: dict[str, Verdict] = {}
+        remaining = list(nodes)
+        for _ in range(ALONE_TRIALS):
+            if not remaining:
+                break
+            self.notify(f"alone: {fold(remaining)}")
+            answers = self._run({node: {} for node in remaining})
+            verdicts |= {node: self._judge_alone(node, answer) for node, answer in answers.items()}
+            remaining = [node for node in remaining if verdicts[node].health is Health.FAULTY]
+        return verdicts
 
     def search(self, nodes: Sequence[str]) -> SearchResult:
         """Test all nodes together; if the test fails, find the nodes that make it fail."""
@@ -86,16 +105,40 @@ class CollectiveTest:
         """Return the median bandwidth of each node in GB/s over `rounds` rounds of pairs, each with new partners."""
         bandwidths: dict[str, list[float]] = {node: [] for node in nodes}
         for pairs in tournament(nodes)[:rounds]:
-            self.test_groups(pairs)
-            for pair, bandwidth in zip(pairs, self.rounds[-1].gigabytes_per_s, strict=True):
+            testable = [pair for pair in pairs if self._drop_unreached(pair) == pair]
+            if not testable:
+                continue
+            self._run_groups(testable)
+            for pair, bandwidth in zip(testable, self.rounds[-1].gigabytes_per_s, strict=True):
                 if bandwidth is None:
                     continue
                 for node in pair:
                     bandwidths[node].append(bandwidth)
+        self.measurements = {node: len(values) for node, values in bandwidths.items()}
         return {node: _median(values) for node, values in bandwidths.items() if values}
 
-    def test_groups(self, groups: Sequence[Group]) -> list[bool]:
-        """Run an all-reduce over every group at the same time. Return whether each group passed."""
+    def test_groups(self, groups: Sequence[Group]) -> list[bool | None]:
+        """Run an all-reduce over every group at the same time. Return whether each group passed.
+
+        A group of which a node cannot be reached is tested again without this node. None for a group of which fewer
+        than two nodes are left: a node that was not reached says nothing about the others.
+        """
+        passed: dict[Group, bool | None] = {}
+        remaining = list(groups)
+        while remaining:
+            reached = {group: self._drop_unreached(group) for group in remaining}
+            passed |= {group: None for group, nodes in reached.items() if len(nodes) < 2}
+            testable = [group for group in remaining if len(reached[group]) >= 2]
+            results = self._run_groups([reached[group] for group in testable]) if testable else []
+            passed |= dict(zip(testable, results, strict=True))
+            remaining = [group for group in testable if self._drop_unreached(group) != reached[group]]
+        return [passed[group] for group in groups]
+
+    def _drop_unreached(self, group: Group) -> Group:
+        return tuple(node for node in group if node not in self.unreached)
+
+    def _run_groups(self, groups: Sequence[Group]) -> list[bool]:
+        """Run one round, and record which nodes could not be reached."""
         self.notify(" ".join(["together:", *(fold(group) for group in groups)]))
         requests: dict[str, dict[str, object]] = {}
         for group, port in zip(groups, self.rng.sample(RENDEZVOUS_PORTS, len(groups)), strict=True):
@@ -110,6 +153,8 @@ class CollectiveTest:
         for node, answer in answers.items():
             if error := _error(answer):
                 self.errors[node] = error
+            if answer.code is None and not answer.may_have_run:
+                self.unreached[node] = error
         self.rounds.append(
             TestRound(groups=tuple(groups), passed=tuple(passed), gigabytes_per_s=tuple(bandwidths)),
         )
@@ -169,6 +214,12 @@ class CollectiveTest:
         return Verdict(node=node, health=health, results=(result,) if evidence else (), at=self.clock.now(), by=by)
 
 
+def estimate_minutes(options: TestOptions, nodes: int, pairs: int) -> int:
+    """Return a time limit for all tests of `nodes` nodes, in minutes: enough for some failures, not for many."""
+    rounds = ALONE_TRIALS + 4 + max(1, nodes).bit_length() + pairs
+    return math.ceil(rounds * (options.program_timeout_s + _LATE_ANSWER_S) / 60)
+
+
 def judge_nodes(
     test: CollectiveTest, alone: Mapping[str, Verdict], result: SearchResult, speeds: Mapping[str, float]
 ) -> list[Verdict]:
@@ -178,7 +229,9 @@ def judge_nodes(
     for node, speed in speeds.items():
         if speed < MIN_SHARE_OF_MEDIAN * median:
             evidence = f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s"
-            verdicts[node] = test.verdict(node, Health.DEGRADED, evidence, by=alone[node].by)
+            is_proved = test.measurements.get(node, 0) >= MIN_MEASUREMENTS
+            health, remedy = (Health.DEGRADED, "") if is_proved else (Health.UNKNOWN, "measure more: --pairs 3")
+            verdicts[node] = test.verdict(node, health, evidence, by=alone[node].by, remedy=remedy)
     for node in result.bad:
         evidence = f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}"
         verdicts[node] = test.verdict(node, Health.FAULTY, evidence, by=alone[node].by)
@@ -187,6 +240,10 @@ def judge_nodes(
         verdicts[node] = test.verdict(
             node, Health.UNKNOWN, evidence, by=alone[node].by, remedy="add a good node to the test"
         )
+    for node, problem in test.unreached.items():
+        evidence = f"could not be reached any more: {problem}"
+        remedy = "test again once no other job has the node"
+        verdicts[node] = test.verdict(node, Health.UNKNOWN, evidence, by=alone[node].by, remedy=remedy)
     return list(verdicts.values())
 
 

@@ -1,18 +1,23 @@
 """Search for the nodes that make a collective test fail: test halves, then the halves of every failing half.
 
 Pure: the caller provides the function that tests groups. A test tells only whether a group passed, never which of its
-nodes failed.
+nodes failed, and a test may fail once for no lasting reason. So halving finds suspects only. A suspect is bad if it
+fails with `PARTNERS` good partners and passes with none; a link is bad if its two nodes fail together again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 Group = tuple[str, ...]
-Test = Callable[[Sequence[Group]], Sequence[bool]]
-"""Tests disjoint groups at the same time and returns whether each group passed."""
+Test = Callable[[Sequence[Group]], Sequence[bool | None]]
+"""Tests disjoint groups at the same time and returns whether each group passed; None for a group without a result."""
+PARTNERS = 3
+"""Partners with which a bad suspect has failed. With fewer good nodes: all, twice each, as one link may be broken."""
+MAX_TRIALS = 5
+"""Tests of one suspect. A suspect without a passed test and with fewer failures is unsure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,7 @@ class SearchResult:
     or a switch between the sides."""
     good: Group = ()
     unsure: Group = ()
-    """Nodes that fail together while no good node is left to test them with."""
+    """Nodes that fail together while no good node is left to test them with, or whose tests have no result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,34 +43,54 @@ class _Halving:
     """Halves that both pass while their union fails."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Suspects:
-    """The suspects, after a test of each suspect with a good node."""
+@dataclass(slots=True, kw_only=True)
+class _Trials:
+    """The tests of the suspects with good partners."""
 
-    bad: list[str]
-    unsure: list[str]
-    apart: list[tuple[Group, Group]]
+    partners: int
+    """Number of good partners."""
+    passed: set[str] = field(default_factory=set)
+    failed: dict[str, list[str]] = field(default_factory=dict)
+    """The partners with which each suspect failed."""
+
+    def is_open(self, suspect: str) -> bool:
+        return suspect not in self.passed and not self.is_bad(suspect)
+
+    def is_bad(self, suspect: str) -> bool:
+        failed = self.failed.get(suspect, [])
+        is_proved = len(set(failed)) >= PARTNERS or len(failed) >= 2 * self.partners
+        return bool(failed) and is_proved and suspect not in self.passed
 
 
 def search(nodes: Sequence[str], test: Test) -> SearchResult:
     """Find the bad nodes and the broken links among `nodes`. Every node must have passed alone.
 
-    One bad node among n takes 2 + log2(n) rounds. Raises whatever `test` raises.
+    One bad node among n takes 4 + log2(n) rounds. Raises whatever `test` raises.
     """
     every_node = tuple(nodes)
-    if len(every_node) < 2 or test([every_node])[0]:
+    if len(every_node) < 2 or not _fails(every_node, test):
         return SearchResult(good=every_node)
     halving = _halve(every_node, test)
     good = _unique_nodes(halving.passed)
-    suspects = _test_suspects(halving.failed_pairs, good, test)
-    good += [node for node in _unique_nodes(halving.failed_pairs) if node not in suspects.bad + suspects.unsure]
-    apart = list(suspects.apart)
-    for left, right in halving.split:
-        good_left = tuple(node for node in left if node in good)
-        good_right = tuple(node for node in right if node in good)
-        if good_left and good_right and not test([good_left + good_right])[0]:
-            apart.append(_narrow(good_left, good_right, test))
-    return SearchResult(bad=tuple(suspects.bad), apart=tuple(apart), good=tuple(good), unsure=tuple(suspects.unsure))
+    suspects = [node for node in _unique_nodes(halving.failed_pairs) if node not in good]
+    partners = good or _find_passing_pair(suspects, test)
+    if not partners:
+        return SearchResult(unsure=tuple(suspects))
+    trials = _try_suspects([suspect for suspect in suspects if suspect not in partners], partners, test)
+    bad = [suspect for suspect in suspects if trials.is_bad(suspect)]
+    unsure = [suspect for suspect in suspects if suspect not in partners and trials.is_open(suspect)]
+    good = list(dict.fromkeys([*good, *(suspect for suspect in suspects if suspect not in bad + unsure)]))
+    return SearchResult(
+        bad=tuple(bad),
+        apart=tuple(_find_bad_links(halving, trials, good, test)),
+        good=tuple(good),
+        unsure=tuple(unsure),
+    )
+
+
+def _fails(group: Group, test: Test, times: int = 2) -> bool:
+    """Return whether a group fails in `times` tests in a row. A test without a result counts as failed."""
+    return all(not test([group])[0] for _ in range(times))
 
 
 def _halve(failing_group: Group, test: Test) -> _Halving:
@@ -90,29 +115,37 @@ def _halve(failing_group: Group, test: Test) -> _Halving:
     return halving
 
 
-def _test_suspects(failed_pairs: Sequence[Group], good: Sequence[str], test: Test) -> _Suspects:
-    """Test every node of the failed pairs with a good node. Both nodes of a pair may pass: then their link is bad."""
-    suspects = [node for node in _unique_nodes(failed_pairs) if node not in good]
-    partners = list(good) or _find_passing_pair(suspects, test)
-    if not partners:
-        return _Suspects(bad=[], unsure=suspects, apart=[])
-    results = _test_with_partners([node for node in suspects if node not in partners], partners, test)
-    bad = [node for node, passed in results.items() if not passed]
-    apart: list[tuple[Group, Group]] = []
-    for left, right in failed_pairs:
-        if left != right and left not in bad and right not in bad:
-            apart.append(((left,), (right,)))
-    return _Suspects(bad=bad, unsure=[], apart=apart)
+def _try_suspects(suspects: Sequence[str], partners: Sequence[str], test: Test) -> _Trials:
+    """Test every suspect with good partners, a different one in every trial, until the suspect passes or is bad."""
+    trials = _Trials(partners=len(partners))
+    for trial in range(MAX_TRIALS):
+        shift = trial % len(partners)
+        rotated = [*partners[shift:], *partners[:shift]]
+        for start in range(0, len(suspects), len(rotated)):
+            pairs = [pair for pair in zip(suspects[start:], rotated, strict=False) if trials.is_open(pair[0])]
+            for (suspect, partner), passed in zip(pairs, test(pairs) if pairs else (), strict=True):
+                if passed:
+                    trials.passed.add(suspect)
+                elif passed is not None:
+                    trials.failed.setdefault(suspect, []).append(partner)
+    return trials
 
 
-def _test_with_partners(suspects: Sequence[str], partners: Sequence[str], test: Test) -> dict[str, bool]:
-    """Return whether each suspect passes with a partner. A partner is in one pair a round."""
-    results: dict[str, bool] = {}
-    for start in range(0, len(suspects), len(partners)):
-        pairs = list(zip(suspects[start:], partners, strict=False))
-        for (suspect, _), passed in zip(pairs, test(pairs), strict=True):
-            results[suspect] = passed
-    return results
+def _find_bad_links(
+    halving: _Halving, trials: _Trials, good: Sequence[str], test: Test
+) -> Iterable[tuple[Group, Group]]:
+    """Yield the sides that fail together again although both are good."""
+    pairs = [pair for pair in halving.failed_pairs if pair[0] != pair[1]]
+    for suspect in sorted(trials.passed):
+        pairs += [(suspect, partner) for partner in trials.failed.get(suspect, ())]
+    for left, right in pairs:
+        if left in good and right in good and _fails((left, right), test):
+            yield (left,), (right,)
+    for left_half, right_half in halving.split:
+        good_left = tuple(node for node in left_half if node in good)
+        good_right = tuple(node for node in right_half if node in good)
+        if good_left and good_right and _fails(good_left + good_right, test):
+            yield _narrow(good_left, good_right, test)
 
 
 def _find_passing_pair(nodes: Sequence[str], test: Test) -> list[str]:
@@ -147,7 +180,7 @@ def _narrow(left: Group, right: Group, test: Test) -> tuple[Group, Group]:
 def _narrow_side(side: Group, other: Group, test: Test) -> Group:
     """Return the smallest part of `side` that halving finds and that still fails together with `other`."""
     while len(side) > 1:
-        failing_half = next((half for half in _cut(side) if not test([half + other])[0]), None)
+        failing_half = next((half for half in _cut(side) if _fails(half + other, test)), None)
         if failing_half is None:
             break  # only the two halves together fail
         side = failing_half

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from opsctl.errors import OpsctlError
 from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Usual, Verdict
 from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
-from opsctl.nodes.health.usual_hardware import MEMORY, find_usual_by_node, measure, name_kind
+from opsctl.nodes.health.usual_hardware import MEMORY, MIN_AGREEING_NODES, find_usual_by_node, measure, name_kind
 from opsctl.nodes.health.verdict import add_usual_versions, judge
 from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodes.node_score import find_flaky_gpus
@@ -76,7 +77,7 @@ class NodeChecker:
     ) -> dict[str, Usual]:
         """Return what the other nodes of each node's kind have, in this check or, if not in this check, before."""
         known = [(node, kinds[node], measure(snapshot, ib_ignore)) for node, snapshot in snapshots.items()]
-        if any(kinds.values()):
+        if any(kind and count <= MIN_AGREEING_NODES for kind, count in Counter(kinds.values()).items()):
             records = [record for record in self.history.all() if record.node in self.slurm_kinds]
             known += [(record.node, record.kind, record.hardware) for record in records if record.node not in kinds]
         members: dict[str, dict[str, dict[str, float]]] = {}

@@ -81,6 +81,8 @@ def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             f"DeepSpeed's file enables fp16 and {in_file[1]}: DeepSpeed refuses both together", "enable one of the two"
         )
     given = [name for name in ("fp16", "bf16") if name in flags and (flags[name] or ("true",))[0].lower() != "false"]
+    if not given and "precision" in request.recipe.names:  # from a script
+        given = [request.recipe.precision.partition("-")[0]]
     if len(given) > 1:
         problem = request.refuse if "precision" in request.recipe.refuses else warning
         yield problem("command: --fp16 and --bf16 together", "leave one of the two out")

@@ -131,7 +131,7 @@ def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if recipe.rampup is None or recipe.global_batch is None or not _divides(request):
         return
     start, increment, _samples = recipe.rampup
-    if "iterations" in recipe.refuses and "train-iters" in recipe.flags:
+    if recipe.trainer == "Megatron" and recipe.names.get("steps") == "--train-iters":
         yield request.refuse(
             f"{recipe.name('rampup')} beside --train-iters: Megatron refuses a ramp in a run that is counted in"
             " iterations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 
 MAX_SHOWN_CHARS = 40
 """Columns for a name in the BLOOM team's slurm-status.py; squeue shows 8 by default."""
+WRAPPERS = frozenset({"exec", "srun", "env", "time", "nohup", "numactl", "&&", "||", ";", "then", "do"})
+"""Words before a program."""
 LEFTOVERS: dict[str, tuple[str, str]] = {
     "CUDA_LAUNCH_BLOCKING": ("1", "the CPU waits for every kernel"),
     "NCCL_P2P_DISABLE": ("1", "GPUs of a node do not use NVLink: some 23 % slower"),
@@ -104,10 +107,12 @@ def _is_launcher(words_: list[str], position: int) -> bool:
     name, before = Path(words_[position]).name, words_[position - 1] if position else ""
     if before == "-m":
         return name in {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+    if name == "deepspeed":  # also the name of a strategy
+        return position == 0 or before in WRAPPERS or bool(re.fullmatch(r"\w+=.*", before))
     is_program = position == 0 or not before.startswith("-")
     if name == "accelerate":
         return is_program and words_[position + 1 : position + 2] == ["launch"]
-    return is_program and name in {"torchrun", "deepspeed"} and "=" not in words_[position]
+    return is_program and name == "torchrun" and "=" not in words_[position]
 
 
 def leftovers(request: LaunchRequest, _: Facts) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
-from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.step_estimate import estimate_step
@@ -47,7 +46,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "set a shorter signal_seconds, or a longer time_limit",
         )
         return
-    if request.recipe.is_embedded or DURATION in request.recipe.flags:
+    if request.recipe.is_embedded or DURATION in request.recipe.flags or request.recipe.exit_minutes:
         return
     if not spec.signal_seconds and not any(option.startswith("--signal") for option in spec.extra):
         if not _has_deadline(request, facts):
@@ -124,7 +123,7 @@ def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> Iterator[Problem]:
     """Check a fixed number of minutes, which the trainer counts from its start whatever the job's limit is."""
-    minutes = number(request.recipe.flags, DURATION)
+    minutes = request.recipe.exit_minutes
     if minutes is None:
         return
     left, needed = limit_s - 60 * minutes, USUAL_MARGIN_S if known_s is None else known_s

@@ -19,16 +19,24 @@ from aiosmtpd.controller import Controller
 
 from tests.support.ports import HeldPort
 
-ROW = re.compile(
-    r"^(?:\d\S+ \S+ )?(?:\[opsctl\] )?((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL)): (\S+): "
-)
+WORD = r"((?:BETTER: |STILL )?(?:RESOLVED|UNKNOWN|WARNING|CRITICAL))"
+ROW = re.compile(rf"{WORD}: (\S+): ")
+"""One alert of a storm."""
+ALSO = re.compile(rf"{WORD}: .* \((\S+)\)$")
+"""A further alert of the same train."""
+FIRST = re.compile(rf"{WORD}: ")
+KEY = re.compile(r"(\S+), incident \S+, message \S+$")
 IDENT = re.compile(r"message (\S+)\s*$")
 
 
-def rows(subject: str, body: str) -> list[tuple[str, str]]:
+def rows(body: str) -> list[tuple[str, str]]:
     """Return word and key of every alert in a message."""
-    lines = body.splitlines() if "alerts at once" in subject else [subject]
-    return [(match[1], match[2]) for line in lines if (match := ROW.match(line.strip()))]
+    lines = [line.strip() for line in body.strip().splitlines()]
+    head, key = FIRST.match(lines[0]), KEY.match(lines[-1])
+    if not head or not key:
+        return [(match[1], match[2]) for line in lines if (match := ROW.match(line))]
+    also = lines[lines.index("Also") :] if "Also" in lines else []
+    return [(head[1], key[1]), *((match[1], match[2]) for line in also if (match := ALSO.match(line)))]
 
 
 @dataclass
@@ -45,10 +53,10 @@ class Inbox:
     alerts: list[tuple[str, str]] = field(default_factory=list)
     """Word and key of every alert, in order, without messages that were delivered twice."""
 
-    def take(self, subject: str, body: str, *, is_cut_off: bool) -> None:
+    def take(self, body: str, *, is_cut_off: bool) -> None:
         ident = IDENT.search(body)[1]
         if not self.taken[ident]:
-            self.alerts += rows(subject, body)
+            self.alerts += rows(body)
         self.taken[ident] += 1
         self.recent.append(ident)
         self.cut_off[ident] += is_cut_off
@@ -106,7 +114,7 @@ class Mail(Inbox):
         mood, mail = self.mood, message_from_bytes(envelope.content, policy=policy.default)
         if mood == "slow":
             await asyncio.sleep(1)
-        self.take(mail["Subject"], mail.get_content(), is_cut_off=mood in {"drops", "late"})
+        self.take(mail.get_content(), is_cut_off=mood in {"drops", "late"})
         if mood == "late":
             await asyncio.sleep(self.LATE)
         if mood == "drops":
@@ -141,8 +149,8 @@ class Slack(Inbox):
         fields = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         mood, number = self.mood, next(self._numbers)
         if mood in {"well", "garbage", "drops"}:
-            subject, _, body = html.unescape(fields["text"]).partition("*\n```\n")
-            self.take(subject.removeprefix("*"), body.removesuffix("```"), is_cut_off=mood != "well")
+            body = html.unescape(fields["text"]).partition("*\n```\n")[2]
+            self.take(body.removesuffix("```"), is_cut_off=mood != "well")
         code, headers, text = {
             "well": (200, {}, json.dumps({"ok": True, "ts": f"{time.time():.0f}.{number}"})),
             "429": (429, {"Retry-After": "1200"}, json.dumps({"ok": False, "error": "ratelimited"})),

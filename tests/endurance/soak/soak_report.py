@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from tests.endurance.soak.servers import ROW, Inbox
+from tests.endurance.soak.servers import Inbox, rows
 
 Alerts = Counter[tuple[str, str]]
 """How often an alert occurred, by key and word (`CRITICAL`, `RESOLVED`)."""
+
+HEAD_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d .*\n", re.MULTILINE)
+"""Start of a message in a file."""
 
 
 @dataclass
@@ -32,8 +36,10 @@ class Figures:
 def count_fallback(path: Path) -> Alerts:
     """Return the alerts in the file of the fallback channel."""
     text = path.read_text() if path.exists() else ""
-    matches = (ROW.match(line.strip()) for line in text.splitlines())
-    return Counter((match[2], match[1]) for match in matches if match)
+    alerts: Alerts = Counter()
+    for body in HEAD_LINE.split(text)[1:]:
+        alerts.update((key, word) for word, key in rows(body))
+    return alerts
 
 
 def report(

@@ -176,6 +176,41 @@ def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
     assert list(dispatch.find_exposed_secrets(build(shell.site).alerting)) == []
 
 
+def test_alert_is_shown_with_its_evidence(shell):
+    evidence = tuple(f"line {number}" for number in range(9))
+    finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7")
+    build(shell.site).alerting.ledger.record([finding])
+    shown = shell.opsctl("alerts", "show", "hang/gpt")
+    assert "  line 8\n" in shown
+    assert "roll back to: step 7" in shown
+
+
+def test_duty_needs_a_roster_and_shows_the_shifts(shell):
+    assert "no duty roster is configured" in shell.opsctl("alerts", "duty", code=2)
+    roster = '[alerts.duty]\npeople = { anna = ["file"] }\nrota = ["anna"]\nbegin = "2026-01-05"\n'
+    shell.site.write_text(SITE.format(root=shell.root) + roster)
+    assert shell.opsctl("alerts", "duty").count(": anna\n") == 5
+
+
+def test_digest_is_printed_and_sent(shell):
+    shell.see(Level.CRITICAL)
+    assert "no step for 30 min (hang/gpt)" in shell.opsctl("digest")
+    assert shell.opsctl("digest", "--markdown").startswith("# [opsctl] Digest since ")
+    assert json.loads(shell.opsctl("digest", "--json"))["trains"] == []
+    assert shell.opsctl("digest", "--send", "file") == "file: delivered\n"
+    assert "Digest since " in (shell.root / "alerts.txt").read_text()
+    assert "no channel 'gone'" in shell.opsctl("digest", "--send", "gone", code=2)
+
+
+def test_silence_in_advance_is_listed_with_its_begin(shell):
+    shell.opsctl("alerts", "silence", "*", "--at", "2099-03-01 12:00+00:00", "--for", "6h", "--reason", "power")
+    listed = shell.opsctl("alerts", "list")
+    assert "silenced from 2099-03-01 12:00 until 2099-03-01 18:00 UTC: *" in listed
+    assert "--at is in the past" in shell.opsctl(
+        "alerts", "silence", "*", "--at", "2020-03-01", "--reason", "power", code=2
+    )
+
+
 def test_accepted_level_is_journalled_and_remembered(shell):
     finding = Finding(key="throughput/gpt", level=Level.CRITICAL, summary="38 % slower", train="gpt")
     build(shell.site).alerting.ledger.record([finding])

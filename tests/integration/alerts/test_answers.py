@@ -1,7 +1,6 @@
 """Answers from Slack and by mail, read from real servers on loopback."""
 
 import json
-import os
 from datetime import timedelta
 
 import pytest
@@ -11,7 +10,7 @@ from opsctl.errors import InputError
 from opsctl.host.system import SystemClock
 from opsctl.monitor.handle_answers import AnswerPoller
 from tests.integration.alerts.conftest import read_kinds
-from tests.support.imap_server import DOVECOT, PASSWORD, USER, append_mail, empty_mailbox, serve_imap
+from tests.support.imap_server import PASSWORD, USER, append_mail, empty_mailbox, find_problem, serve_imap
 from tests.support.ports import HeldPort
 from tests.unit.alerts.conftest import World
 
@@ -113,8 +112,8 @@ def test_error_of_slack_is_reported_without_the_token(slack, web):
 
 @pytest.fixture(scope="module")
 def imap_port():
-    if DOVECOT is None or os.geteuid() != 0:
-        pytest.skip("needs dovecot and root")
+    if problem := find_problem():
+        pytest.skip(problem)
     with HeldPort() as held, serve_imap(held.number):
         yield held.number
 

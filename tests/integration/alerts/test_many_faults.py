@@ -50,7 +50,9 @@ def test_only_interrupted_deliveries_come_twice(site, monkeypatch, seed):
     for _ in range(CYCLES):
         Weather.is_down = chance.random() < 0.1
         levels = chance.choices([Level.OK, Level.CRITICAL, Level.WARNING, Level.UNKNOWN], [6, 2, 2, 1], k=TRAINS)
-        transitions += world.ledger.record([finding(level, f"hang/{n}") for n, level in enumerate(levels)])
+        transitions += world.ledger.record(
+            [finding(level, f"hang/{n}", train=f"t{n}") for n, level in enumerate(levels)]
+        )
         if chance.random() < 0.9:  # else the process died before it sent alerts
             dispatch.send_alerts(world.alerting)
         world.clock.forward(minutes=chance.choice([1, 10, 60]))

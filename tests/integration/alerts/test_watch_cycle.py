@@ -1,6 +1,7 @@
 """The ping of a complete watch cycle, and the report of undelivered alerts."""
 
 import os
+import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -117,3 +118,20 @@ def test_watch_revives_dead_cron_except_in_a_dry_run(site):
     assert "opsctl cron start daemon brings it back" in run_watch(site, "fs_quota").output
     assert "brings it back" not in run_watch(site, "fs_quota", "--dry-run").output
     assert "brings it back" not in run_watch(site, "fs_quota", "--nagios").output
+
+
+def test_hanging_channel_does_not_stop_the_cycle(site, monkeypatch):
+    monkeypatch.setattr("opsctl.monitor.watch_cycle.SEND_WAIT_S", 0.2)
+    (site.parent / "trains" / "gpt").mkdir()
+    (site.parent / "trains" / "gpt" / "train.toml").write_text("name = 5\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        site.write_text(
+            f'root = "{site.parent}/trains"\n[alerts]\nwarning_looks = 1\n'
+            f'[alerts.channels.slack]\nkind = "slack"\nwebhook = "{url}"\n'
+        )
+        watching = Watch(services=build(site))
+        report = watching.cycle()
+        assert [transition.finding.key for transition in report.transitions] == ["train/gpt"]
+        assert report.deliveries == ()
+        assert report.seconds < 10  # Slack alone waits 15 s for an answer

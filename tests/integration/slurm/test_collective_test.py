@@ -78,3 +78,5 @@ def test_node_without_torch_is_unknown(world: tuple[Trains, GpuNodes], tmp_path:
     assert (code, nodes) == (0, {"node001": "healthy", "node002": "healthy", "node003": "unknown"})
     assert [test_round["passed"] for test_round in results["rounds"]] == [[True], [True]]
     assert set(results["gigabytes_per_s"]) == {"node001", "node002"}
+    assert {node["by"] for node in results["nodes"]} == {"srun"}, "one job held the nodes for all tests"
+    assert all(job.state.is_final for job in trains.app.scheduler.jobs()), "the job has ended"

@@ -333,3 +333,11 @@ def test_commands_time_out_while_the_controller_is_down(slurm: Sandbox, tmp_path
 def test_missing_slurm_program_is_named(tmp_path: Path):
     with pytest.raises(MissingProgram, match="squeue"):
         Slurm(SystemRunner(env={"PATH": str(tmp_path)})).jobs()
+
+
+def test_nodes_that_slurm_configures_alike_are_of_one_kind(scheduler: Slurm) -> None:
+    kinds = scheduler.kinds()
+    assert list(kinds) == [f"node00{number}" for number in range(1, 5)]
+    [kind] = set(kinds.values())
+    assert "gpu:" in kind
+    assert " CPUs, " in kind

@@ -20,7 +20,8 @@ import pytest
 from opsctl.errors import InputError
 from opsctl.host.system import SystemRunner
 from opsctl.model import JobState, Level
-from opsctl.monitor.watch_cycle import CycleReport, Watch
+from opsctl.monitor.cycle_report import CycleReport
+from opsctl.monitor.watch_cycle import Watch
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
 from opsctl.state.journal import EventKind

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.actions.build_digest import build_digest
 from opsctl.model import JobState, Level
 from opsctl.monitor.watch_cycle import Watch
+from opsctl.report.digest import render
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.guarded_trains import GuardedTrain, until
 from tests.support.watched_trains import ForwardClock, app_of, cycle, find_finding, list_transitions
 
@@ -74,7 +78,8 @@ import os, time, types
 from opsctl.trainer.stack_requests import answer_requests
 rank = os.environ["RANK"]
 answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
-open("rank-" + rank, "w").close()
+with open("rank-" + rank, "w") as file:
+    file.write(str(os.getpid()))
 def all_reduce(): time.sleep(600)
 def read_batch(): time.sleep(600)
 (read_batch if rank == "1" else all_reduce)()
@@ -113,7 +118,7 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     assert re.match(rf"2 ranks \(node {node}: 0,2\) in all_reduce at", finding.evidence[1])
     assert finding.done == (f"opsctl cancelled {array}_1, so that the next task starts",)
     [directory] = (train.run.attempt(f"{array}_1.0").path / "evidence").iterdir()
-    assert len(list(directory.glob("*.txt"))) == 3
+    assert len(list(directory.glob("node*.txt"))) == 3
     until(lambda: train.task(2).state.is_active)
     end = train.end(1)
     assert (end["outcome"], end["action"], end["cause"]) == ("hung", "continue", "hang")
@@ -122,6 +127,31 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
     assert list_transitions(cycle(app)) == [("hang/gpt", Level.OK)]
+    digest = build_digest(app, app.clock.now() - timedelta(days=1))
+    [summed_up] = digest.trains
+    assert (summed_up.train, summed_up.problem, digest.problems) == ("gpt", "", ())
+    assert f"{array}_1.0 hung, continue: " in summed_up.actions[-1]
+    assert f"lost to {Bucket.HANG}" in render(digest)
+
+
+def test_stopped_rank_is_named_first(make, slurm, clock, tmp_path):
+    train = make("hang_minutes = 10\nstacks_seconds = 5")
+    train.run.config.write_text(train.run.config.read_text().replace("nodes = 1", "nodes = 1\nprocesses_per_node = 3"))
+    app = app_of(tmp_path, slurm.env(), clock)
+    train.submit(f"export PYTHONPATH={shlex.quote(str(ROOT))}\n{RANKS}", tasks=1)
+    for rank in "012":
+        train.wait_for(f"rank-{rank}")
+    until(lambda: (train.run.path / "rank-1").read_text().isdecimal())
+    cycle(app, "hang")
+    with train.run.main_log.open("a") as log:
+        log.write(LINE.format(step=10, loss=2.5) + "\n")
+    cycle(app, "hang")
+    os.kill(int((train.run.path / "rank-1").read_text()), signal.SIGSTOP)
+    clock.ahead = timedelta(minutes=11)
+    finding = find_finding(cycle(app, "hang"), "hang/gpt")
+    silent = f"rank 1 on {train.task(1).nodes} does not answer: stopped (T)"
+    assert finding.evidence[0] == silent
+    assert finding.summary.endswith(f"; {silent}")
 
 
 PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")

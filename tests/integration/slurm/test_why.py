@@ -121,11 +121,9 @@ def test_stacks_are_read_through_the_job_or_by_ssh(trains, tmp_path):
         assert lines[1] == PTRACE
         daemon.config.write_text(daemon.config.read_text().replace(f"Port {daemon.ports[odd]}", "Port 1"))
         lines = read_stacks()
-        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", lines[0])
-        assert lines[1:3] == [
-            "2 of 4 ranks did not answer",
-            f"{odd} could not be reached: ssh as root: connection refused",
-        ]
+        assert re.fullmatch(r"2 of 4 ranks did not answer: [0-3,-]+", lines[0])
+        assert re.fullmatch(r"2 ranks \(node \S+: [0-3,-]+\) in all_reduce at deaf.py:\d+", lines[1])
+        assert lines[2] == f"{odd} could not be reached: ssh as root: connection refused"
 
 
 def test_srun_with_an_unknown_option_has_begun_nothing(trains):

@@ -56,7 +56,15 @@ def test_improvement_is_alerted(world):
 
 
 def test_lasting_unknown_is_alerted(world):
-    assert world.record_series(".????") == ["-", "-", "-", ".>?", "-"]
+    assert world.record_series(".???????") == ["-", "-", "-", "-", "-", "-", "-", ".>?"]
+
+
+def test_silent_slurm_is_alerted_after_a_quarter_of_an_hour(world):
+    changes = []
+    for _ in range(3):
+        changes.append(world.record("?", "slurm/site"))
+        world.clock.forward(minutes=8)
+    assert changes == [[], [], [".>?"]]
 
 
 def test_unknown_does_not_resolve(world):

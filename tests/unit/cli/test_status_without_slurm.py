@@ -122,7 +122,7 @@ def test_json_queue_is_null_and_exit_code_is_75(run: RunDir) -> None:
 
 
 def test_status_shows_since_when_slurm_is_silent(run: RunDir) -> None:
-    ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(unknown_minutes=0))
+    ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(slurm_minutes=0))
     ledger.record([Finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
     ledger.record([Finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
     since = next(iter(ledger.read().entries.values())).since

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.diagnosis.causes import UNEXPLAINED, causes, classify
+from opsctl.diagnosis.causes import UNEXPLAINED, Weight, causes, classify
 from opsctl.diagnosis.scan_logs import passes_gate
 from opsctl.diagnosis.speakers import split
 
@@ -68,3 +68,26 @@ def test_harmless_line_has_no_cause(line: str) -> None:
 
 def test_unknown_traceback_is_unexplained() -> None:
     assert classify("Traceback (most recent call last):") is UNEXPLAINED
+
+
+SURVIVED = [
+    "wandb: Currently logged in as: user. Use `wandb login --relogin` to force relogin",
+    "UserWarning: Failed to load image Python extension: 'libpng16.so.16: cannot open shared object file'",
+    "node1:10:10 [0] NCCL INFO NET/Plugin : Plugin load returned 2 : libnccl-net.so: cannot open shared object file",
+    "node1:10:10 [0] NCCL INFO NET/IB : No device found.",
+    "node1:10:10 [0] NCCL INFO Could not enable P2P between dev 1(=2000) and dev 0(=1000)",
+    "[W init.cpp:767] Warning: nvfuser is no longer supported in torch script",
+    " > WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt",
+    "pyxis: imported docker image: nvcr.io#nvidia/pytorch:23.10-py3",
+    "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`...",
+    "  tensor_model_parallel_size ...................... 4",
+    "[2024-01-01 10:00:00,123] [INFO] [config.py:1001:print]   zero_optimization_stage .......... 2",
+    "apex is not installed",
+    "[2024-01-01 10:00:00,123] [WARNING] [runner.py:178:fetch_hostfile] Unable to find hostfile, will proceed alone",
+]
+
+
+@pytest.mark.parametrize("line", SURVIVED)
+def test_line_of_a_healthy_start_explains_no_end(line: str) -> None:
+    cause = classify(split(line.encode())[1].decode())
+    assert cause is None or cause.weight is Weight.NOTE

@@ -93,8 +93,8 @@ def test_later_dump_of_a_rank_counts() -> None:
     text = 'at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n'
     text += 'at 2.0\nThread 0x1 (most recent call first):\n  File "b.py", line 2 in g\n'
     assert render_stacks(parse(text.encode(), Speaker(node="n1", rank=3)), ranks=2) == [
-        "1 rank (node n1: 3) in g at b.py:2",
         "1 of 2 ranks did not answer",
+        "1 rank (node n1: 3) in g at b.py:2",
     ]
 
 
@@ -103,8 +103,8 @@ def test_py_spy_outweighs_a_dump_of_the_rank(tmp_path: Path) -> None:
     (tmp_path / "n1-1.txt").write_text('at 1.0\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n')
     (tmp_path / "py-spy.txt").write_text(render_pyspy("n1", 1, SIX))
     assert render_stacks(collect_answers(tmp_path)) == [
-        "1 rank (node n1: 1) in train at training.py:915",
         f"1 rank (node n1: 0) {NO_STACK}",
+        "1 rank (node n1: 1) in train at training.py:915",
     ]
 
 

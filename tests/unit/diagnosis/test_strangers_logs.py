@@ -77,13 +77,23 @@ def test_rank_that_torchrun_names_is_the_first(tmp_path: Path) -> None:
 def test_launchers_traceback_is_no_cause(tmp_path: Path) -> None:
     diagnosis = diagnose(
         tmp_path,
-        "E0501 torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: 1) local_rank: 0 (pid: 12)",
         "Traceback (most recent call last):",
         '  File "/opt/env/bin/torchrun", line 8, in <module>',
         "    sys.exit(main())",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         *SUMMARY,
+        "srun: error: node7: task 0: Exited with exit code 1",
     )
-    assert diagnosis.cause == "child-failed"
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("child-failed", "node7", 3)
+
+
+def test_srun_names_the_node_of_a_rank(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "srun: error: n2: task 1: Exited with exit code 1",
+    )
+    assert (diagnosis.cause, diagnosis.node, diagnosis.rank) == ("gpu-memory-full", "n2", 1)
 
 
 KILLED = "srun: error: node3: task 5: Killed"
@@ -120,6 +130,17 @@ def test_unknown_end_quotes_suspicious_lines(tmp_path: Path) -> None:
     diagnosis = diagnose(tmp_path, *lines[:20], "widget 7 is broken and gives up", *lines[20:])
     assert (diagnosis.kind, diagnosis.sure) == (CauseKind.UNKNOWN, Confidence.POSSIBLE)
     assert diagnosis.evidence == ("widget 7 is broken and gives up",)
+
+
+def test_end_of_an_unnamed_reason_quotes_suspicious_lines(tmp_path: Path) -> None:
+    diagnosis = diagnose(
+        tmp_path,
+        "widget 7 is broken and gives up",
+        *("step" for _ in range(9)),
+        "srun: error: node1: task 0: Exited with exit code 1",
+    )
+    assert diagnosis.cause == "rank-exited"
+    assert "widget 7 is broken and gives up" in diagnosis.evidence
 
 
 def test_end_of_a_training_is_no_failure(tmp_path: Path) -> None:

@@ -123,6 +123,12 @@ def test_failed_guard_is_not_started_again(tmp_path: Path, run: RunDir) -> None:
     assert not (tmp_path / "tried").exists()
 
 
+def test_port_of_another_guard_is_not_used(tmp_path: Path, run: RunDir) -> None:
+    program(run.body, f'echo "${{TRAIN_FREE_PORT-none}}" >"{tmp_path}/port"')
+    execute(tmp_path, run.path, "/nowhere/python", {"TRAIN_FREE_PORT": "1"})
+    assert (tmp_path / "port").read_text() == "none\n"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_body_of_another_user_is_not_run_without_a_guard(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'touch "{tmp_path}/begun"')

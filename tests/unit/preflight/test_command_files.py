@@ -35,6 +35,7 @@ def find(tmp_path: Path, command: list[str], setup: dict[str, object], extra: tu
         (["python3", "train.py"], {"lines": ["source /etc/gone/activate"]}, {"/etc/gone/activate": False}),
         (["./train", "x"], {}, {"./train": True}),
         (["no-such-program-anywhere"], {}, {"no-such-program-anywhere": True}),
+        (["deepspeed", "train.py"], {}, {"deepspeed": False}),
         (["no-such-program-anywhere"], {"lines": ["source env"]}, {}),
         (["no-such-program-anywhere"], {"modules": ["cuda"]}, {}),
         (["torchrun", "--nproc-per-node", "2", "gone.py", "other.py"], {}, {"gone.py": True, "other.py": False}),

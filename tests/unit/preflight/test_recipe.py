@@ -92,9 +92,10 @@ def test_blend_is_read_without_its_weights():
     assert Case(name="blend", table=blend).make_request().recipe.corpora == ("/d/en", "/d/fr")
 
 
-def test_mixture_of_experts_has_a_shape():
-    case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8"}}
-    assert Case(name="experts", table=case).make_request().recipe.shape().experts == 8
+def test_mixture_of_experts_has_its_shape():
+    case = {"of": "megatron-deepspeed", "finds": [], "flags": {"--num-experts": "8", "--moe-router-topk": "1"}}
+    shape = Case(name="experts", table=case).make_request().recipe.shape()
+    assert (shape.experts, shape.active_experts, shape.layers) == (8, 1, 70)
 
 
 @pytest.mark.parametrize(

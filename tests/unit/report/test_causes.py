@@ -14,6 +14,7 @@ from opsctl.errors import InputError
 from opsctl.guard.last_output import date_last_output
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
+from opsctl.report.html_page import render_page
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.made_reports import BEGIN, SecondsClock, Train, make_rough_train
@@ -88,3 +89,9 @@ def test_copied_run_directory_has_the_same_report(tmp_path: Path, is_recorded: b
     copy.journal = Journal(RunDir(copy.run.path), SecondsClock())
     assert copy.report(END).buckets == before.buckets
     assert EventKind.ATTEMPT_FINALIZED in {event.kind for event in copy.journal.events()}
+
+
+def test_page_names_cause_and_reason(tmp_path: Path) -> None:
+    page = render_page(make_rough_train(tmp_path).report(END))
+    assert "Lost by cause" in page and "<td>node-failed</td>" in page
+    assert '<small class="why">Slurm says NODE_FAIL</small>' in page

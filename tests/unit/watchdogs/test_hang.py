@@ -219,7 +219,7 @@ def test_stacks_are_requested_once_and_summarized(running: Bench, minutes: Minut
     running.judge("hang")
     finding = running.judge("hang", after=minutes(2))
     assert running.attempt.stacks_request.exists()
-    assert finding.evidence[0] == "2 of 2 ranks did not answer"
+    assert finding.evidence[0] == "2 of 2 ranks did not answer: 0-1"
     running.attempt.stacks_request.unlink()
     assert running.judge("hang", after=minutes(2)).evidence == finding.evidence
     assert not running.attempt.stacks_request.exists()
@@ -248,9 +248,9 @@ def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:
         (tmp_path / f"node-a-{rank}.txt").write_text(DUMP)
     (tmp_path / "node-a-2.txt").write_text(DUMP.replace("in barrier", "in read").replace("2420", "7"))
     assert hang_stacks.summary(tmp_path, ranks=5) == [
+        "1 of 5 ranks did not answer: 4",
         "1 rank (node node-a: 2) in read at loop.py:91",
         "3 ranks (node node-a: 0-1,3) in barrier at loop.py:91",
-        "1 of 5 ranks did not answer",
         f"stacks: {tmp_path}",
     ]
 

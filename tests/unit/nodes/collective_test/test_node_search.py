@@ -28,12 +28,12 @@ def test_passing_nodes_need_one_round():
     assert cluster.rounds == 1
 
 
-def test_bad_node_of_64_is_found_in_eight_rounds():
+def test_bad_node_of_64_is_found_in_ten_rounds():
     cluster = Cluster(bad=["n037"])
     result = search(NODES, cluster.test)
     assert (result.bad, result.apart, result.unsure) == (("n037",), (), ())
     assert len(result.good) == 63
-    assert cluster.rounds <= 2 + math.log2(64)
+    assert cluster.rounds <= 4 + math.log2(64)
 
 
 def test_two_failing_nodes_are_unsure():

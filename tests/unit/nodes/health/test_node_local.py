@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from opsctl.cli import cli
 from opsctl.nodes.health.node_local import main, read_thresholds
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.thresholds import DEFAULTS
@@ -117,10 +119,13 @@ def test_touched_file_clears_old_kernel_lines(tmp_path: Path, capsys: pytest.Cap
     assert main(slow) == 1
 
 
-def test_verdict_is_printed_as_json() -> None:
-    verdict = json.loads(run_module("--json").stdout)
+def test_command_checks_this_machine() -> None:
+    done = CliRunner().invoke(cli, ["health", "--node-local", "--json"])
+    verdict = json.loads(done.stdout)
+    assert (done.exit_code, verdict["by"]) == (0, "local")
     assert verdict["health"] in {"healthy", "unknown"}
-    assert {result["check"] for result in verdict["results"]}
+    named = CliRunner().invoke(cli, ["health", "node001", "--node-local"])
+    assert (named.exit_code, "name no nodes" in named.stderr) == (2, True)
 
 
 @pytest.fixture
