@@ -86,7 +86,7 @@ def _read_figures(text: str) -> Accelerator:
     missing = [name for name in ("tflops", "memory_gb", "memory_tb_s", "link_gb_s") if name not in figures]
     try:
         numbers: dict[str, Any] = {name: float(value) for name, value in figures.items()}
-        whole = {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
+        whole: dict[str, Any] = {name: int(numbers[name]) for name in ("processors", "domain") if name in numbers}
         if not missing and all(0 < number < 1e9 for number in numbers.values()):
             own: dict[str, Any] = {"processors": 132}
             own.update(numbers)

@@ -8,7 +8,7 @@ from opsctl.calc.parallel_layout import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankGroup:
+class CommunicationGroup:
     """Ranks that communicate. Neighbours are `stride` ranks apart."""
 
     size: int

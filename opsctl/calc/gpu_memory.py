@@ -215,8 +215,8 @@ def activation_bytes(shape: ModelShape, topology: Topology, *, layers: int, in_f
     if topology.recompute == "selective":
         matrix = stored_bytes(shape, topology, with_experts=False).matrix / topology.tp
         stored -= topology.tokens(shape.sequence) * matrix
-    kept = (1 - share) * stored + share * entry
-    return in_flight * layers * kept + (whole if topology.recompute != "none" else 0.0)
+    per_layer = (1 - share) * stored + share * entry
+    return in_flight * layers * per_layer + (whole if topology.recompute != "none" else 0.0)
 
 
 def gathered_bytes(shape: ModelShape, topology: Topology) -> float:

@@ -79,7 +79,8 @@ def rank_inputs(setup: SimulationSetup, ranges: Ranges, *, seeds: int) -> list[I
     """Simulate with every input at both ends of its range; return the input that matters most first."""
     influences = []
     for name, (least, _, most) in ranges.items():
-        ends = [fmean(_shares(replace(setup, **{name: value}), seeds)) for value in (least, most)]
+        changes: list[dict[str, Any]] = [{name: least}, {name: most}]
+        ends = [fmean(_shares(replace(setup, **change), seeds)) for change in changes]
         influences.append(Influence(name=name, least=least, most=most, at_least=ends[0], at_most=ends[1]))
     return sorted(influences, key=lambda influence: -influence.swing)
 

@@ -30,7 +30,7 @@ SAVE_GB_S_PER_NODE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PlannedLayout:
     """A topology that fits, with its memory and time."""
 
     topology: Topology
@@ -69,7 +69,7 @@ class RunPlan:
     """The figures of a plan. Times in seconds unless the name says otherwise."""
 
     parameters: int
-    layouts: tuple[Layout, ...]
+    layouts: tuple[PlannedLayout, ...]
     tried: int
     bar: ErrorBar
     steps: int
@@ -183,7 +183,7 @@ def _expert_ranks(inputs: RunInputs, replicas: int, tp: int) -> list[int]:
     ]
 
 
-def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[Layout]:
+def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[PlannedLayout]:
     for topology in topologies:
         chosen = topology
         if inputs.topology is None:
@@ -192,7 +192,9 @@ def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[Layout]:
         if memory.gib <= inputs.cluster.gpu.memory_gb or inputs.topology is not None:
             parts = step_time.predict(inputs.shape, chosen, inputs.cluster, batch=inputs.batch)
             factor = inputs.factor or 1.0
-            yield Layout(topology=chosen, memory=memory, parts={name: factor * part for name, part in parts.items()})
+            yield PlannedLayout(
+                topology=chosen, memory=memory, parts={name: factor * part for name, part in parts.items()}
+            )
 
 
 def _powers(most: int) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from opsctl.calc.collectives import RankGroup
+from opsctl.calc.collectives import CommunicationGroup
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.gpu_memory import StageParameters, precision, stage_parameters
 from opsctl.calc.layer_work import attention_flops, products, stored_bytes
@@ -68,14 +68,14 @@ class _Step:
         """Return the share of communication that can hide behind computation."""
         return self.shared(name) if self.topology.overlap else 0.0
 
-    def data_group(self, size: int, stride: int) -> RankGroup:
+    def data_group(self, size: int, stride: int) -> CommunicationGroup:
         """Return a group of replicas. Trainers without overlap send in small pieces, and copy between them."""
         group = self.group(size, stride)
         serial = 1.0 if self.topology.overlap else self.shared("serial")
         return replace(group, network=group.network * serial, link=group.link * serial)
 
-    def group(self, size: int, stride: int) -> RankGroup:
-        return RankGroup(
+    def group(self, size: int, stride: int) -> CommunicationGroup:
+        return CommunicationGroup(
             size=size,
             stride=stride,
             cluster=self.cluster,

@@ -27,10 +27,10 @@ class _PlanGroup(click.Group):
 def plan() -> None:
     """Estimate sizes, memory, layouts, time and cost.
 
-    With a model in place of a command, plans a run on one page.
+    With a model in place of a command, runs `overview`.
 
     \b
-    opsctl plan llama-3-70b --gpus 512 --gpu H100
+    opsctl plan overview llama-3-70b --gpus 512 --gpu H100
     opsctl plan model --model bloom
     opsctl plan topology --model bloom --nodes 48 --gpu A100 --batch 2048
     opsctl plan simulate --nodes 48 --queue 2 --task 20

@@ -207,8 +207,10 @@ def simulate(
         outcomes = run_uncertain(setup, ranges, seeds)
     outcomes = outcomes or calc.run(setup, seeds)
     summary = calc.summary(outcomes)
-    knobs = calc.rank_knobs(setup, calc.run(setup, seeds) if cluster else outcomes) if with_knobs else []
-    influences = rank_inputs(setup, ranges, seeds=min(seeds, INFLUENCE_SEEDS)) if with_knobs else []
+    knobs, influences = [], []
+    if with_knobs:
+        knobs = calc.rank_knobs(setup, calc.run(setup, seeds) if cluster else outcomes)
+        influences = rank_inputs(setup, ranges, seeds=min(seeds, INFLUENCE_SEEDS))
     if plot:
         _draw(plot, outcomes)
     if as_json:

@@ -22,7 +22,7 @@ plot_option: Callable[[F], F] = click.option(
     "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
 )
 gpu_option: Callable[[F], F] = click.option(
-    "--gpu", required=True, help="GPU, such as H100, or its figures: tflops=989,memory_gb=80,…"
+    "--gpu", required=True, help="GPU, such as H100, or figures (tflops=989,…)."
 )
 optional_gpu_option: Callable[[F], F] = click.option("--gpu", help="GPU, such as H100, for figures against its peak.")
 currency_option: Callable[[F], F] = click.option("--currency", help="Currency of --price, such as USD.")

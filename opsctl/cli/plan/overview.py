@@ -15,7 +15,7 @@ from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB
 from opsctl.calc.parallel_layout import Cluster, Topology
-from opsctl.calc.run_plan import Layout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
+from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, precision_option
@@ -77,8 +77,8 @@ def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -
     measurements lie; what was not stated is assumed and listed. `opsctl plan MODEL` is the same command.
 
     \b
-    opsctl plan llama-3-70b --gpus 512 --gpu H100 --tokens 15000 --price 2.5 --currency USD
-    opsctl plan config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
+    opsctl plan overview llama-3-70b --gpus 512 --gpu H100 --tokens 15000
+    opsctl plan overview config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
     """
     page = _make_overview(app, **options)
     if html:
@@ -234,7 +234,7 @@ _PLAN_FIGURES = (
 )
 
 
-def _layout_data(layout: Layout, inputs: RunInputs) -> dict[str, Any]:
+def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:
     return {
         **asdict(layout.topology),
         "memory_gib": layout.memory.gib,

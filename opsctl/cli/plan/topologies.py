@@ -36,9 +36,7 @@ from opsctl.units import format_percent
 @click.option("--nodes", type=int, required=True, help="Number of nodes.")
 @click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
 @gpu_option
-@click.option(
-    "--network", type=float, help="Network bandwidth of a node, one way, in GB/s (default: of the maker's clusters)."
-)
+@click.option("--network", type=float, help="Network of a node, one way, in GB/s (default: the maker's).")
 @batch_option
 @click.option("--ramp", metavar="START:INCREMENT", help="Grow the global batch from START by INCREMENT.")
 @click.option(

@@ -53,7 +53,7 @@ def test_error_bars_hold_for_most_tuning_rows() -> None:
     for row in TIMED:
         bar = step_bar(row.shape, row.cluster.gpu)
         inside += bar.low <= (row.seconds or 1) / predict_s(row) <= bar.high
-    assert 0.7 < inside / len(TIMED) < 0.9
+    assert 0.8 < inside / len(TIMED) < 0.96
 
 
 def test_rows_that_ran_are_not_refused() -> None:
