@@ -114,8 +114,11 @@ def stages(shape: ModelShape, topology: Topology, *, batch: int) -> list[StageMe
 
 
 def fullest(shape: ModelShape, topology: Topology, *, batch: int) -> StageMemory:
-    """Return the fullest stage: the first, with the embedding and the most batches in flight, or the last."""
-    return max(stages(shape, topology, batch=batch), key=lambda stage: stage.total)
+    """Return the fullest stage: the first, with the embedding; the second, perhaps with more layers; or the last."""
+    layers = layers_of_stages(shape, topology)
+    candidates = sorted({0, min(1, topology.pp - 1), topology.pp - 1})
+    memories = [_stage(shape, topology, stage, layers[stage], batch) for stage in candidates]
+    return max(memories, key=lambda memory: memory.total)
 
 
 def _stage(shape: ModelShape, topology: Topology, stage: int, layers: int, batch: int) -> StageMemory:
