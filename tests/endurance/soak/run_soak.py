@@ -43,6 +43,7 @@ warning_hours = 0
 critical_hours = 0
 [alerts]
 fallback = "paper"
+slurm_minutes = 60  # OUTAGE_CYCLES are longer, every other silence is shorter
 [alerts.channels.mail]
 kind = "email"
 to = ["me@example.org"]

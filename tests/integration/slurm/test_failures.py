@@ -144,7 +144,7 @@ def test_train_with_a_failed_gpu_finishes_on_other_nodes(slurm: Sandbox) -> None
         assert node.reason.startswith(f"opsctl: remapped_rows: GPU-{bad}-1 a row could not be remapped")
         mail = night.read_only_mail()
         for words in (
-            f"WARNING: failures/t/{failed}",
+            f"failures/t/{failed}",
             f"t goes on without {bad}",
             "uncorrectable memory error of a GPU",
             "rank 0",
@@ -202,7 +202,7 @@ def test_train_with_a_bug_is_held_with_its_age(slurm: Sandbox) -> None:
         assert held.accrued == waiting.accrued
         mail = " ".join(night.read_only_mail().split())
         for words in (
-            "CRITICAL: failures/t/",
+            "failures/t/",
             "t is held: ",
             "code: an error in the training program",
             "KeyError: 'learning_rate'",

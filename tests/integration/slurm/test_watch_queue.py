@@ -51,7 +51,7 @@ def app(trains: Trains, clock: ForwardClock, slurm: Sandbox) -> CountedApp:
 
 def app_of(trains: Trains, clock: ForwardClock, slurm: Sandbox, watch: str = "", alerts: str = "") -> CountedApp:
     with trains.site.open("a") as file:
-        file.write(f"[watch]\n{watch}\n[alerts]\nwarning_looks = 1\nunknown_minutes = 0\n{alerts}\n")
+        file.write(f"[watch]\n{watch}\n[alerts]\nwarning_looks = 1\nunknown_minutes = 0\nslurm_minutes = 0\n{alerts}\n")
     app = CountedApp(site=load_site(trains.site), site_path=trains.site, clock=clock, runner=SystemRunner())
     object.__setattr__(app, "counting", CountingRunner(env=slurm.env()))
     return app

@@ -122,7 +122,7 @@ def test_hang_while_slurm_reports_running(make, slurm, clock, tmp_path):
     until(lambda: train.task(2).state.is_active)
     end = train.end(1)
     assert (end["outcome"], end["action"], end["cause"]) == ("hung", "continue", "hang")
-    summary, _, cause = end["why"].partition("; unknown: ")
+    summary, _, cause = end["why"].partition("; hang: ")
     assert summary == finding.summary
     assert cause.startswith(f"the attempt hung, odd: 1 rank (node {node}: 1) in read_batch at ")
     assert end["done"] == [f"recorded {node} as the odd one of a hang, 1 in 28 days"]
