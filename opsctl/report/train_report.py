@@ -98,8 +98,7 @@ def checked_window(begin: float, end: float, period: ReportPeriod, now: datetime
     """Return the time to report on. Raises InputError if the period leaves no time."""
     since = _check_since(end, period.since, now) if period.since else begin
     until = end if period.until is None else min(end, period.until.timestamp())
-    if until <= max(begin, since):
-        assert period.until is not None  # `since` lies before the end
+    if period.until is not None and until <= max(begin, since):  # `since` lies before the end
         text = f"--until {period.until.astimezone():%Y-%m-%d %H:%M:%S}"
         raise InputError(f"{text}: before the report begins", hint="give a later --until")
     return Window(begin=begin, since=max(begin, since), until=until, end=end)

@@ -50,7 +50,7 @@ class Podman:
         return subprocess.run(["podman", *words], env=env, capture_output=True, text=True, timeout=120, check=False)
 
     def list_containers(self) -> list[str]:
-        return self.run("ps", "--all", "--quiet").stdout.split()
+        return self.run("ps", "--quiet").stdout.split()
 
 
 def make_podman(place: Path) -> Podman:

@@ -37,7 +37,7 @@ def trains(slurm: Sandbox, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setenv(name, value)
     with trains_on(slurm) as trains:
         yield trains
-    until(lambda: podman.list_containers() == [], seconds=60)  # podman removes a container after its end
+    until(lambda: podman.list_containers() == [], seconds=60)
 
 
 def write(trains: Trains, podman: Podman, argument: str, **slurm: Any) -> Path:
@@ -87,6 +87,7 @@ def test_kill_switch_reaches_the_trainer_inside(trains: Trains, podman: Podman) 
 
 
 def test_cancelled_train_leaves_no_container(trains: Trains, podman: Podman) -> None:
+    """None that runs: where Slurm kills podman before its clean-up, an exited one stays listed."""
     trains.opsctl("launch", write(trains, podman, "wait"))
     until(lambda: read_log(trains).count("inside=True") == 2)
     until(lambda: len(podman.list_containers()) == 2, seconds=60)
