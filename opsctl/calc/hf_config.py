@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opsctl.calc.argument_checks import MAX_FIGURE
 from opsctl.calc.gpt_size import LatentAttention, ModelShape
 from opsctl.errors import InputError
 
@@ -70,7 +71,7 @@ def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> Conf
 
 def _find(config: Mapping[str, Any], name: str) -> int | None:
     values = (config.get(alias) for alias in ALIASES[name])
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
+    return next((value for value in values if isinstance(value, int) and 0 < value < MAX_FIGURE), None)
 
 
 def _activation(config: Mapping[str, Any]) -> str:

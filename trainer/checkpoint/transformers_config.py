@@ -120,7 +120,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     """
     try:
         fields = json.loads(read_bounded(directory / "config.json", _MAX_CONFIG_BYTES, follow=True))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"{directory}/config.json is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise Refused(f"{directory}/config.json is no JSON object")
@@ -128,14 +128,14 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
         raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
-    if problems := list(_find_differences(fields, kind, sequence)):
-        raise Refused(f"{directory}: {'; '.join(problems)}")
     try:
+        if problems := list(_find_differences(fields, kind, sequence)):
+            raise Refused(f"{directory}: {'; '.join(problems)}")
         table = readers[kind](fields)
         return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
     except ValidationError as error:
         raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
-    except (KeyError, TypeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise Refused(f"{directory}/config.json: {error!r} is missing or of a wrong type") from error
 
 

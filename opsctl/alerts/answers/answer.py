@@ -85,10 +85,11 @@ def find_person(people: Mapping[str, Sequence[str]], sender: str) -> str:
 
 def sign(key: str, message: str) -> str:
     """Return the signature of a message's id, which a reply carries back."""
-    return hmac.new(key.encode(), message.encode(), hashlib.sha256).hexdigest()[:SIGNATURE_CHARS]
+    return hmac.new(key.encode(), message.encode(errors="replace"), hashlib.sha256).hexdigest()[:SIGNATURE_CHARS]
 
 
 def verify(key: str, signed: str) -> str:
     """Return the message's id of `<id>.<signature>`; empty if the signature is not ours."""
     message, _, signature = signed.rpartition(".")
-    return message if message and hmac.compare_digest(sign(key, message), signature) else ""
+    expected, stated = sign(key, message).encode(), signature.encode(errors="replace")  # text must be ASCII there
+    return message if message and hmac.compare_digest(expected, stated) else ""

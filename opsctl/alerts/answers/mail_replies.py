@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email
 import imaplib
+import logging
 import re
 import ssl
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ MAX_MAIL_BYTES = 64 << 10
 LOOK_BACK = timedelta(days=2)
 PORTS = {"tls": 993, "starttls": 143, "none": 143}
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+log = logging.getLogger(__name__)
+
 _ID = re.compile(r"<([^<>@\s]+)@opsctl\.[^<>@\s]+>")
 
 
@@ -69,6 +72,14 @@ def _read(connection: imaplib.IMAP4, table: EmailTable, channel: str, key: str, 
 
 def _parse(raw: bytes, channel: str, key: str) -> RawAnswer | None:
     """Return the answer in a mail; None for a mail that answers no alert of ours, and for automatic replies."""
+    try:
+        return _parse_reply(raw, channel, key)
+    except Exception:  # noqa: BLE001 (the email package raises IndexError, AttributeError and more on broken headers)
+        log.warning("%s: a mail with headers that cannot be parsed is skipped", channel)
+        return None
+
+
+def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
     mail = email.message_from_bytes(raw, policy=default)
     assert isinstance(mail, EmailMessage)
     headers = f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}"

@@ -36,7 +36,7 @@ def poll(channel: str, table: SlackTable, references: Mapping[str, str]) -> list
 
 
 def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Iterator[RawAnswer]:
-    for row in rows:
+    for row in _list_objects(rows):
         ts, user = str(row.get("ts", "")), str(row.get("user", ""))
         if ts == reference:
             yield from _read_reactions(channel, message, row)
@@ -47,11 +47,12 @@ def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Itera
 
 
 def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]:
-    for reaction in row.get("reactions") or ():
+    for reaction in _list_objects(row.get("reactions")):
         name = str(reaction.get("name", "")).partition("::")[0]  # without the skin tone
         if name not in REACTIONS:
             continue
-        for user in reaction.get("users") or ():
+        users = reaction.get("users")
+        for user in users if isinstance(users, list) else ():
             yield RawAnswer(
                 id=f"{row.get('ts')}/{REACTIONS[name]}/{user}",
                 channel=channel,
@@ -59,3 +60,8 @@ def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]
                 sender=str(user),
                 text=REACTIONS[name].value,
             )
+
+
+def _list_objects(rows: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; nothing for anything else."""
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

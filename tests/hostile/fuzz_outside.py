@@ -1,0 +1,81 @@
+"""Parsers of what strangers send or publish: answers by mail and Slack, dumps of torch, models, texts to train on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from opsctl.alerts.answers import answer, mail_replies, slack_thread
+from opsctl.cli.plan import model_source
+from opsctl.diagnosis import flight_recorder, plain_pickle
+from opsctl.preflight import sbatch_words
+from opsctl.trainer import text_sources
+from opsctl.trainer.checkpoint import transformers_config
+from opsctl.trainer.errors import Refused
+from tests.hostile.fuzz import FuzzTarget
+from tests.hostile.fuzz_targets import JSON, VALUES, file, text
+
+KEY = "key"
+SIGNED = f"alert.1.{answer.sign(KEY, 'alert.1')}"
+MAIL = (
+    f"From: Me <me@example.org>\r\nMessage-ID: <1@x>\r\nIn-Reply-To: <{SIGNED}@opsctl.example.org>\r\n"
+    "Content-Type: text/plain; charset=utf-8\r\n\r\nack known\r\n> quoted\r\n",
+    f"From: =?utf-8?q?M=C3=BC?= <me@example.org>\r\nReferences: <{SIGNED}@opsctl.x> <a@b>\r\nMIME-Version: 1.0\r\n"
+    'Content-Type: multipart/alternative; boundary="b"\r\n\r\n--b\r\nContent-Type: text/plain; charset="iso-8859-1"\r\n'
+    "Content-Transfer-Encoding: quoted-printable\r\n\r\nsilence=204h\r\n--b--\r\n",
+)
+MODEL = (
+    b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99,'
+    b' "intermediate_size": 99, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_scaling":'
+    b' {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,'
+    b' "original_max_position_embeddings": 16}}',
+    b'{"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 99}',
+)
+
+
+def read_thread(data: str) -> object:
+    rows = json.loads(data)
+    return list(slack_thread._read_thread("team", "alert.1", "1.2", rows))
+
+
+def list_texts(path: Path) -> object:
+    return list(text_sources.read_documents(path, "text"))
+
+
+OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
+    "answer": text(answer.parse_answer, examples=(b"ack known\n", b"silence 4h disks are full", b"> hold\nhold now")),
+    "signed message": text(lambda data: answer.verify(KEY, data), examples=(SIGNED.encode(),)),
+    "mail": FuzzTarget(
+        lambda data: mail_replies._parse(data, "mail", KEY), examples=tuple(mail.encode() for mail in MAIL)
+    ),
+    "thread of Slack": text(
+        read_thread,
+        errors=(*VALUES, RecursionError),  # of json, as slack_sdk calls it
+        examples=(
+            b'[{"ts": "1.2", "user": "U1", "text": "ack", "reactions": [{"name": "eyes", "users": ["U1"]}]}]',
+            *JSON,
+        ),
+    ),
+    "plain pickle": FuzzTarget(plain_pickle.load_plain, errors=VALUES, corpus=("flight/*",)),
+    "flight recorder": file(flight_recorder.read_dump, "flight/*", name="flight-3", errors=VALUES),
+    "config.json, plan": file(lambda path: model_source._read_config(path, None), examples=(*MODEL, *JSON)),
+    "config.json, trainer": file(
+        lambda path: transformers_config.read_model(path.parent),
+        name="model/config.json",
+        errors=(Refused,),
+        examples=(*MODEL, *JSON),
+    ),
+    "text to train on": file(
+        list_texts,
+        errors=(Refused,),
+        examples=(
+            b'{"text": "a"}\n{"text": "b"}\n',
+            b'[{"text": "a"}, "b"]',
+            b"\x1f\x8b\x08\0" + bytes(20),
+            b"PAR1PAR1",
+        ),
+    ),
+    "options of sbatch": text(
+        lambda data: list(sbatch_words.list_options(data)), examples=(b"--hint=x -a1-3 --comm y",)
+    ),
+}
