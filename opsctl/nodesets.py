@@ -45,7 +45,7 @@ def nodeset(text: str) -> NodeSet:
 
     try:
         return NodeSet(text, resolver=RESOLVER_NOGROUP)
-    except NodeSetParseError as error:
+    except (NodeSetParseError, AssertionError) as error:  # AssertionError: numbers that its ranges cannot hold
         raise InputError(f"{text!r:.80} is not a node list: {error}", hint="such as node[001-004,007]") from error
 
 

@@ -29,7 +29,8 @@ def test_group_name_never_reaches_a_shell(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["node1;touch x", "-oProxyCommand=x", "node1\n", "é1", "node[1-2", "node[1--2]", "[1]"]
+    "text",
+    ["node1;touch x", "-oProxyCommand=x", "node1\n", "é1", "node[1-2", "node[1--2]", "[1]", f"a[1-2]b[3-4]{1 << 64}"],
 )
 def test_text_that_is_no_node_list_is_refused(text):
     with pytest.raises(InputError, match="is not a node list"):
