@@ -60,6 +60,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
     "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, accept and silence alerts."),
     "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
+    "mcp": CommandEntry("mcp:mcp", "Automation", "Offer tools to assistants, by the Model Context Protocol."),
     "init": CommandEntry("init:init", "Set up", "Write a starter train.toml and site.toml."),
     "doctor": CommandEntry("doctor:doctor", "Set up", "Check that everything opsctl needs is installed."),
     "preflight": CommandEntry("preflight:preflight", "Set up", "Check a train for known mistakes before launch."),
