@@ -81,7 +81,7 @@ def draw_table(statuses: Sequence[TrainStatus], now: datetime, terminal: Console
         chosen = sorted(statuses, key=lambda status: not needs_attention(status))[: max(1, room - 2)]
         shown = [status for status in statuses if status in chosen]
     rows = [train_row(status, now) for status in shown]
-    widths = _choose_columns(rows, terminal.width)
+    widths = choose_columns(rows, terminal.width)
     table = Table.grid(padding=(0, GAP))
     for width in widths.values():
         table.add_column(no_wrap=True, overflow="ellipsis", width=width)
@@ -102,7 +102,7 @@ def _with_rest(table: Table, hidden: Sequence[TrainStatus]) -> RenderableType:
     return Group(table, Text(f"and {len(hidden)} more: {text}", "dim"))
 
 
-def _choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]:
+def choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]:
     """Return the columns that hold something, with their widths. Only the fact is cut on a narrow terminal."""
     filled = [name for name in COLUMNS if any(row[name] for row in rows)]
     widths = {name: max(len(name), *(cell_len(row[name]) for row in rows)) for name in filled if name != "now"}
