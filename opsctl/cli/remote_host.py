@@ -44,7 +44,7 @@ def run_on_host(host: str, program: str, words: Sequence[str]) -> int:
 
     Raises HostUnreachable, OpsctlError.
     """
-    argv = ["ssh", _choose_terminal(), *control_options(host), "--", host, command_text(program, words)]
+    argv = ["ssh", _choose_terminal(), *ssh_options(host), "--", host, command_text(program, words)]
     code = run_attached(argv, env=os.environ)
     if code == SSH_FAILED:
         raise HostUnreachable(
@@ -72,33 +72,35 @@ def _choose_terminal() -> str:
     return "-t" if sys.stdin.isatty() else "-tt"
 
 
-def control_options(host: str) -> list[str]:
-    """Return options of ssh that keep the connection open for later commands, unless the user's settings do so.
+def ssh_options(host: str) -> list[str]:
+    """Return options of ssh where the user's settings have none: keep the connection open for later commands, and do
+    not report its end after each command.
 
     Raises InputError for a host that ssh would take for an option.
     """
     if host.startswith("-") or not host.strip():
         raise InputError(f"--host {host!r:.60} is not the name of a host")
-    place = _find_socket_directory()
-    if place is None or _has_own_control(host):
-        return []
-    path = f"{place}/opsctl-%C"
-    settings = {"ControlMaster": "auto", "ControlPath": path, "ControlPersist": str(CONTROL_PERSIST_S)}
+    chosen, place = _read_settings(host), _find_socket_directory()
+    settings = {}
+    if chosen.get("loglevel") == "INFO":
+        settings["LogLevel"] = "ERROR"
+    is_shared = chosen.get("controlmaster", "false") != "false" or chosen.get("controlpath", "none") != "none"
+    if chosen and place and not is_shared:
+        persist = str(CONTROL_PERSIST_S)
+        settings |= {"ControlMaster": "auto", "ControlPath": f"{place}/opsctl-%C", "ControlPersist": persist}
     options = []
     for name, value in settings.items():
         options += ["-o", f"{name}={value}"]
     return options
 
 
-def _has_own_control(host: str) -> bool:
-    """Return whether the user's settings for the host share connections, or ssh cannot say."""
+def _read_settings(host: str) -> dict[str, str]:
+    """Return the user's settings for the host, as ssh prints them; empty if ssh cannot."""
     try:
         done = SystemRunner().run(["ssh", "-G", "--", host], timeout=LOOK_UP_S)
     except (OpsctlError, TimedOut):
-        return True
-    fields = dict(line.partition(" ")[::2] for line in done.out.splitlines())
-    is_plain = fields.get("controlmaster", "false") == "false" and fields.get("controlpath", "none") == "none"
-    return done.code != 0 or not is_plain
+        return {}
+    return dict(line.partition(" ")[::2] for line in done.out.splitlines()) if done.code == 0 else {}
 
 
 def _find_socket_directory() -> Path | None:
@@ -122,7 +124,7 @@ def complete_on_host(host: str, program: str, begun: str) -> list[str]:
     words = f"opsctl status {shlex.quote(begun)}"
     text = f"env _OPSCTL_COMPLETE=bash_complete COMP_CWORD=2 COMP_WORDS={shlex.quote(words)} {program}"
     try:
-        quick = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=2", *control_options(host)]
+        quick = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=2", *ssh_options(host)]
         done = SystemRunner().run(["ssh", *quick, "--", host, text], timeout=COMPLETION_S)
     except (OpsctlError, TimedOut):
         return []
