@@ -9,23 +9,25 @@ from pathlib import Path
 
 from race.contenders import EXIT_AFTER_S, MINUTES, NODES, RANKS_A_NODE, TASKS, TRAINER, Contender
 
-SITE = """root = "{root}"
+DEFAULT_SITE = """root = "{root}"
 trust_parents = true
-[cron]
-tick_seconds = 60
-drivers = ["slurm"]
-partition = "cpu"
-[watch]
-clock_tolerance_seconds = 0
 """
-TRAIN = """name = "race"
+DEFAULT_TRAIN = """name = "race"
 command = {command}
 [slurm]
 nodes = {nodes}
 processes_per_node = {ranks}
 time_limit = "{minutes}"
 tasks = {tasks}
-signal_seconds = 0
+"""
+SITE = f"""{DEFAULT_SITE}[cron]
+tick_seconds = 60
+drivers = ["slurm"]
+partition = "cpu"
+[watch]
+clock_tolerance_seconds = 0
+"""
+TRAIN = f"""{DEFAULT_TRAIN}signal_seconds = 0
 [guard]
 short_attempt_minutes = 0.5
 stop_grace_seconds = 3
