@@ -90,12 +90,8 @@ def test_words_arrive_unchanged(remote: Remote) -> None:
     assert not (remote.place / "pwned").exists()
 
 
-def test_exit_code_is_passed_on(remote: Remote) -> None:
+def test_exit_code_is_passed_on_and_connection_shared(remote: Remote) -> None:
     assert remote.opsctl("--host", "login1", "fail").returncode == 7
-
-
-def test_connection_is_shared(remote: Remote) -> None:
-    remote.opsctl("--host", "login1", "status")
     [socket] = (remote.place / "run").iterdir()
     assert socket.is_socket()
     assert socket.name.startswith("opsctl-")
