@@ -116,7 +116,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if ctx.params.get("host") and not ctx.resilient_parsing:
+        if ctx.params.get("host") is not None and not ctx.resilient_parsing:
             from opsctl.cli.remote_host import remote_command  # noqa: PLC0415 (only for --host)
 
             return "remote", remote_command(ctx.params, args), []

@@ -31,7 +31,7 @@ dry_run_option: Callable[[F], F] = click.option(
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Return the trains whose names start with `begun`; none if the settings are invalid."""
     params = ctx.find_root().params
-    if params.get("host"):
+    if params.get("host") is not None:
         from opsctl.cli.remote_host import complete_on_host  # noqa: PLC0415 (only for --host)
 
         return complete_on_host(params["host"], params["host_command"], begun)

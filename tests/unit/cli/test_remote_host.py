@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from opsctl.cli import cli
 from opsctl.cli.remote_host import command_text, ssh_options
 from opsctl.errors import InputError
 from tests.support.sshds import Sshd, sshd
@@ -151,10 +153,12 @@ def test_shared_connections_of_the_user_are_left_alone(remote: Remote, monkeypat
     write_script(script, text)
 
 
-@pytest.mark.parametrize("host", ["-oProxyCommand=touch pwned", " "])
-def test_host_never_becomes_an_option(host: str) -> None:
-    with pytest.raises(InputError, match="is not the name of a host"):
-        ssh_options(host)
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch pwned", " ", ""])
+def test_host_never_becomes_an_option_or_this_host(host: str) -> None:
+    result = CliRunner().invoke(cli, ["--host", host, "version"], standalone_mode=False)
+    assert isinstance(result.exception, InputError)
+    assert "is not the name of a host" in result.exception.message
+    assert result.stdout == ""
 
 
 def test_program_is_shell_text(monkeypatch: pytest.MonkeyPatch) -> None:
