@@ -68,6 +68,8 @@ def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
         with trains.run().main_log.open("a") as log:
             log.write(LINE.format(300, 7))
         text += read_until(ours, "step 300 of 1000", 1)
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 80, 0, 0))
+        read_until(ours, "more line", 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=100) == 130
     os.close(ours)
