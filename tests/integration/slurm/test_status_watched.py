@@ -1,4 +1,4 @@
-"""`opsctl status --watch` on a real terminal of 80 columns, and in a pipe."""
+"""`opsctl status --watch` on a real terminal of 80 columns and 16 lines, and in a pipe."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str
 
 def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 80, 0, 0))
     with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
@@ -74,6 +74,8 @@ def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if re.search(r"loss +7\.01  [▁-█]{32} since step 60$", line.rstrip())]
     assert "held" in text
+    assert max(int(rows) for rows in re.findall(r"\x1b\[(\d+)A", text) or ["0"]) < 16
+    assert "…" not in text
 
 
 def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
