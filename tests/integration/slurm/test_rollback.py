@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import InputError
+from opsctl.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind
 from opsctl.state.switches import Switch, arm
@@ -87,6 +88,9 @@ def test_dry_run_and_refusals_change_nothing(trains: Trains) -> None:
         trains.opsctl("rollback", "t")
     with pytest.raises(InputError, match="there is no rollback to undo"):
         trains.opsctl("rollback", "t", "--undo")
+    finding = Finding(key="loss/t", level=Level.CRITICAL, summary="spiked at step 12", train="t")
+    trains.app.alerting.ledger.record([finding])
+    assert json.loads(trains.opsctl("rollback", "t", "--dry-run", "--json"))["step"] == 10
     arm(run, Switch.KILL, why="x")
     with pytest.raises(InputError, match="armed the kill switch"):
         trains.opsctl("rollback", "t", "--to", "5")
