@@ -245,7 +245,7 @@ class Supervisor:
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._work_beside, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
-        self.beside.is_over = True
+        self.beside.finish()
         code = body.poll()
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
