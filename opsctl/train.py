@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
-from opsctl.actions.hold_release import Released, hold_or_pause, release_or_request
+from opsctl.actions.hold_release import Released, disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.launch.submit import Launch, SubmittedArray
@@ -190,8 +190,6 @@ class Train:
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
         and the result is None.
         """
-        from opsctl.cli.switches import disarm_switch, read_switch  # noqa: PLC0415 (slow import: release only)
-
         run = self._reconciled()
         chain = self._app.chain(run)
         snapshot = chain.check()

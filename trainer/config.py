@@ -53,6 +53,8 @@ class OptimizerConfig(ConfigTable):
     """Learning rate after the warm-up."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
     """Learning rate at the end of the decay."""
+    lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of every learning rate of the schedule, as after a rollback; may change between two attempts."""
     warmup_samples: Annotated[int, Field(ge=0)] = 0
     """Samples over which the learning rate rises linearly from 0."""
     decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
@@ -206,6 +208,7 @@ class TrainerConfig(ConfigTable):
             decay=schedule.Decay(optimizer.decay),
             anneal=optimizer.anneal_samples or 0,
             periods=optimizer.periods or 1,
+            scale=optimizer.lr_scale,
         )
 
 

@@ -41,6 +41,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "kill-switch": CommandEntry("switches:kill_switch", "Run", "Stop a train cleanly: save, exit, cancel the queue."),
     "save-switch": CommandEntry("switches:save_switch", "Run", "Make a train save a checkpoint now and continue."),
     "edit": CommandEntry("edit:edit", "Run", "Change what the next task of a train runs."),
+    "rollback": CommandEntry("rollback:rollback", "Run", "Go back to an earlier checkpoint of a train."),
     "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
     "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
     "top": CommandEntry("top:top", "Observe", "Watch and steer all trains on a full-screen terminal."),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from opsctl.actions.hold_release import hold_or_pause, release_or_request
+from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.cli.switches import disarm_switch, read_switch
 from opsctl.errors import InputError, NotAllowed
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.nodesets import nodeset

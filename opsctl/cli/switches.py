@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 import click
 
+from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_write
+from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
-from opsctl.state.journal import EventKind, actor
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Armed, Switch, arm, disarm, journal_switches, read
+from opsctl.state.switches import Armed, Switch, arm, journal_switches
 
 QUEUE_ACTION = {Switch.KILL: "cancels", Switch.PAUSE: "holds"}
 
@@ -171,13 +171,13 @@ def _coming(run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: s
         return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
     by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
     if snapshot is None:
-        return [f"{by_owner}; Slurm does not answer now: {away}", _stop_text(run)]
+        return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
     parts = [by_owner] if snapshot.waiting and not has_acted else []
-    parts += [_stop_text(run)] if snapshot.active else []
+    parts += [describe_stop_of(run)] if snapshot.active else []
     return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
 
 
-def _stop_text(run: RunDir) -> str:
+def describe_stop_of(run: RunDir) -> str:
     """Return how the running task is stopped."""
     from opsctl.guard.escalation import describe_plan  # noqa: PLC0415 (slow import: arming only)
     from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
@@ -186,25 +186,6 @@ def _stop_text(run: RunDir) -> str:
         return f"the running task is asked to save and stop; {describe_plan(run, read_rules(run))}"
     except (OpsctlError, OSError):
         return "the running task is asked to save and stop"
-
-
-def read_switch(run: RunDir, switch: Switch) -> Armed | None:
-    """Return the switch if it is armed. Raises RunDirError if the file cannot be read."""
-    try:
-        return read(run, switch)
-    except OSError as error:
-        raise RunDirError(f"{run.switches}: {error.strerror}: unknown whether a switch is armed") from error
-
-
-def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
-    """Disarm the switch. Raises RunDirError."""
-    if run.is_ours:
-        # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
-        app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
-    try:
-        disarm(run, switch)
-    except OSError as error:
-        raise cannot_write(run.switches / switch.value, error) from error
 
 
 def _described(armed: Armed) -> str:

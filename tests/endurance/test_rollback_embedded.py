@@ -1,0 +1,70 @@
+"""A rollback of the embedded trainer on a real Slurm: skipped samples, a lower rate, and the undo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.record import Places
+from opsctl.sandbox.slurm_conf import SandboxSpec
+from opsctl.state.run_dir import RunDir
+from opsctl.trainer import manifest
+from tests.integration.slurm.test_train_end_to_end import TRAIN, Site
+from tests.support.trains import until
+
+pytest.importorskip("deepspeed", reason="needs the trainer extra")
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
+SAMPLES = 24
+"""Samples of a step."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    tmp_path.chmod(0o755)
+    places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
+    spec = SandboxSpec(name="rollback", nodes=2, fast=True)
+    sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
+    yield Site(tmp_path, sandbox)
+    sandbox.down(grace=0.2)
+
+
+def read_steps(run: RunDir) -> list[int]:
+    return [checkpoint.step for checkpoint in manifest.list_checkpoints(run.checkpoints)]
+
+
+def read_saved(run: RunDir, step: int) -> manifest.Manifest:
+    return manifest.read_manifest(run.checkpoints / manifest.directory_name(step))
+
+
+def test_embedded_train_goes_back_and_forth(site: Site) -> None:
+    text = TRAIN.format(name="back", corpus=site.place / "corpus").replace("steps = 30", "steps = 4000")
+    config = site.place / "back.toml"
+    config.write_text(text)
+    site.opsctl("launch", str(config))
+    run = RunDir(site.place / "trains" / "back")
+    until(lambda: 12 in read_steps(run), seconds=400)
+    first, trainer = read_saved(run, 12), run.trainer_config.read_text()
+
+    skipped = f"{8 * SAMPLES}-{10 * SAMPLES - 1}"
+    words = ("rollback", "back", "--to", "8", "--skip-samples", skipped, "--lr-scale", "0.5")
+    planned = json.loads(site.opsctl(*words, "--dry-run", "--json"))
+    assert (planned["step"], planned["evidence"]) == (8, "the hash of every file is right")
+    assert json.loads(site.opsctl(*words, "--json"))["set_aside"][-1].endswith("step-0000012")
+    until(lambda: 12 in read_steps(run), seconds=400)
+    second = read_saved(run, 12)
+    assert second.consumed_samples == first.consumed_samples + 2 * SAMPLES
+    assert second.rate == pytest.approx(0.5 * first.rate, rel=1e-2)  # two steps further on the cosine
+    assert "resumed from checkpoint step-0000008" in run.main_log.read_text()
+
+    site.opsctl("rollback", "back", "--undo")
+    assert read_saved(run, 12) == first
+    assert run.trainer_config.read_text() == trainer
+    (run.checkpoints / ".undone-0001" / "step-0000012").stat()
+    newest = max(read_steps(run))
+    until(lambda: f"resumed from checkpoint {manifest.directory_name(newest)}" in run.main_log.read_text(), seconds=200)
+    site.opsctl("cancel", "back")
