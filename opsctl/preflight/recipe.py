@@ -80,6 +80,8 @@ class Recipe:
     """none, selective or full."""
     attention: str = ""
     """flash, stored (the attention matrix is kept), or empty if unknown."""
+    kernels: str = "fused"
+    """fused, or eager: single PyTorch operations."""
     offload: bool = False
 
     steps: int | None = None
@@ -175,6 +177,7 @@ class Recipe:
             recompute=self.recompute,
             attention="unfused" if self.attention == "stored" else "flash",
             sequence_parallel=self.is_embedded or self.sequence_parallel,
+            kernels=self.kernels,
         )
 
     def _count_chunks(self) -> int:

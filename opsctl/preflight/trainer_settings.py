@@ -30,7 +30,9 @@ COMMANDS = ("nemo", "torchtitan", "gpt-neox", "transformers", "megatron")
 """Trainers in the order in which their signs are looked for."""
 FALLBACK = "megatron"
 """The names of this trainer are read for a command of no known trainer, without certainty."""
-TEXTS = frozenset({"save", "load", "recompute", "attention", "precision", "fsdp", "deepspeed_file", "model_path"})
+TEXTS = frozenset(
+    {"save", "load", "recompute", "attention", "precision", "fsdp", "deepspeed_file", "model_path", "kernels"}
+)
 """Fields that hold a text; other fields hold whole numbers."""
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
 LAUNCHERS = re.compile(
