@@ -68,7 +68,7 @@ def test_second_collection_is_within_40_percent() -> None:
     """The tuning part. The held-out part was read once, and is not read here."""
     rows = [row for row in read_rows() if row.half == "tuning-2" and row.seconds]
     errors = sorted(error(row) for row in rows)
-    assert errors[len(errors) // 2] < 0.08
+    assert errors[len(errors) // 2] < 0.22
     assert errors[int(0.9 * len(errors))] < 0.4
 
 
