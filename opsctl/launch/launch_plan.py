@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from opsctl.launch.code_freeze import FrozenCode
 from opsctl.launch.container_command import container_words, shim_words
@@ -56,17 +58,22 @@ def job_spec(
 def trainer_json(train: TrainSettings, base: Path) -> str:
     """Return the text of trainer.json for the embedded trainer; empty for any other trainer.
 
-    The trainer runs in another directory, so relative paths of corpora are resolved against `base`.
+    The trainer runs in another directory, so relative paths of corpora and weights are resolved against `base`.
     """
     if train.trainer is None:
         return ""
     data = train.trainer.get("data", {})
-    prefix = data.get("prefix", DataConfig().prefix)
-    resolved = {**data, "prefix": str(base / prefix)}
-    if "blend" in data:
-        resolved["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
-    settings = {**train.trainer, "data": resolved}
+    settings = {**train.trainer, "data": _resolved({"prefix": DataConfig().prefix, **data}, base)}
+    if "weights" in settings:
+        settings["weights"] = str(base / settings["weights"])
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _resolved(value: Any, base: Path) -> Any:
+    """Return `value` with every `prefix` in it resolved against `base`."""
+    if isinstance(value, Mapping):
+        return {key: str(base / part) if key == "prefix" else _resolved(part, base) for key, part in value.items()}
+    return [_resolved(part, base) for part in value] if isinstance(value, list | tuple) else value
 
 
 def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:

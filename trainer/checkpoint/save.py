@@ -21,12 +21,10 @@ from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.disk_space import expected_size, shortage
 from opsctl.trainer.checkpoint.rank_files import RecordingEngine
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
-from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import FileRecord, Manifest
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.run_state import RunState
 
 
@@ -54,12 +52,14 @@ class _Save:
 class Checkpoints:
     """The checkpoints of this run, which all ranks write together. One save at a time."""
 
-    def __init__(self, resuming: Resuming, writers: Control, recorder: RecordingEngine, parameters: int) -> None:
-        self._config, self._engine, self._control = resuming.config, resuming.engine, resuming.control
+    def __init__(self, resuming: Resuming, engine: Engine, *, parameters: int) -> None:
+        """Make `engine` write through this object; all ranks together. `parameters` are those of the whole model."""
+        self._config, self._control, self._engine = resuming.config, resuming.control, engine
         self._directory, self._topology, self._parameters = resuming.directory, resuming.topology, parameters
-        self._writers, self._recorder = writers, recorder
+        self._recorder = RecordingEngine()
+        engine.write_with(self._recorder)
+        self._writers = Control(self._control.process, timeout=timedelta(seconds=self._config.limits.save_s))
         self._save: _Save | None = None
-        self.resume = resuming.resume
 
     def save(self, state: RunState, *, background: bool, keep: str = "") -> None:
         """Start to save the state after `state.step`. `keep` is a reason never to prune the checkpoint.
@@ -230,36 +230,3 @@ def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
             save.failure = save.failure or f"{type(error).__name__}: {error}"
 
     return guarded
-
-
-def open_checkpoints(
-    directory: Path,
-    config: TrainerConfig,
-    layout: Layout,
-    engine: Engine,
-    control: Control,
-    *,
-    parameters: int,
-) -> Checkpoints:
-    """Return the checkpoints in `directory`, and make `engine` write through them. All ranks together."""
-    recorder = RecordingEngine()
-    engine.write_with(recorder)
-    writers = Control(control.process, timeout=timedelta(seconds=config.limits.save_s))
-    resuming = Resuming(
-        directory=directory,
-        config=config,
-        topology=_topology(config, layout),
-        engine=engine,
-        control=control,
-    )
-    return Checkpoints(resuming, writers, recorder, parameters)
-
-
-def _topology(config: TrainerConfig, layout: Layout) -> dict[str, int | str]:
-    return {
-        "pipeline": layout.pipeline,
-        "tensor": layout.tensor,
-        "data": layout.data,
-        "zero_stage": config.parallel.zero_stage,
-        "balance": config.parallel.balance,
-    }
