@@ -79,6 +79,8 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
             )
         )
         metrics.close()
+        if reason is TrainerStop.FINISHED:  # other stops are in a hurry, and the next attempt deletes the rest
+            checkpoints.close()
 
     pulse.write_heartbeat(Phase.EXIT, state)
     if process.is_first:

@@ -8,7 +8,6 @@ directory, or removes the directory.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from opsctl.trainer import loss_spikes, manifest
 from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.disk_space import expected_size, shortage
 from opsctl.trainer.checkpoint.rank_files import RecordingEngine
+from opsctl.trainer.checkpoint.removal import Removal
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import print_line
@@ -59,6 +59,7 @@ class Checkpoints:
         self._recorder = RecordingEngine()
         engine.write_with(self._recorder)
         self._writers = Control(self._control.process, timeout=timedelta(seconds=self._config.limits.save_s))
+        self._removal = Removal(self._directory)
         self._save: _Save | None = None
 
     def save(self, state: RunState, *, background: bool, keep: str = "") -> None:
@@ -120,25 +121,35 @@ class Checkpoints:
         return self._directory / f".saving-{manifest.directory_name(state.step)}"
 
     def _prepare(self, part: Path) -> str:
-        """Remove leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
+        """Retire leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
         if not self._control.process.is_first:
             return ""
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            for leftover in part.parent.glob(".saving-*"):
-                shutil.rmtree(leftover)
-            size, files = expected_size(
-                part.parent,
-                parameters=self._parameters,
-                precision=self._config.precision,
-                ranks=self._control.process.world_size,
-            )
-            lacking = shortage(part.parent, size=size, files=files)
+            self._removal.retire_unfinished()
+            lacking = self._find_shortage(part.parent)
+            if lacking and self._removal.is_under_way():  # the other ranks wait for at most twice as long
+                self._removal.wait(self._config.parallel.timeout_s / 2)
+                lacking = self._find_shortage(part.parent)
             if not lacking:
                 part.mkdir()
             return lacking
         except OSError as error:
             return str(error)
+
+    def _find_shortage(self, directory: Path) -> str:
+        size, files = expected_size(
+            directory,
+            parameters=self._parameters,
+            precision=self._config.precision,
+            ranks=self._control.process.world_size,
+        )
+        return shortage(directory, size=size, files=files)
+
+    def close(self) -> None:
+        """Let rank 0 wait for a removal under way, shorter than the other ranks wait for rank 0."""
+        limits = self._config.limits
+        self._removal.wait(min(limits.exit_s, self._config.parallel.timeout_s) / 2)
 
     def _finish(self, save: _Save) -> None:
         """Write the copies, gather the errors of all ranks, and commit.
@@ -154,8 +165,6 @@ class Checkpoints:
             errors += [f"rank {rank}: {error}" for error in rank_errors]
         save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
         if self._writers.process.is_first:
-            if save.failure:
-                shutil.rmtree(save.part, ignore_errors=True)
             save.log_lines = self._prune()
         self._writers.barrier()
         save.seconds = time.monotonic() - save.started
@@ -205,18 +214,19 @@ class Checkpoints:
             manifest.unprotect(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
             log_lines.append(f"checkpoints of old loss spikes stay protected: {error}")
-        try:
-            manifest.sweep(self._directory)
-        except OSError as error:
-            log_lines.append(f"remains of a removed checkpoint cannot be deleted: {error}")
+        log_lines += filter(None, [self._removal.take_failure()])
         for old in manifest.find_superfluous(
             checkpoints, keep_last=checkpoint_config.keep_last, keep_every=checkpoint_config.keep_every
         ):
             try:
-                manifest.remove(old.path)
+                manifest.retire(old.path)
                 log_lines.append(f"removed checkpoint {old.path.name}")
             except OSError as error:
                 log_lines.append(f"checkpoint {old.path.name} cannot be removed: {error}")
+        try:
+            self._removal.retire_unfinished()  # also this save, if it failed
+        except OSError as error:
+            log_lines.append(f"remains of a save cannot be removed: {error}")
         return log_lines
 
 
