@@ -20,7 +20,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from opsctl.trainer import architecture, dropout, tensor_parallel
+from opsctl.trainer import architecture, dropout, initial_weights, tensor_parallel
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import Layout
@@ -31,14 +31,17 @@ _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection
 class Engine:
     """The interface of the training loop to DeepSpeed's PipelineEngine."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
+    def __init__(self, config: TrainerConfig, layout: Layout, rank: int, *, begins: bool = True) -> None:
+        """`begins`: draw initial weights, or read those of the config; otherwise a checkpoint has to be loaded."""
         if config.threads:
             torch.set_num_threads(config.threads)
         self._seeds = dropout.Seeds(config, layout, rank)
-        with _quiet_stdout():
-            self.deepspeed = self._build(config, layout, tensor_parallel.slice_of(layout, rank))
+        part = tensor_parallel.slice_of(layout, rank)
+        is_replaced = config.weights or not begins
+        with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
+            self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
 
-    def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
+    def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
         module = PipelineModule(
             architecture.layers(config.model, seed=config.seed, part=part),
@@ -56,8 +59,8 @@ class Engine:
         module.universal_checkpoint_info = architecture.universal_info(
             config.model
         )  # DeepSpeed writes this into every checkpoint
-        if config.weights:
-            load_weights(_layers_by_number(module), Path(config.weights), config.model, part)
+        if weights:
+            load_weights(_layers_by_number(module), Path(weights), config.model, part)
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from opsctl.trainer import flops, nan_search, schedule
 from opsctl.trainer.batches import Batches
-from opsctl.trainer.checkpoint.resume import preview_newest
-from opsctl.trainer.checkpoint.save import Checkpoints, open_checkpoints
+from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
+from opsctl.trainer.checkpoint.save import Checkpoints
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
@@ -53,10 +53,13 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     reason = hooks.agree(control, state).stop  # a stop that is already requested saves the time to build the model
     if reason is None:
         config = choose_seed(config, state, control)
-        engine = Engine(config, cut, process.rank)
-        checkpoints = open_checkpoints(directory, config, cut, engine, control, parameters=parameters)
+        resuming = open_resuming(directory, config, cut, control)
+        found = resuming.find(state)
+        engine = Engine(config, cut, process.rank, begins=found is None)
+        checkpoints = Checkpoints(resuming, engine, parameters=parameters)
         seed_randomness(config, process)
-        checkpoints.resume(state)
+        if found:
+            resuming.load(found, engine, state)
         compare_data(data, state, control)
         metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
         reason = train(
@@ -76,6 +79,8 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
             )
         )
         metrics.close()
+        if reason is TrainerStop.FINISHED:  # other stops are in a hurry, and the next attempt deletes the rest
+            checkpoints.close()
 
     pulse.write_heartbeat(Phase.EXIT, state)
     if process.is_first:

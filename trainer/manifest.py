@@ -287,12 +287,22 @@ def remove(checkpoint: Path) -> None:
     The rename comes first, so that an interrupted removal leaves no checkpoint with missing files; `sweep` removes the
     rest.
     """
-    gone = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
-    if gone.exists():
-        shutil.rmtree(gone)
-    checkpoint.rename(gone)
-    fsync_directory(checkpoint.parent)  # else the old name could return after a power failure, with half of the files
-    shutil.rmtree(gone)
+    interrupted = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
+    if interrupted.exists():
+        shutil.rmtree(interrupted)
+    shutil.rmtree(retire(checkpoint))
+
+
+def retire(path: Path) -> Path:
+    """Rename a checkpoint, or the remains of a save, for `sweep` to delete; return the new path. Raises OSError."""
+    gone = path.with_name(f"{_REMOVING}{path.name}")
+    number = 0
+    while gone.exists():  # a deletion that was interrupted, or is under way
+        number += 1
+        gone = path.with_name(f"{_REMOVING}{path.name}.{number}")
+    path.rename(gone)
+    fsync_directory(path.parent)  # else the old name could return after a power failure, with half of the files
+    return gone
 
 
 def sweep(directory: Path) -> None:

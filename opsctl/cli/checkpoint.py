@@ -20,6 +20,7 @@ from opsctl.cli.output import cell, dry_run_option, json_option, print_json, pri
 from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
 from opsctl.state.run_dir import RunDir, check_trusted
 from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
@@ -183,15 +184,29 @@ def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Step to export (default: the newest checkpoint).")
 @click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Model whose tokenizer to copy (default: the first weights).",
+)
 @trust_option
 @json_option
 @click.pass_context
 def export(
-    context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, trust: bool, as_json: bool
+    context: click.Context,
+    train: str,
+    target: Path,
+    *,
+    step: int | None,
+    compare: bool,
+    tokenizer: Path | None,
+    trust: bool,
+    as_json: bool,
 ) -> None:
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 
-    Writes the newest checkpoint to the directory TARGET. Of another user's train, only tensors are loaded: other
+    Writes the newest checkpoint to the directory TARGET, with the tokenizer and the special tokens of the model that
+    TRAIN began with ([trainer] weights). Of another user's train, only tensors are loaded: other
     objects in a checkpoint could run code as you.
 
     \b
@@ -203,8 +218,18 @@ def export(
     if not checkpoints:
         raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
     words = ["export", str(checkpoints[-1].path), str(target.absolute()), *(["--compare"] * compare)]
+    tokenizer = tokenizer or _first_weights(run)
+    words += ["--tokenizer", str(tokenizer.absolute())] if tokenizer else []
     words += ["--trust-pickle"] * trust
     context.exit(_trainer(app, run, words, as_json=as_json))
+
+
+def _first_weights(run: RunDir) -> Path | None:
+    """Return the directory of the model that a train of ours began with, if it is still there."""
+    if not run.is_ours or not is_regular(run.trainer_config):
+        return None
+    weights = read_json(run.trainer_config, MAX_SETTINGS_BYTES).get("weights")
+    return Path(weights) if weights and Path(weights).is_dir() else None
 
 
 @checkpoint.command("import")

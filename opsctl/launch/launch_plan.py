@@ -62,16 +62,15 @@ def job_spec(
 def trainer_json(train: TrainSettings, base: Path) -> str:
     """Return the text of trainer.json for the embedded trainer; empty for any other trainer.
 
-    The trainer runs in another directory, so relative paths of corpora are resolved against `base`.
+    The trainer runs in another directory, so relative paths of corpora and weights are resolved against `base`.
     """
     if train.trainer is None:
         return ""
     data = train.trainer.get("data", {})
-    prefix = data.get("prefix", DataConfig().prefix)
-    resolved = {**data, "prefix": str(base / prefix)}
-    if "blend" in data:
-        resolved["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
-    return dump_trainer({**train.trainer, "data": resolved}, train)
+    settings = {**train.trainer, "data": _resolved({"prefix": DataConfig().prefix, **data}, base)}
+    if "weights" in settings:
+        settings["weights"] = str(base / settings["weights"])
+    return dump_trainer(settings, train)
 
 
 def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
@@ -89,6 +88,13 @@ def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
     optimizer |= {"lr_scale": scale} if scale != 1 else {}
     fields |= {"data": data} | ({"optimizer": optimizer} if optimizer else {})
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+def _resolved(value: Any, base: Path) -> Any:
+    """Return `value` with every `prefix` in it resolved against `base`."""
+    if isinstance(value, Mapping):
+        return {key: str(base / part) if key == "prefix" else _resolved(part, base) for key, part in value.items()}
+    return [_resolved(part, base) for part in value] if isinstance(value, list | tuple) else value
 
 
 def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:

@@ -127,9 +127,9 @@ def test_manifest_of_another_version_is_left_in_place(copy, capsys):
     assert main(["verify", str(copy)]) == 1
     assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
     assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=OneRank())
     with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -141,9 +141,9 @@ def test_read_error_of_another_rank_stops_all_ranks(copy):
         def gather(self, value):
             return [value, ([], OSError(5, "Input/output error", "x.pt"))]
 
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=TwoRanks())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=TwoRanks())
     with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -153,9 +153,9 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
     (copy / "rank-00001.pt").write_bytes(b"")
     for number in range(1000):
         copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=OneRank())
     with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     )
     here = make_config(**changes)
     topology = {"pipeline": here.parallel.pipeline}
-    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=OneRank())
+    resuming = Resuming(directory=tmp_path, config=here, topology=topology, control=OneRank())
     with pytest.raises(Refused, match=message) if message else contextlib.nullcontext():
         resuming._refuse_other(Checkpoint(1, tmp_path), other)
 

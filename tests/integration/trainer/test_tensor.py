@@ -63,6 +63,7 @@ def test_no_restart_spike(config, tmp_path):
     saved = run_ranks(tmp_path / "cut", 4, parallel, steps=3, save=True)
     loaded = run_ranks(tmp_path / "cut", 4, parallel, steps=3, resume=True)
     for reference, before, after in zip(whole, saved, loaded, strict=True):
+        assert (before["is_undrawn"], after["is_undrawn"]) == (False, True)
         assert after["first"] == before["last"]
         assert before["losses"] + after["losses"] == reference["losses"]
         assert after["last"] == reference["last"]
