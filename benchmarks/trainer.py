@@ -75,7 +75,7 @@ AIMS = (
 
 
 def write_corpus(directory: Path) -> None:
-    text = bytes(range(256)) * 8192
+    text = b"".join(b"%d fish, %d more.\n" % (number, number**3) for number in range(80_000))
     (directory / "text").write_bytes(text)
     argv = ["-m", "opsctl.trainer.prepare", "--input", str(directory / "text"), "--output", str(directory / "corpus")]
     subprocess.run([sys.executable, "-P", *argv], check=True, stdout=subprocess.DEVNULL)

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from opsctl.trainer import architecture, dropout, tensor_parallel
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.rank_layout import Layout
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
@@ -43,7 +44,7 @@ class Engine:
         module = PipelineModule(
             architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
-            loss_fn=partial(tensor_parallel.cross_entropy, part=part),
+            loss_fn=partial(cross_entropy, part=part),
             partition_method=_BALANCE[config.parallel.balance],
             seed_layers=config.model.dropout > 0,
             seed_fn=self._seeds,
@@ -64,6 +65,7 @@ class Engine:
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
+            fused=True,
         )
         _import_muon_uncompiled()
         engine, *_ = deepspeed.initialize(
@@ -134,7 +136,11 @@ def _layers_by_number(module: PipelineModule) -> dict[int, torch.nn.Module]:
 
 
 def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, Any]:
-    """Return DeepSpeed's config. Without grad_accum_dtype, DeepSpeed would sum bf16 gradients in bf16."""
+    """Return DeepSpeed's config.
+
+    Without grad_accum_dtype, DeepSpeed would sum bf16 gradients in bf16. With immediate_grad_update it adds a gradient to
+    the fp32 sum as soon as it is complete, and frees it: the same sums with a third of the memory traffic.
+    """
     fields: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.batch.micro_batch,
         "gradient_accumulation_steps": accumulation,
@@ -144,7 +150,7 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
         "steps_per_print": None,
     }
     if config.precision == "bf16":
-        fields |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        fields |= {"bf16": {"enabled": True, "immediate_grad_update": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     return fields
 
 
