@@ -1,7 +1,7 @@
 """Cross entropy in fp32 without a copy of the logits in fp32.
 
-Rows are processed in chunks: a copy of all logits in fp32, its softmax and their gradients would take three to seven times
-the memory of logits in bf16. With several tensor ranks, no rank holds the logits of the whole vocabulary.
+Rows are processed in chunks: a copy of all logits in fp32, its softmax and their gradients would take three to seven
+times the memory of logits in bf16. With several tensor ranks, no rank holds the logits of the whole vocabulary.
 """
 
 from __future__ import annotations

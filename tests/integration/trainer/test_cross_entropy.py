@@ -2,9 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
+import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
