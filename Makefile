@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs audit prove integrations matrix bench race lock lowest clean
+.PHONY: demo test check docs audit prove integrations matrix bench gpu race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -68,6 +68,9 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
+
+gpu: $(VENV)/ready  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
+	$(BIN)/python -P benchmarks/gpu_proof.py
 
 race: $(VENV)/ready  ## opsctl with default settings against the plain recipe, three schedules, three runs: 100 minutes
 	$(BIN)/python -P benchmarks/races.py

@@ -139,6 +139,9 @@ class TrainerConfig(ConfigTable):
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
     recompute: bool = False
     """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
+    compile: Literal["auto"] | bool = False
+    """true: compile the blocks by torch.compile, after a trial; auto: only on a GPU. With dropout, with tensor ranks or
+    after a failed trial, the run logs why and goes on without."""
     threads: Count | None = None
     """CPU threads of a rank; OMP_NUM_THREADS or the number of usable cores if absent."""
     model: ModelConfig = ModelConfig()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,7 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
+        self.flex: Any = None  # compiled_blocks replaces the dense bias
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         # Rows are [head, q k v, head_width], so that a slice holds whole heads.
         self.qkv = ColumnLinear(Normal(rows=3 * hidden, columns=hidden, std=std, seed=seed), part)
@@ -96,6 +98,9 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return mixed.reshape(batch, length, -1)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.flex is not None:
+            mixed: Tensor = self.flex(q, k, v)
+            return mixed
         mask = alibi(self.slopes, q.shape[2], q.dtype, q.device) if self.slopes else None
         attend = functools.partial(
             functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None
@@ -119,12 +124,15 @@ def slopes(heads: int) -> tuple[float, ...]:
     return tuple([2 ** (-8 * (i + 1) / power) for i in range(power)] + finer)
 
 
-@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # mypy does not read torch
 def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions.
+    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
+    return build_alibi(slopes, length, dtype, device)
 
-    Built head by head: all heads at once in fp32 took five times the memory of the result.
-    """
+
+@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Build the bias head by head: all heads at once in fp32 took five times the memory of the result."""
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     later = distance < 0

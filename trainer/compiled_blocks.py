@@ -1,0 +1,112 @@
+"""torch.compile for the blocks of a stage, after a trial on the device.
+
+The blocks are compiled in place, so that names of weights, checkpoints and DeepSpeed's view of the model stay the same.
+If a block of any rank does not compile, or computes other numbers than before, the whole run stays uncompiled.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.flex_alibi import FlexAlibi
+from opsctl.trainer.gpt import build_alibi
+from opsctl.trainer.process_groups import Control
+
+_BACKEND = "inductor"
+_TOLERANCES = {torch.bfloat16: 0.05, torch.float32: 1e-4}
+"""Largest relative distance between a compiled block and itself before: a few roundings of its type."""
+
+
+def compile_stage(blocks: Sequence[Any], config: TrainerConfig, device: torch.device, control: Control) -> str:
+    """Compile the blocks of every rank if the trials of all ranks succeed; return why not, to be logged.
+
+    Returns an empty text if the blocks are compiled, or if the config does not ask for it. All ranks together.
+    """
+    reason = _obstacle(config, device)
+    if reason is None:
+        problems = control.gather(_try_in_turn(blocks, config, device) if blocks else "")
+        reason = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
+        if not reason:
+            _compile(blocks)
+    return f"blocks are not compiled: {reason}" if reason else ""
+
+
+def remove_compilation(module: nn.Module) -> None:
+    """Run all blocks as they are written again: the search for a NaN needs hooks, which compiled code skips."""
+    for child in module.modules():
+        child._compiled_call_impl = None
+        if hasattr(child, "flex"):
+            child.flex = None
+
+
+def _obstacle(config: TrainerConfig, device: torch.device) -> str | None:
+    """Return why there is no trial; an empty text if the config asks for none, and None if nothing is in the way."""
+    if config.compile is False or (config.compile == "auto" and device.type != "cuda"):
+        return ""
+    if config.model.dropout:
+        return "every block seeds its own dropout"
+    if config.parallel.tensor > 1:
+        return "tensor ranks sum inside of a block"
+    return None
+
+
+def _try_in_turn(blocks: Sequence[Any], config: TrainerConfig, device: torch.device) -> str:
+    """Try a block with ALiBi by flex_attention, on a GPU, and else as it is; return the problem of the last trial."""
+    if config.model.family == "bloom" and device.type == "cuda":
+        flex = FlexAlibi(blocks[0].slopes, config.model.sequence, device)
+        if not try_block(blocks[0], config, device, flex=flex):
+            build_alibi.cache_clear()  # the dense bias of the comparison
+            for block in blocks:
+                block.flex = flex
+            return ""
+    return try_block(blocks[0], config, device)
+
+
+def try_block(block: nn.Module, config: TrainerConfig, device: torch.device, *, flex: FlexAlibi | None = None) -> str:
+    """Compile a copy of `block` and compare its results with those of `block`; return the problem, or an empty text.
+
+    The compiled code serves all blocks of the stage, which have one class and one shape.
+    """
+    shape = (config.batch.micro_batch, config.model.sequence, config.model.hidden)
+    kind = next(block.parameters()).dtype
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device=device, dtype=kind)
+    compiled = copy.deepcopy(block)
+    if flex:
+        compiled.flex = flex
+    try:
+        _compile([compiled], falls_back=False)
+        pairs = zip(_results(compiled, x), _results(block, x), strict=True)
+        distance = max(_distance(ours, reference) for ours, reference in pairs)
+    except Exception as error:  # noqa: BLE001 - compilers fail in many ways, and training can do without them
+        return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    return "" if distance <= _TOLERANCES[kind] else f"results of a compiled block are off by {distance:.2g}"
+
+
+def _compile(blocks: Sequence[Any], *, falls_back: bool = True) -> None:
+    """Compile the passes of `blocks` at their next call. `falls_back`: a later failure, as of evaluation, is logged."""
+    torch._dynamo.config.suppress_errors = falls_back
+    # The cached tables of positions become part of the compiled code.
+    warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+    for block in blocks:
+        block.compile(backend=_BACKEND, dynamic=False)
+
+
+def _results(block: nn.Module, x: Tensor) -> Iterator[Tensor]:
+    """Yield the output, the gradient of the input and the gradients of the parameters."""
+    block.train()
+    entry = x.detach().clone().requires_grad_()
+    output = block(entry)
+    yield output.detach()
+    yield from torch.autograd.grad(output.float().square().mean(), [entry, *block.parameters()])
+
+
+def _distance(ours: Tensor, reference: Tensor) -> float:
+    scale = float(reference.float().norm())
+    return float((ours.float() - reference.float()).norm()) / scale if scale else 0.0
