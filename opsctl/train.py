@@ -190,7 +190,7 @@ class Train:
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
         and the result is None.
         """
-        from opsctl.cli.switches import disarm_switch, read_switch  # noqa: PLC0415 (slow import: release only)
+        from opsctl.actions.steer_train import disarm_switch, read_switch  # noqa: PLC0415 (slow import: release only)
 
         run = self._reconciled()
         chain = self._app.chain(run)

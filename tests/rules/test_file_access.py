@@ -16,6 +16,7 @@ PACKAGES = (
     "checkpoints",
     "cli",
     "cron",
+    "dash",
     "diagnosis",
     "guard",
     "launch",
