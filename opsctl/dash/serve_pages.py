@@ -76,21 +76,26 @@ def make_server(app: App, access: PageAccess, *, every_s: float, prefix: str) ->
     return PageServer(app=app, access=access, refresher=refresher, prefix=prefix)
 
 
-def serve(server: PageServer, listener: socket.socket) -> None:
-    """Serve until Ctrl-C."""
+def make_uvicorn(server: PageServer) -> uvicorn.Server:
+    """Return the HTTP server, which is not started yet."""
     config = uvicorn.Config(
         server.build(),
         log_config=None,
+        log_level="critical",  # at Ctrl-C, streams of events are cut off, which is no error
         access_log=False,
         lifespan="off",
         server_header=False,
-        date_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
         limit_concurrency=500,
     )
+    return uvicorn.Server(config)
+
+
+def serve(server: PageServer, listener: socket.socket) -> None:
+    """Serve until Ctrl-C."""
     server.refresher.start()
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        make_uvicorn(server).run(sockets=[listener])
     finally:
         server.refresher.stop()

@@ -70,10 +70,10 @@ class TrainCard:
 def make_card(run: RunDir, status: TrainStatus, events: Sequence[Event], now: datetime) -> TrainCard:
     """Return the card of a train from its status, its journal and the end of its log."""
     history = replay(list(events))
-    headline = write_headline(status, history.held)
+    headline = write_headline(status, history)
     progress = status.progress
     lines = drop_repeated_steps(recent_iterations(run.main_log, CURVE_LINES, read_step_pattern(run)))
-    why, advice = _explain(status, headline)
+    why, advice = _explain(status, headline, now)
     return TrainCard(
         name=status.train,
         state=status.state,
@@ -92,7 +92,7 @@ def make_card(run: RunDir, status: TrainStatus, events: Sequence[Event], now: da
     )
 
 
-def _explain(status: TrainStatus, headline: Headline) -> tuple[str, str]:
+def _explain(status: TrainStatus, headline: Headline, now: datetime) -> tuple[str, str]:
     """Return why the train is in its state, and what to do; both empty for a train that is well."""
     last = status.last_attempt
     if headline.word in {"HELD", "ENDED"} and last:
@@ -101,7 +101,7 @@ def _explain(status: TrainStatus, headline: Headline) -> tuple[str, str]:
     if status.alerts and headline.rank < 3:
         alert = status.alerts[0]
         state = " · acknowledged" if alert.acknowledged else ""
-        return f"{alert.level} since {alert.since[:16].replace('T', ' ')} UTC: {alert.key}{state}", ""
+        return f"{alert.level} for {format_age(now - datetime.fromisoformat(alert.since))}: {alert.key}{state}", ""
     return "", ""
 
 
@@ -131,6 +131,8 @@ def _describe_end(status: TrainStatus, progress: Progress | None, now: datetime)
     left = progress.left if progress else None
     if status.state == "finished":
         return Figure(name="Ends", value="finished")
+    if status.state == "held":
+        return Figure(name="Ends", value="after a release")
     if left is None or not left.likely:
         return Figure(name="Ends", value="unknown", detail="needs a pace and a queued task")
     bounds = f"{_format_end(now, left.early)} – {_format_end(now, left.late)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.journal import Event
+from opsctl.state.journal import TrainHistory
 
 
 class Tone(StrEnum):
@@ -45,11 +45,16 @@ class Headline:
         return TONES.index(self.tone)
 
 
-def write_headline(status: TrainStatus, held: Event | None) -> Headline:
-    """Return the headline. `held` is the hold in force according to the journal."""
-    by_state = _describe_state(status, held)
+def write_headline(status: TrainStatus, history: TrainHistory) -> Headline:
+    """Return the headline, from the status and the journal."""
+    headline = _find_headline(status, history)
+    return replace(headline, text=headline.text[:1].upper() + headline.text[1:])
+
+
+def _find_headline(status: TrainStatus, history: TrainHistory) -> Headline:
+    by_state = _describe_state(status, history)
     alert = next((alert for alert in status.alerts if not _is_handled(alert)), None)
-    if alert is None:
+    if alert is None or (by_state.word == "FINISHED" and alert.level != "critical"):
         is_handled = by_state.tone is Tone.GREEN and any(alert.level == "critical" for alert in status.alerts)
         tone = Tone.AMBER if is_handled else by_state.tone
         text = _strip_name(status, status.alerts[0].summary) if is_handled else by_state.text
@@ -71,50 +76,73 @@ def _strip_name(status: TrainStatus, summary: str) -> str:
     return summary.removeprefix(status.train).lstrip(": ") or summary
 
 
-def _describe_state(status: TrainStatus, held: Event | None) -> Headline:
+def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
     describe = _DESCRIPTIONS.get(status.state)
     if describe is None:
         return _headline(Tone.QUIET, status.state.upper(), None, "opsctl launch submits the train")
-    return describe(status, held)
+    return describe(status, history)
 
 
-def _describe_unknown(status: TrainStatus, _: Event | None) -> Headline:
+def _describe_unknown(status: TrainStatus, _: TrainHistory) -> Headline:
     text = status.slurm or _first(status.notes) or "the state is unknown"
     return _headline(Tone.UNKNOWN, "UNKNOWN", None, text)
 
 
-def _describe_ended(status: TrainStatus, _: Event | None) -> Headline:
+def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
     last = status.last_attempt
     if last is None:
         return _headline(Tone.QUIET, "ENDED", None, "nothing is queued, and no attempt has run")
     tone = Tone.QUIET if last.outcome in PLANNED else Tone.RED
-    return _headline(tone, "ENDED", last.at, f"{last.outcome}: {last.why}")
+    return _headline(tone, "ENDED", last.at, find_cause(status, history) or f"{last.outcome}: {last.why}")
 
 
-def _describe_finished(status: TrainStatus, _: Event | None) -> Headline:
+def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
     text = f"at step {status.progress.step:,}" if status.progress else "the last step is done"
     return _headline(Tone.GREEN, "FINISHED", status.last_attempt.at if status.last_attempt else None, text)
 
 
-def _describe_queued(status: TrainStatus, _: Event | None) -> Headline:
+def _describe_queued(status: TrainStatus, _: TrainHistory) -> Headline:
     if any("never start" in note for note in status.notes):
         return _headline(Tone.AMBER, "QUEUED", None, _first(status.notes))
     return _headline(Tone.GREEN, "QUEUED", None, _describe_waiting(status))
 
 
-def _describe_run(status: TrainStatus, _: Event | None) -> Headline:
+def _describe_run(status: TrainStatus, _: TrainHistory) -> Headline:
     since = status.running[0].since if status.running else None
     return _headline(Tone.GREEN, "RUNNING", since, status.stop or _describe_running(status))
 
 
-def _describe_hold(status: TrainStatus, held: Event | None) -> Headline:
+def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     """Return the headline of a held train: red if opsctl held it after a failure, amber if a person did."""
     last = status.last_attempt
     is_by_opsctl = bool(last and last.action == "hold-queued" and last.outcome not in PLANNED)
+    held = history.held
     why = str(held.data["why"]) if held else _describe_waiting(status)
     if is_by_opsctl and last:
-        why = last.why
+        why = find_cause(status, history) or last.why
     return _headline(Tone.RED if is_by_opsctl else Tone.AMBER, "HELD", held.when if held else None, why)
+
+
+def find_cause(status: TrainStatus, history: TrainHistory) -> str:
+    """Return the diagnosed cause of the last end in a few words, with nodes and count: `a GPU fell off node017, twice`.
+
+    Empty without a diagnosis.
+    """
+    last = history.diagnosed.get(status.last_attempt.attempt) if status.last_attempt else None
+    if last is None or last.data["cause"] in {"nothing", "unknown"}:
+        return ""
+    same = []
+    for attempt in reversed(history.finalized):
+        diagnosis = history.diagnosed.get(attempt)
+        if diagnosis is None or diagnosis.data["cause"] != last.data["cause"]:
+            break
+        same.append(str(diagnosis.data["node"]))
+    nodes = list(dict.fromkeys(filter(None, same)))
+    on = f" on {nodes[0]}" if len(nodes) == 1 else ""
+    if len(nodes) > 1:
+        on = f" on {len(nodes)} nodes, last {nodes[0]}"
+    times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
+    return f"{last.data['says']}{on}{times}"
 
 
 def _describe_running(status: TrainStatus) -> str:
@@ -139,7 +167,7 @@ def _headline(tone: Tone, word: str, since: datetime | None, text: str) -> Headl
     return Headline(tone=tone, word=word, since=since, text=text)
 
 
-_DESCRIPTIONS: Mapping[str, Callable[[TrainStatus, Event | None], Headline]] = {
+_DESCRIPTIONS: Mapping[str, Callable[[TrainStatus, TrainHistory], Headline]] = {
     "unknown": _describe_unknown,
     "held": _describe_hold,
     "ended": _describe_ended,

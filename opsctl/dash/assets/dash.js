@@ -17,7 +17,7 @@
     const place = find("#fresh");
     if (!place || madeAt === null) return;
     const age = (performance.now() - madeAt) / 1000;
-    place.textContent = `${isLost ? "connection lost · " : ""}${describeAge(age)} ago`;
+    place.textContent = `${isLost ? "connection lost · " : "updated "}${describeAge(age)} ago`;
     place.classList.toggle("stale", isLost || age > 3 * every + 15);
   }
 
@@ -30,12 +30,15 @@
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of page.querySelectorAll("[data-live]")) {
       const old = document.getElementById(part.id);
+      if (old && part.tagName === "DETAILS") part.open = old.open;
       if (old && old.outerHTML !== part.outerHTML) old.replaceWith(document.importNode(part, true));
     }
     document.title = page.title;
     drawCharts();
     if (logMode === "end") loadLog("");
   }
+
+  if (innerWidth <= 700) for (const panel of all("details.panel")) panel.open = false;
 
   if (root.dataset.live) {
     const events = new EventSource(`${base}/events`);
@@ -140,7 +143,7 @@
       cursor: { sync: { key: "step" }, drag: { x: true, y: false } },
       legend: { live: true },
       scales: { x: { time: false }, y: isLog ? { distr: 3 } : {} },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(short) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
+      axes: [{ ...axis, size: 28, values: (_, ticks) => ticks.map(short) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
       series: [{ label: "step", value: (_, value) => (value === null ? "–" : value.toLocaleString("en")) }, ...series],
       bands: columns.length > 3 ? [{ series: [3, 2], fill: colour("--band") }] : [],
       hooks: {
