@@ -45,6 +45,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
     "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
     "top": CommandEntry("top:top", "Observe", "Watch and steer all trains on a full-screen terminal."),
+    "dash": CommandEntry("dash:dash", "Observe", "Show all trains on a web page, for phone, desk and wall."),
     "logs": CommandEntry("logs:logs", "Observe", "Show and follow the log of a train."),
     "digest": CommandEntry("digest:digest", "Observe", "Sum up progress, lost hours, alerts and disks."),
     "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),

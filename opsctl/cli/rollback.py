@@ -11,11 +11,11 @@ import click
 
 from opsctl.actions.rollback import RollbackResult, plan_undo, roll_back, undo
 from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
+from opsctl.actions.steer_train import describe_stop_of
 from opsctl.app import App
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.cli.switches import describe_stop_of
 from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.revisions import diff, read_files
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord

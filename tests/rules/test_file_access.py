@@ -17,6 +17,7 @@ PACKAGES = (
     "checkpoints",
     "cli",
     "cron",
+    "dash",
     "diagnosis",
     "guard",
     "launch",
