@@ -27,7 +27,6 @@ from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_st
 from opsctl.guard.lost_node import find_lost_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
-from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
 from opsctl.guard.stragglers import Stragglers
@@ -239,7 +238,6 @@ class Supervisor:
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes, rules=self.rules)
         with self.tolerated("naming the runs of trackers"):
             env |= tracker_variables(self.run, self.chain.journal.events(), self.env)
-        env |= make_rollback_env(self.run)
         with self.tolerated("finding a free port"):
             env["TRAIN_FREE_PORT"] = str(find_free_port())
         self.body = body = start_body(["bash", str(self.run.body)], env)
