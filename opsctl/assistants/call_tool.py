@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from opsctl.assistants.tool_table import AssistantTool
 from opsctl.errors import OpsctlError
 from opsctl.ports import Runner, TimedOut
+from opsctl.secret_formats import Secrets, all_forms, find_in_environment
 from opsctl.telemetry.logs.log_lines import for_terminal
 
 MAX_RESULT_CHARS = 60_000
@@ -80,7 +83,9 @@ def call_tool(
     except ValueError:
         result, left_out = None, {}
     message = clean(done.err)[-MAX_MESSAGE_CHARS:].strip()
-    if result is None and not message:
+    if result is None and left_out:
+        message = f"the result has more than {MAX_RESULT_CHARS} characters, even with short lists; ask for less"
+    elif result is None and not message:
         message = f"exit {done.code} without any output"
     return ToolResult(command=command, exit_code=done.code, result=result, message=message, left_out=left_out)
 
@@ -119,6 +124,13 @@ def _shorten(data: Any, length: int, place: str, left_out: dict[str, int]) -> An
 
 
 def clean(text: str) -> str:
-    """Return the text without colours, control characters and invisible signs, which could hide a text from people."""
+    """Return the text without secrets, as far as they are known, and without colours, control characters and invisible
+    signs, which could hide a text from people."""
     lines = (for_terminal(line.encode(errors="replace")) for line in text.split("\n"))
-    return TAGS.sub("", COLOUR.sub("", "\n".join(lines)))
+    return _secrets().strike_text(TAGS.sub("", COLOUR.sub("", "\n".join(lines))))
+
+
+@cache
+def _secrets() -> Secrets:
+    """Return the secrets in the environment of the server; formats of well-known kinds are always struck out."""
+    return Secrets(passing=all_forms(find_in_environment(os.environ)))

@@ -118,6 +118,10 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.params.get("host") is not None and not ctx.resilient_parsing:
+            from opsctl.cli.remote_host import remote_command  # noqa: PLC0415 (only for --host)
+
+            return "remote", remote_command(ctx.params, args), []
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -132,9 +136,25 @@ class CommandGroup(click.Group):
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every step and program to stderr: --log-level debug.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log from this level on to stderr (default: warning).")
+@click.option("--host", metavar="HOST", help="Run the command on this host, by ssh.")
+@click.option(
+    "--host-command",
+    default="opsctl",
+    envvar="OPSCTL_HOST_COMMAND",
+    metavar="COMMAND",
+    help="What starts opsctl on the host (default: opsctl).",
+)
 @click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context
-def cli(ctx: click.Context, site: Path | None, *, verbose: bool, log_level: str | None) -> None:
+def cli(
+    ctx: click.Context,
+    /,
+    site: Path | None,
+    *,
+    verbose: bool,
+    log_level: str | None,
+    **_host_options: str | None,  # CommandGroup.resolve_command reads them
+) -> None:
     """Keep a months-long training run going on a Slurm cluster.
 
     \b
@@ -143,6 +163,7 @@ def cli(ctx: click.Context, site: Path | None, *, verbose: bool, log_level: str 
     opsctl launch train.toml         check, render and submit the train
     opsctl status                    show what runs and what waits
     opsctl help launch               explain one command
+    opsctl --host login1 status      run the command on another machine
     """
     from opsctl.host import log_config  # noqa: PLC0415 (--help starts without logging)
 

@@ -53,6 +53,8 @@ def _facts(status: TrainStatus, now: datetime) -> Iterator[str]:
     yield f"stop {status.stop}" if status.stop else ""
     for armed in status.switches if status.state != "ended" else ():
         yield f"{armed.switch} switch armed by {armed.by} {format_duration(now - armed.since)} ago"
+    for request in status.requests:
+        yield f"{request.verb} requested by {request.by} {format_duration(now - request.since)} ago"
     for job in status.running or ():
         yield f"on {job.nodes or '?'}{describe_limit(job.ends, now)}"
     if status.state == "held" and status.last_attempt:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.switches import Switch, arm
 from tests.support.trains import Trains, trains_on
 
 LINE = "iteration {0}/ 1000 | elapsed time per iteration (s): 2.0 | lm loss: {1} | TFLOPs: 150.0 |\n"
@@ -86,3 +87,12 @@ def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
         assert process.wait(timeout=100) == 130
     assert [page[0]["progress"]["step"] for page in pages] == [299, 299]
     assert len(pages[0][0]["progress"]["losses"]) == 240
+
+
+def test_read_only_status_carries_out_no_switch(trains: Trains) -> None:
+    arm(trains.run(), Switch.KILL, why="enough")
+    before = trains.arrays()
+    trains.opsctl("status", "--read-only")
+    assert trains.arrays() == before
+    trains.opsctl("status")
+    assert trains.arrays() == set()

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.cli.top.trains_feed import TrainsFeed
+from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind
+from opsctl.state.switches import Switch, arm
 from tests.support.tmux import terminal
 from tests.support.trains import Trains, trains_on, until
+from tests.support.watched_trains import app_of
 
 pytest.importorskip("textual")
 
@@ -62,6 +66,15 @@ def test_trains_are_watched_and_held(trains: Trains, slurm: Sandbox, tmp_path: P
         pane.press("q")
         pane.wait_for("ended with 0")
     assert until(lambda: EventKind.HELD not in trains.kinds("alpha"))
+
+
+def test_refresh_asks_slurm_once_and_acts_on_nothing(trains: Trains, slurm: Sandbox) -> None:
+    arm(trains.run("alpha"), Switch.KILL, why="enough")
+    app = app_of(trains.root, slurm.env(), SystemClock())
+    page = TrainsFeed(app).read()
+    assert [status.train for status in page.statuses] == ["alpha", "beta"]
+    assert app.counting.programs == ["squeue"]
+    assert trains.arrays("alpha")
 
 
 def test_dumb_terminal_is_refused_with_advice(trains: Trains, slurm: Sandbox, tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_hidden_signs_are_taken_out() -> None:
     assert clean(f"\x1b[31mred\x1b[0m{hidden}\u202e\x1b]0;title\x07 text") == "red text"
 
 
+def test_secrets_in_logs_are_struck_out() -> None:
+    token = "hf_" + "a1b2c3d4e5" * 3
+    lines = "\n".join(json.dumps({"text": f"export HF_TOKEN={token} loss 2.5"}) for _ in range(2))
+    done = call_tool(TOOLS["logs"], {"train": "t"}, runner=_Scripted(lines), program=["opsctl"])
+    assert done.result == [{"text": "export HF_TOKEN=*** loss 2.5"}] * 2
+    assert call(TOOLS["status"], "", f"opsctl: {token}", 1)["message"] == "opsctl: ***"
+
+
 class _Scripted:
     def __init__(self, out: str, err: str = "", code: int = 0) -> None:
         self.completed = Completed(argv=("opsctl",), code=code, out=out, err=err)
@@ -119,6 +127,12 @@ def test_partial_result_keeps_exit_code_and_message() -> None:
 def test_output_without_json_is_an_error(out: str) -> None:
     done = call_tool(TOOLS["status"], {}, runner=_Scripted(out, "", 1), program=["opsctl"])
     assert (done.is_error, done.message) == (True, "exit 1 without any output" if not out else done.message)
+
+
+def test_endless_object_is_an_error_with_advice() -> None:
+    out = json.dumps({f"key{n}": n for n in range(10_000)})
+    done = call_tool(TOOLS["status"], {}, runner=_Scripted(out), program=["opsctl"])
+    assert (done.is_error, done.message.endswith("ask for less")) == (True, True)
 
 
 def test_slow_command_is_an_error() -> None:
