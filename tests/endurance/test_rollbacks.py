@@ -79,7 +79,8 @@ def test_embedded_train_goes_back_and_forth(site: Site) -> None:
     site.opsctl("cancel", "back")
 
 
-def test_rollback_that_times_out_is_finished_by_a_second_call(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_rollback_that_times_out_is_finished_or_undone(sandbox: Sandbox, *, is_undone: bool) -> None:
     with trains_on(sandbox) as trains:
         script = trains.place / "deaf.sh"
         script.write_text("trap '' TERM\ntouch \"$1/up\"\nwhile :; do sleep 0.1; done\n")
@@ -93,6 +94,11 @@ def test_rollback_that_times_out_is_finished_by_a_second_call(sandbox: Sandbox) 
             trains.opsctl("rollback", "t", "--to", "10", "--timeout", "1s")
         assert read_steps(trains.run()) == [10, 20], "a running task may still save"
         assert all(job.is_held for job in trains.rows() if job.state.is_waiting)
+        if is_undone:
+            trains.opsctl("rollback", "t", "--undo")
+            assert read_steps(trains.run()) == [10, 20]
+            assert not list(trains.run().checkpoints.glob(".*"))
+            return
         with pytest.raises(InputError, match="a rollback to step 10 was interrupted"):
             trains.opsctl("rollback", "t", "--to", "20")
         assert "goes on with the interrupted rollback" in trains.opsctl("rollback", "t")
