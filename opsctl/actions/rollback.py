@@ -85,7 +85,9 @@ def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, s
     if record.phase is RollbackPhase.UNDONE:
         return RollbackResult(record=record)
     if record.phase not in _UNDO_PHASES:
-        record = _set_phase(run, record, RollbackPhase.UNDOING)
+        # Before MOVED no task has run since, and what is newer was there before the rollback.
+        is_moved = record.phase is not RollbackPhase.BEGUN
+        record = _set_phase(run, record, RollbackPhase.UNDOING if is_moved else RollbackPhase.CLEARED)
     if record.phase is not RollbackPhase.RESTORED:
         _stop(app, run, f"opsctl rollback --undo from step {record.step}", timeout, show)
         with lease(run.path, app.clock):

@@ -35,6 +35,7 @@ from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
+from opsctl.trainer.manifest import read_manifest
 
 EMBEDDED = "opsctl"
 """The layout of the embedded trainer, whose manifest holds the hash of every file."""
@@ -67,6 +68,8 @@ class RollbackPlan:
     pointer: Pointer | None
     files: Files
     allowed: tuple[AllowedError, ...] = ()
+    next_sample: int | None = None
+    """The first sample, counted from 0, that is read again; None for a foreign trainer."""
 
     @property
     def is_done(self) -> bool:
@@ -173,6 +176,7 @@ class _Planner:
             newer=tuple(find_newer(self.found, chosen)),
             pointer=find_pointer(chosen, file=table.newest_file, text=text),
             files=files,
+            next_sample=_read_next_sample(chosen),
             allowed=_run_preflight(self.app, run, files, self.options.allow, self.show) if is_begun else (),
         )
 
@@ -278,6 +282,15 @@ def _find_doubt(checkpoint: FoundCheckpoint, show: Show) -> str:
         return ""
     show(f"verifying {checkpoint.path.name}")
     return describe_doubt(checkpoint.path)
+
+
+def _read_next_sample(checkpoint: FoundCheckpoint) -> int | None:
+    if checkpoint.layout != EMBEDDED:
+        return None
+    try:
+        return read_manifest(checkpoint.path).consumed_samples
+    except (OSError, ValueError):
+        return None  # its verification reports the problem
 
 
 def _describe_evidence(checkpoint: FoundCheckpoint) -> str:

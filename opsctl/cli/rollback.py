@@ -38,8 +38,10 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
     """Return the steps of the complete checkpoints of the train on the command line; none if they are unknown."""
     from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
 
+    # An option without its value, as while the value is typed, ends click's parsing before the arguments.
+    name = context.params.get("train") or next(iter(context.args), "")
     try:
-        run = find(build(context.find_root().params.get("site")).root, str(context.params.get("train") or ""))
+        run = find(build(context.find_root().params.get("site")).root, str(name))
         found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
     except (OpsctlError, OSError):
         return []
@@ -174,6 +176,7 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, a
         f"checkpoint: {plan.chosen.path}: {plan.evidence}",
         f"set aside: {_list_names(plan.newer)} in {record.aside}, and what the running task saves before it stops",
     ]
+    lines += _describe_samples(plan)
     lines += [f"{plan.pointer.path.name} will name {plan.pointer.text}"] if plan.pointer else []
     _print_lines(run, [*lines, *_describe_queue(run, snapshot)])
     if difference:
@@ -202,6 +205,7 @@ def _to_json(plan: RollbackPlan) -> dict[str, Any]:
         "step": record.step,
         "checkpoint": record.checkpoint,
         "evidence": plan.evidence,
+        "next_sample": plan.next_sample,
         "skip_samples": list(record.skip_samples),
         "lr_scale": record.lr_scale,
         "already": plan.is_done,
@@ -216,6 +220,16 @@ def _describe_queue(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
         *lines,
         f"queue: array {', '.join(arrays)} is held, then released" if arrays else "queue: nothing is queued",
     ]
+
+
+def _describe_samples(plan: RollbackPlan) -> list[str]:
+    """Return from which sample on the samples are read again, and which skipped ranges lie before."""
+    first = plan.next_sample
+    if first is None:
+        return []
+    lines = [f"samples from {first} on are read again"]
+    past = [text for text in plan.record.skip_samples if int(text.partition("-")[2]) < first]
+    return [*lines, *(f"skipping {text} has no effect: the checkpoint has read it" for text in past)]
 
 
 def _describe_undo(record: RollbackRecord) -> str:

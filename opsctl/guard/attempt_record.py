@@ -148,8 +148,8 @@ def make_body_env(
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
     recorder = make_flight_recorder_env(attempt) if rules and rules.flight_recorder else {}
-    own = {str(name): str(value) for name, value in contract.items()}
-    return {**recorder, **env, **own, **make_rollback_env(run)}
+    contract_env = {str(name): str(value) for name, value in contract.items()}
+    return {**recorder, **env, **contract_env, **make_rollback_env(run)}
 
 
 def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:

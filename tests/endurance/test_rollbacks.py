@@ -1,4 +1,4 @@
-"""A rollback of the embedded trainer on a real Slurm: skipped samples, a lower rate, and the undo."""
+"""Rollbacks that take long, on a real Slurm: by the embedded trainer, and of a trainer that does not stop if asked."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.errors import InputError, WaitTimedOut
 from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.launch.rollback_record import RollbackPhase, read_newest
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer import manifest
 from tests.integration.slurm.test_train_end_to_end import TRAIN, Site
-from tests.support.trains import until
+from tests.support.saved_checkpoints import save
+from tests.support.trains import trains_on, until
 
-pytest.importorskip("deepspeed", reason="needs the trainer extra")
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 SAMPLES = 24
 """Samples of a step."""
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     tmp_path.chmod(0o755)
     places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
     spec = SandboxSpec(name="rollback", nodes=2, fast=True)
     sandbox = Sandbox.up(spec, places=places, clock=SystemClock(), runner=SystemRunner())
-    yield Site(tmp_path, sandbox)
+    yield sandbox
     sandbox.down(grace=0.2)
+
+
+@pytest.fixture
+def site(tmp_path: Path, sandbox: Sandbox) -> Site:
+    pytest.importorskip("deepspeed", reason="needs the trainer extra")
+    return Site(tmp_path, sandbox)
 
 
 def read_steps(run: RunDir) -> list[int]:
@@ -41,6 +49,7 @@ def read_saved(run: RunDir, step: int) -> manifest.Manifest:
     return manifest.read_manifest(run.checkpoints / manifest.directory_name(step))
 
 
+@pytest.mark.torch
 def test_embedded_train_goes_back_and_forth(site: Site) -> None:
     text = TRAIN.format(name="back", corpus=site.place / "corpus").replace("steps = 30", "steps = 4000")
     config = site.place / "back.toml"
@@ -68,3 +77,31 @@ def test_embedded_train_goes_back_and_forth(site: Site) -> None:
     newest = max(read_steps(run))
     until(lambda: f"resumed from checkpoint {manifest.directory_name(newest)}" in run.main_log.read_text(), seconds=200)
     site.opsctl("cancel", "back")
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_rollback_that_times_out_is_finished_or_undone(sandbox: Sandbox, *, is_undone: bool) -> None:
+    with trains_on(sandbox) as trains:
+        script = trains.place / "deaf.sh"
+        script.write_text("trap '' TERM\ntouch \"$1/up\"\nwhile :; do sleep 0.1; done\n")
+        command = ("bash", str(script), str(trains.place))
+        guard = "stop_after_seconds = 2\nstop_grace_seconds = 5"
+        trains.opsctl("launch", trains.toml(command=command, more=guard, extra=()))
+        until((trains.place / "up").exists)
+        for step in (10, 20):
+            save(trains.run().checkpoints, step)
+        with pytest.raises(WaitTimedOut, match="has not stopped within 1 s"):
+            trains.opsctl("rollback", "t", "--to", "10", "--timeout", "1s")
+        assert read_steps(trains.run()) == [10, 20], "a running task may still save"
+        assert all(job.is_held for job in trains.rows() if job.state.is_waiting)
+        if is_undone:
+            trains.opsctl("rollback", "t", "--undo")
+            assert read_steps(trains.run()) == [10, 20]
+            assert not list(trains.run().checkpoints.glob(".*"))
+            return
+        with pytest.raises(InputError, match="a rollback to step 10 was interrupted"):
+            trains.opsctl("rollback", "t", "--to", "20")
+        assert "goes on with the interrupted rollback" in trains.opsctl("rollback", "t")
+        assert read_steps(trains.run()) == [10]
+        assert read_newest(trains.run()).phase is RollbackPhase.DONE
+        assert not (trains.run().switches / "pause").exists()
