@@ -27,6 +27,7 @@ from opsctl.telemetry.progress.tracker_records import MetricRow, read_events, re
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MAX_FILES = 2000
+MAX_DIRECTORIES = 10_000
 MAX_JSON_BYTES = 512 << 20
 MAX_START_S = 6 * 3600
 """A trainer takes at most this long to its first step; a file that is older was copied or named otherwise."""
@@ -41,7 +42,10 @@ def _names() -> tuple[dict[str, str], frozenset[str]]:
     """Return the field of every name, and the words of names that are of something else."""
     table = tomllib.loads(files("opsctl.telemetry.progress").joinpath("tracker_names.toml").read_text())
     other = frozenset(table.pop("other")["words"])
-    return {name: field for field, names in table.items() for name in names}, other
+    fields: dict[str, str] = {}
+    for field, names in table.items():
+        fields.update(dict.fromkeys(names, field))
+    return fields, other
 
 
 def is_tracker_path(path: Path) -> bool:
@@ -61,8 +65,10 @@ def read_tracker_log(path: Path, *, follow: bool = False) -> LogSummary:
 def _list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = (Path(place, name) for place, _, names in os.walk(path) for name in sorted(names))
-    return list(islice((file for file in found if _EVENTS.search(file.name) or file.suffix == ".wandb"), MAX_FILES))
+    found: list[Path] = []
+    for place, _, names in islice(os.walk(path), MAX_DIRECTORIES):
+        found += [Path(place, name) for name in sorted(names) if _EVENTS.search(name) or name.endswith(".wandb")]
+    return found[:MAX_FILES]
 
 
 class _Start:
