@@ -75,6 +75,8 @@ class Recipe:
     """Whether the trainer takes a batch that the replicas do not divide."""
 
     precision: str = "bf16"
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """By setting: the precision that it sets."""
     fp8: bool = False
     recompute: str = "none"
     """none, selective or full."""
@@ -293,6 +295,7 @@ def _from_settings(
         names=read.names,
         unread=read.unread,
         refuses=read.refuses if read.all_own else frozenset(),
+        precisions=read.precisions,
         corpora=tuple(_prefixes(flags.get("data-path", ()))) if read.trainer in {"Megatron", ""} else (),
         tokenizers=tuple(
             value[0] for name in TOKENIZERS if (value := values.get(name)) and value[0].startswith(("/", "./", "../"))

@@ -93,6 +93,8 @@ class ReadSettings:
     """By field: the setting as the user wrote it."""
     unread: tuple[str, ...] = ()
     refuses: frozenset[str] = frozenset()
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """By setting as the user wrote it: the precision that it sets."""
     all_own: bool = field(default=False)
     """Whether every field comes from the command's own flags, not from a script or a file."""
 
@@ -130,10 +132,19 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
         trainer=table.trainer if known else "",
         fields=fields,
         names={field: given.spellings[name] for field, name in sources.items()},
+        precisions=_list_precisions(table, given) if known else {},
         unread=tuple(_list_unread(table, given)) if known else (),
         refuses=table.refuses if known else frozenset(),
         all_own=set(sources.values()) <= given.own,
     )
+
+
+def _list_precisions(table: TrainerTable, given: GivenSettings) -> dict[str, str]:
+    """Return every setting of a precision. GPT-NeoX's `fp16.type` may name another one than fp16."""
+    if "fp16.type" in given.values:
+        return {}
+    pairs = [*_list_set(table, given.values), *_list_set(load_table(LAUNCHER), given.values)]
+    return {given.spellings[name]: settings["precision"] for name, settings in pairs if "precision" in settings}
 
 
 def _write_out(table: TrainerTable, given: GivenSettings) -> GivenSettings:

@@ -22,6 +22,7 @@ OPTION = re.compile(
 )
 """An option with a secret in the next word: short values are names or numbers."""
 WANDB = re.compile(r"\bwandb\s+login\s+(?:--\S+\s+)*[0-9a-f]{40}\b")
+NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(?!\$)[^\s'\"]{12,}")
 STAND_IN = re.compile(r"[<$`]|your|xxx|\.\.\.|changeme|dummy|todo|(?:none|null|false|true|offline|disabled|\d)$", re.I)
 """The beginning of a value that stands in for a secret, such as $(cat file) or your_key."""
 URL_SECRET = re.compile(
@@ -77,8 +78,8 @@ def _find_secret(text: str) -> str:
     for match in OPTION.finditer(text):
         if _is_secret_name(match[1]) and not STAND_IN.match(match[2]) and "/" not in match[2]:
             return f"gives --{match[1].lstrip('-')}"
-    if WANDB.search(text):
-        return "gives the key of wandb"
+    if WANDB.search(text) or NETRC.search(text):
+        return "gives the key of a login"
     literal = VARIABLE.sub("", text)
     if URL_SECRET.search(literal):
         return "holds a password or token in an address"
