@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,8 @@ def _tensor_problems(config: TrainerConfig) -> list[str]:
         problems.append(f"tensor = {tensor} does not divide heads = {model.heads}: each rank takes whole heads")
     elif model.group_count % tensor:
         problems.append(
-            f"tensor = {tensor} does not divide kv_heads = {model.group_count}: each rank takes whole groups of heads"
+            f"tensor = {tensor} does not divide kv_heads = {model.group_count}: each rank takes whole groups of heads, "
+            f"and keys and values are not copied; use tensor = {math.gcd(tensor, model.group_count)}"
         )
     if model.width_of_ffn % tensor:
         problems.append(f"tensor = {tensor} does not divide ffn = {model.width_of_ffn}")

@@ -35,6 +35,7 @@ KINDS = {
     "gpt2-fp32": ("fp32", {"family": "gpt2"}),
     "bloom-bf16": ("bf16", {"family": "bloom"}),
     "llama-bf16": ("bf16", {"family": "llama", "kv_heads": 2, "ffn": 80, "qk_norm": True}),
+    "llama-tied-fp32": ("fp32", {"family": "llama", "tied": True, "qkv_bias": True}),
 }
 
 
@@ -90,5 +91,5 @@ def test_weights_and_optimizer_of_every_rank_are_loaded_as_they_were_saved(corpu
     per_stage = world // parallel.get("pipeline", 1)
     for first, last in zip(loaded[:per_stage], loaded[-per_stage:], strict=True) if ends else ():
         for when in ("first", "last"):  # as loaded, and a step later
-            assert (TIED in first[when]) is (TIED in last[when]) is (not kind.startswith("llama"))
+            assert (TIED in first[when]) is (TIED in last[when]) is (kind != "llama-bf16")
             assert first[when].get(TIED) == last[when].get(TIED)

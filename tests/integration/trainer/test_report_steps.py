@@ -181,3 +181,22 @@ def test_tensorboard_without_its_library_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(Refused, match="needs the tensorboard library"):
         Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
+
+
+def test_wandb_without_its_library_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(Refused, match=r"log\.wandb = true needs the wandb library"):
+        Metrics(LogConfig(directory=str(tmp_path), wandb=True), {}, step=0, writes=True, tracks=True)
+
+
+def test_tracker_that_fails_is_noted(tmp_path, monkeypatch):
+    class Tracker:
+        def init(self, **_):
+            raise RuntimeError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", Tracker())
+    metrics = Metrics(LogConfig(directory=str(tmp_path), wandb=True), {}, step=0, writes=True, tracks=True)
+    state = RunState(step=1)
+    metrics.evaluation(2.5, batches=1, state=state, name="code")
+    assert state.notes == ["Weights & Biases cannot be used: no network"]
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["evaluation_loss"] == 2.5
