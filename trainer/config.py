@@ -41,8 +41,15 @@ class ParallelConfig(ConfigTable):
     """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
     """What is divided evenly over the stages; blocks-and-embeddings counts embedding and output as one block each."""
+    blocks: list[Count] | None = None
+    """Blocks of every stage, first to last, instead of an even division; the longest stage sets the pace."""
     timeout_s: Seconds = 600.0
     """Longest time that a rank waits for the other ranks before it fails."""
+
+    @property
+    def division(self) -> str:
+        """The division of the layers into stages, as a checkpoint records it."""
+        return "-".join(map(str, self.blocks)) if self.blocks else self.balance
 
 
 class OptimizerConfig(ConfigTable):

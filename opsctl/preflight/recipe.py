@@ -247,6 +247,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         keep_last=saving.keep_last,
         keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
+        uneven=parallel.blocks is not None,
         corpora=tuple(config.data.corpora()),
     )
 

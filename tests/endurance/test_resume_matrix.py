@@ -93,3 +93,15 @@ def test_weights_and_optimizer_of_every_rank_are_loaded_as_they_were_saved(corpu
         for when in ("first", "last"):  # as loaded, and a step later
             assert (TIED in first[when]) is (TIED in last[when]) is (kind != "llama-bf16")
             assert first[when].get(TIED) == last[when].get(TIED)
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom"])
+def test_longer_samples_go_on_with_the_same_state(corpus, tmp_path, family):
+    """A run that is stretched to a longer context."""
+    model = {"family": family, "layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
+    config = tiny(model=model, parallel={}, data={"prefix": str(corpus)})
+    saved = run_ranks(tmp_path, 1, config, steps=3, save=True)
+    longer = config | {"model": model | {"sequence": 64}, "accept": True}
+    loaded = run_ranks(tmp_path, 1, longer, steps=2, resume=True)
+    assert loaded[0]["first"] == saved[0]["last"]
+    assert loaded[0]["losses"][-1] < saved[0]["losses"][0]

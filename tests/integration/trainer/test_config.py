@@ -131,6 +131,8 @@ def test_unknown_key_lists_known_keys():
         ),
         ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
         ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
+        ({"parallel": {"pipeline": 2, "blocks": [4]}}, 2, "blocks = [4] names 1 stages, and pipeline = 2"),
+        ({"parallel": {"pipeline": 2, "blocks": [3, 3]}}, 2, "blocks = [3, 3] has 6 blocks, and layers = 4"),
         ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
         (
             {"parallel": {"tensor": 4}, "model": {"family": "llama", "heads": 4, "kv_heads": 2}},

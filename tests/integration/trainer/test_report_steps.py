@@ -45,6 +45,12 @@ def test_growing_batch_is_counted_exactly():
     assert (interval.samples_per_s, interval.batch, interval.consumed_samples) == (24.0, 16, 24)
 
 
+def test_tokens_of_shorter_samples_are_not_counted_twice():
+    """16 samples of 64 tokens, then 16 of 128."""
+    log, state = StepLog(make_config(), world_size=1), RunState(step=1, consumed_samples=16, earlier_tokens=-16 * 64)
+    assert log.add(take_step(state, 4.0), rate=1e-4, batch=16).consumed_tokens == 16 * 64 + 16 * 128
+
+
 def test_nan_loss_is_counted():
     log, state = StepLog(make_config(), world_size=1), RunState(step=98)
     log.add(take_step(state, 2.0), rate=1e-4, batch=16)

@@ -39,8 +39,10 @@ def config(corpus):
 
 
 def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path):
-    cut = run_ranks(tmp_path, 4, config | {"parallel": CUT})
-    losses, norms = train_plainly(TrainerConfig.model_validate(config))
+    """Also with stages of two blocks and one."""
+    model = {"model": MODEL | {"layers": 3}}
+    cut = run_ranks(tmp_path, 4, config | model | {"parallel": CUT | {"blocks": [2, 1]}})
+    losses, norms = train_plainly(TrainerConfig.model_validate(config | model))
     assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
     for rank in cut:
         assert rank["losses"] == pytest.approx(losses, abs=1e-6)
