@@ -26,7 +26,7 @@ from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.rank_layout import Layout
+from opsctl.trainer.rank_layout import Layout, first_layers
 from opsctl.trainer.read_ahead import device_of, on_device
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
@@ -48,7 +48,8 @@ class Engine:
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
-        module = PipelineModule(
+        module = _Stages(
+            first_layers(config),
             architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
             loss_fn=partial(cross_entropy, part=part),
@@ -147,6 +148,22 @@ class Engine:
         self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
+
+class _Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types
+    """The stages of the model, cut before the layers `first` if given, else as DeepSpeed cuts."""
+
+    def __init__(self, first: list[int] | None, *arguments: Any, **options: Any) -> None:
+        self._first = first
+        super().__init__(*arguments, **options)
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        if self._first is None:
+            super()._partition_layers(method=method)
+            return
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self.parts = self._first
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
 def _layers_by_number(module: PipelineModule) -> dict[int, torch.nn.Module]:

@@ -73,6 +73,8 @@ class Manifest:
     """The config's optimizer table; empty in checkpoints of an earlier version."""
     rate: float | None = None
     """Learning rate at this checkpoint by its schedule; None in checkpoints of an earlier version."""
+    earlier_tokens: int = 0
+    """Tokens besides samples x sequence, of attempts whose samples were longer; below 0 if they were shorter."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """Seconds of this save up to the manifest; the next attempt plans its end with this and the slowest step."""

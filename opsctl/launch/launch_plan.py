@@ -62,12 +62,15 @@ def job_spec(
 def trainer_json(train: TrainSettings, base: Path) -> str:
     """Return the text of trainer.json for the embedded trainer; empty for any other trainer.
 
-    The trainer runs in another directory, so relative paths of corpora and weights are resolved against `base`.
+    The trainer runs in another directory, so relative paths of corpora and weights are resolved against
+    `base`.
     """
     if train.trainer is None:
         return ""
     data = train.trainer.get("data", {})
     settings = {**train.trainer, "data": _resolved({"prefix": DataConfig().prefix, **data}, base)}
+    if "evaluation" in settings:
+        settings["evaluation"] = _resolved(settings["evaluation"], base)
     if "weights" in settings:
         settings["weights"] = str(base / settings["weights"])
     return dump_trainer(settings, train)

@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         ("bf16", _bf16, "Write the weights of a checkpoint or an export in bf16."),
         ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
+        ("compare", _compare, "Compare the logits of a checkpoint with those of its export TARGET."),
     ):
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
@@ -235,9 +236,15 @@ def _export(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
     export.export(arguments.source, arguments.target, tokenizer=arguments.tokenizer, trust=arguments.trust_pickle)
-    if not arguments.compare:
-        _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
-        return 0
+    if arguments.compare:
+        return _compare(arguments)
+    _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
+
     difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(
         arguments,

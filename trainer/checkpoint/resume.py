@@ -22,6 +22,8 @@ from opsctl.trainer.run_state import RunState
 
 _FREE = ("dropout", "init_std")
 """Keys of the model table that may differ between the checkpoint and the run."""
+_ACCEPTABLE = ("sequence", "rope_theta", "rope_scaling")
+"""Keys that may differ with `accept`, unless positions are learnt: no weight depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class Resuming:
         """Return the newest verified checkpoint; all ranks together. Raises Refused if it belongs to another run."""
         checkpoint = self._newest_verified(state)
         if checkpoint is None:
-            state.step, state.consumed_samples, state.checkpoint_step = 0, 0, None
+            state.step, state.consumed_samples, state.checkpoint_step, state.earlier_tokens = 0, 0, None, 0
             if self.control.process.is_first:
                 weights = self.config.weights
                 begin = f"with the weights of {weights}" if weights else "from the beginning"
@@ -63,6 +65,8 @@ class Resuming:
         engine.load(found.path, universal=saved.kind == manifest.UNIVERSAL)
         self._restore_random(found)
         _take_over(state, saved)
+        sequence = saved.model.get("sequence", self.config.model.sequence)
+        state.earlier_tokens += saved.consumed_samples * (sequence - self.config.model.sequence)
         if self.control.process.is_first:
             how = " (written by another topology)" if saved.kind == manifest.UNIVERSAL else ""
             print_line(f"resumed from checkpoint {found.path.name}: {saved.consumed_samples} samples consumed{how}")
@@ -106,13 +110,16 @@ class Resuming:
             expected = {**self.topology, "precision": self.config.precision, **expected}
         unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
         actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
-        differences = [
-            f"{key} is {actual.get(key)} there and {value} here"
+        differences = {
+            key: f"{key} is {actual.get(key)} there and {value} here"
             for key, value in expected.items()
             if actual.get(key) != value
-        ]
-        if differences:
-            raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences)}")
+        }
+        acceptable = self.config.model.family != "gpt2" and differences.keys() <= set(_ACCEPTABLE)
+        if not differences or (acceptable and self.config.accept):
+            return
+        hint = " (no weight depends on that: --accept takes it)" if acceptable else ""
+        raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences.values())}{hint}")
 
     def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
         """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it.
@@ -156,7 +163,7 @@ def open_resuming(directory: Path, config: TrainerConfig, layout: Layout, contro
         "tensor": layout.tensor,
         "data": layout.data,
         "zero_stage": config.parallel.zero_stage,
-        "balance": config.parallel.balance,
+        "balance": config.parallel.division,
     }
     return Resuming(directory=directory, config=config, topology=topology, control=control)
 
@@ -178,6 +185,7 @@ def _take_over(state: RunState, saved: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = saved.step, saved.consumed_samples, saved.step
     state.slowest_step_s, state.save_s = saved.slowest_step_s, saved.save_s
     state.seed, state.data, state.positions = saved.seed, saved.data, saved.positions
+    state.earlier_tokens = saved.earlier_tokens
 
 
 def _raise_unreadable(checkpoint: Checkpoint, errors: list[OSError]) -> None:

@@ -201,6 +201,7 @@ class Checkpoints:
             positions=save.state.positions,
             optimizer=self._config.optimizer.model_dump(),
             rate=self._config.rate().at(save.state.consumed_samples),
+            earlier_tokens=save.state.earlier_tokens,
             slowest_step_s=save.state.slowest_step_s,
             save_s=time.monotonic() - save.started,
             files=files,

@@ -167,6 +167,7 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
         ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
         ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
         ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
+        ("native", {"model": {"sequence": 64}, "accept": True}, "sequence is 32 there and 64 here$"),
         ("weights", {}, "holds only weights"),
     ],
 )
@@ -191,6 +192,25 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     resuming = Resuming(directory=tmp_path, config=here, topology=topology, control=OneRank())
     with pytest.raises(Refused, match=message) if message else contextlib.nullcontext():
         resuming._refuse_other(Checkpoint(1, tmp_path), other)
+
+
+@pytest.mark.parametrize(("family", "changes"), [("bloom", {}), ("llama", {"rope_theta": 5e5})])
+def test_length_of_samples_may_change_if_accepted(tmp_path, family, changes):
+    """No weight depends on it, except where positions are learnt."""
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
+
+    def make_config(model, **tables):
+        return TrainerConfig.model_validate(tiny(**tables) | {"model": {"family": family, "layers": 2} | model})
+
+    other = manifest.Manifest(
+        step=1, consumed_samples=16, topology={}, model=make_config({}).model.model_dump(), precision="fp32"
+    )
+    here = make_config(changes | {"sequence": 256})
+    resuming = Resuming(directory=tmp_path, config=here, topology={}, control=OneRank())
+    with pytest.raises(Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* --accept takes it"):
+        resuming._refuse_other(Checkpoint(1, tmp_path), other)
+    accepting = replace(resuming, config=here.model_copy(update={"accept": True}))
+    accepting._refuse_other(Checkpoint(1, tmp_path), other)
 
 
 class OneRank:

@@ -206,6 +206,13 @@ def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
     assert main(["import", str(tmp_path / "nowhere")]) == 2
 
 
+def spoil(path):
+    """Change one weight of a file."""
+    tensors = safetensors.load_file(path)
+    next(iter(tensors.values()))[:] = 1
+    safetensors.save_file(tensors, path, metadata={"format": "pt"})
+
+
 def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
     """Two stages of two tensor ranks, trained for some steps."""
     model = {"family": "llama", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 80, "sequence": 32}
@@ -219,6 +226,8 @@ def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 256
     assert compare(checkpoint, tmp_path / "out") <= 1e-5
+    spoil(tmp_path / "out" / "model-00003-of-00006.safetensors")
+    assert main(["compare", str(checkpoint), str(tmp_path / "out")]) == 1
     assert read_model(tmp_path / "out") == ModelConfig.model_validate(
         model | {"head_width": 8, "rope_theta": 10_000.0, "norm_eps": 1e-5, "tied": False}
     )

@@ -90,11 +90,17 @@ def test_stages_and_weights_are_found_from_anywhere():
     stages = [{"from_sample": 5, "blend": [{"prefix": "late", "weight": 1.0}]}]
     embedded = {
         "name": "t",
-        "trainer": {"steps": 1, "weights": "hf", "data": {"stages": stages}},
+        "trainer": {
+            "steps": 1,
+            "weights": "hf",
+            "data": {"stages": stages},
+            "evaluation": {"sets": [{"name": "a", "prefix": "b"}]},
+        },
         "slurm": {"nodes": 1, "time_limit": "9"},
     }
     written = json.loads(trainer_json(parse(TrainSettings, embedded, "t"), Path("/here")))
     assert written["weights"] == "/here/hf"
+    assert written["evaluation"]["sets"] == [{"name": "a", "prefix": "/here/b"}]
     assert written["data"]["stages"][0]["blend"] == [{"prefix": "/here/late", "weight": 1.0}]
 
 
