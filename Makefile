@@ -69,8 +69,9 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
 
-gpu: $(VENV)/ready  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
-	$(BIN)/python -P benchmarks/gpu_proof.py
+GPU_PYTHON ?= $(BIN)/python  # of an environment whose torch was built for the GPU; .ci/torch prefers the CPU build
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/ready)  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P benchmarks/gpu_proof.py
 
 race: $(VENV)/ready  ## opsctl with default settings against the plain recipe, three schedules, three runs: 100 minutes
 	$(BIN)/python -P benchmarks/races.py

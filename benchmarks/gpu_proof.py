@@ -361,7 +361,9 @@ def missing_gpu() -> str:
     build, _, available = done.stdout.strip().rpartition(" ")
     if available == "True":
         return ""
-    return f"this torch was built for {build}, and no GPU answers" if build else "this torch was built for CPUs only"
+    if build:
+        return f"this torch was built for {build}, and no GPU answers"
+    return "this torch was built for CPUs only; make gpu GPU_PYTHON=PYTHON takes another environment's"
 
 
 def main() -> int:
