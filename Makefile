@@ -69,7 +69,8 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
 
-GPU_PYTHON ?= $(BIN)/python  # of an environment whose torch was built for the GPU; .ci/torch prefers the CPU build
+# Of an environment whose torch was built for the GPU: .ci/torch prefers the CPU build.
+GPU_PYTHON ?= $(BIN)/python
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/ready)  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
 	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P benchmarks/gpu_proof.py
 

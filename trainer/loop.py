@@ -56,10 +56,10 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     if reason is None:
         config = choose_seed(config, state, control)
         engine = Engine(config, cut, process.rank)
-        if uncompiled := engine.compile(config, control):
-            warn(state, control, uncompiled)
         checkpoints = open_checkpoints(directory, config, cut, engine, control, parameters=parameters)
         seed_randomness(config, process)
+        if uncompiled := engine.compile(config, control):
+            warn(state, control, uncompiled)
         checkpoints.resume(state)
         compare_data(data, state, control)
         metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
