@@ -68,7 +68,11 @@ class Row:
 
 
 class Failed(Exception):
-    """A measurement that ended with an error or ran out of time."""
+    """A measurement that ended with an error."""
+
+
+class OutOfTime(Exception):
+    """A measurement that did not begin or end within the budget: nothing is proved, and nothing is refuted."""
 
 
 class Place:
@@ -116,7 +120,7 @@ class Place:
     def _run(self, argv: Sequence[str], **environ: str) -> tuple[int, str]:
         left = self._end - time.monotonic()
         if left < 20:
-            raise Failed(f"no time left of {self._budget_s:.0f} s")
+            raise OutOfTime(f"no time left of {self._budget_s:.0f} s")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -129,7 +133,7 @@ class Place:
                 argv, env=env, check=False, text=True, timeout=left, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"not done after {left:.0f} s") from error
+            raise OutOfTime(f"not done after {left:.0f} s") from error
         return done.returncode, done.stdout
 
 
@@ -350,6 +354,8 @@ def collect(place: Place, names: Sequence[str]) -> Iterator[Row]:
             yield from PROOFS[name](place)
         except Failed as error:
             yield Row(name=name, figure=f"failed: {error}"[:120], is_met=False, is_proof=True)
+        except OutOfTime as error:
+            yield Row(name=name, figure=f"not measured: {error}")
 
 
 def missing_gpu() -> str:
