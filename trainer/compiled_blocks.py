@@ -67,7 +67,8 @@ def _try_together(
     blocks: Sequence[Any], config: TrainerConfig, device: torch.device, control: Control, *, flex: bool
 ) -> str:
     """Compile the blocks if a block compiles on every rank that has one; return the first rank's problem."""
-    problems = control.gather(try_block(blocks[0], config, device, flex=flex) if blocks else "")
+    with torch.random.fork_rng(devices=[]):  # a resumed run has restored its random numbers
+        problems = control.gather(try_block(blocks[0], config, device, flex=flex) if blocks else "")
     problem = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
     if not problem:
         _compile(blocks, config, device, flex=flex)

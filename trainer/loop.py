@@ -58,9 +58,9 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
         engine = Engine(config, cut, process.rank)
         checkpoints = open_checkpoints(directory, config, cut, engine, control, parameters=parameters)
         seed_randomness(config, process)
-        if uncompiled := engine.compile(config, control):
-            warn(state, control, uncompiled)
         checkpoints.resume(state)
+        if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
+            warn(state, control, uncompiled)
         compare_data(data, state, control)
         metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
         batches = data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data)
