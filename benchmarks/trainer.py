@@ -41,6 +41,8 @@ AIMS = (
         "0.95 at least",
         lambda f: f["ratio"] >= 0.95,
     ),
+    ("loss", 1, "loss in chunks / torch's", "{ratio:.2f} x", "1 x at least", lambda f: f["ratio"] >= 1),
+    ("adamw", 1, "fused AdamW / operation by operation", "{ratio:.2f} x", "1 x at least", lambda f: f["ratio"] >= 1),
     (
         "pipeline",
         2,

@@ -31,6 +31,7 @@ from opsctl.trainer.checkpoint.resume import open_resuming  # noqa: E402
 from opsctl.trainer.checkpoint.save import Checkpoints  # noqa: E402
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
 from opsctl.trainer.contract import Env, Phase  # noqa: E402
+from opsctl.trainer.cross_entropy import cross_entropy  # noqa: E402
 from opsctl.trainer.engine import Engine  # noqa: E402
 from opsctl.trainer.heartbeats import Pulse  # noqa: E402
 from opsctl.trainer.loss_spikes import Spikes  # noqa: E402
@@ -230,12 +231,41 @@ def loading(bench: Bench) -> dict[str, float]:
     return {"times": statistics.median(b / (a / 20) for a, b in zip(read, steps, strict=True))}
 
 
+def loss_in_chunks(bench: Bench) -> dict[str, float]:
+    """The loss and its gradients as the trainer computes them, against torch's, at a vocabulary of 50,304 in bf16."""
+    scores = torch.randn(2, 256, 50304, dtype=torch.bfloat16).requires_grad_()
+    labels = torch.randint(0, 50304, (2, 256))
+
+    def chunked() -> None:
+        torch.autograd.grad(cross_entropy(scores, labels, tensor_parallel.Slice()), scores)
+
+    def whole() -> None:
+        torch.autograd.grad(functional.cross_entropy(scores.float().flatten(0, 1), labels.flatten()), scores)
+
+    ours, other = bench.in_turn(chunked, whole)
+    return {"ratio": ratio(ours, other), "processors": ratio(bench.worked[0::2], bench.worked[1::2])}
+
+
+def fused_adamw(bench: Bench) -> dict[str, float]:
+    """AdamW over one flat buffer of four million numbers, as ZeRO holds them: fused, against operation by operation."""
+
+    def optimizer(*, fused: bool) -> torch.optim.Optimizer:
+        flat = nn.Parameter(torch.randn(1 << 22))
+        flat.grad = torch.randn(1 << 22)
+        return torch.optim.AdamW([flat], lr=RATE, fused=fused)
+
+    ours, other = bench.in_turn(optimizer(fused=True).step, optimizer(fused=False).step)
+    return {"ratio": ratio(ours, other), "processors": ratio(bench.worked[0::2], bench.worked[1::2])}
+
+
 # How many stages, how many samples a step, and what is measured.
 WHAT: dict[str, tuple[int, int, Callable[[Bench], dict[str, float]]]] = {
     "plain": (1, 16, against_plain),
     "plain-large": (1, 64, against_plain),
     "ddp": (1, 16, against_plain),
     "ddp-large": (1, 64, against_plain),
+    "loss": (1, 16, loss_in_chunks),
+    "adamw": (1, 16, fused_adamw),
     "pipeline": (2, 16, pipeline),
     "extras": (1, 16, extras),
     "saving": (1, 16, saving),

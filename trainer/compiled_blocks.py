@@ -25,17 +25,23 @@ _TOLERANCES = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 
 
 def compile_stage(blocks: Sequence[Any], config: TrainerConfig, device: torch.device, control: Control) -> str:
-    """Compile the blocks of every rank if the trials of all ranks succeed; return why not, to be logged.
+    """Compile the blocks of every rank if the trials of all ranks succeed; return what failed, to be logged.
 
-    Returns an empty text if the blocks are compiled, or if the config does not ask for it. All ranks together.
+    Returns an empty text if nothing failed, or if the config does not ask for compilation. All ranks together.
     """
     reason = _obstacle(config, device)
-    if reason is None:
-        problems = control.gather(_try_in_turn(blocks, config, device) if blocks else "")
-        reason = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
-        if not reason:
-            _compile(blocks)
-    return f"blocks are not compiled: {reason}" if reason else ""
+    if reason is not None:
+        return f"blocks are not compiled: {reason}" if reason else ""
+    notes = []
+    if config.model.family == "bloom" and device.type == "cuda":
+        problem = _try_together(blocks, config, device, control, flex=True)
+        if not problem:
+            build_alibi.cache_clear()  # the dense bias of the comparison
+            return ""
+        notes.append(f"flex_attention is not used: {problem}")
+    if problem := _try_together(blocks, config, device, control, flex=False):
+        notes.append(f"blocks are not compiled: {problem}")
+    return "; ".join(notes)
 
 
 def remove_compilation(module: nn.Module) -> None:
@@ -57,31 +63,31 @@ def _obstacle(config: TrainerConfig, device: torch.device) -> str | None:
     return None
 
 
-def _try_in_turn(blocks: Sequence[Any], config: TrainerConfig, device: torch.device) -> str:
-    """Try a block with ALiBi by flex_attention, on a GPU, and else as it is; return the problem of the last trial."""
-    if config.model.family == "bloom" and device.type == "cuda":
-        flex = FlexAlibi(blocks[0].slopes, config.model.sequence, device)
-        if not try_block(blocks[0], config, device, flex=flex):
-            build_alibi.cache_clear()  # the dense bias of the comparison
-            for block in blocks:
-                block.flex = flex
-            return ""
-    return try_block(blocks[0], config, device)
+def _try_together(
+    blocks: Sequence[Any], config: TrainerConfig, device: torch.device, control: Control, *, flex: bool
+) -> str:
+    """Compile the blocks if a block compiles on every rank that has one; return the first rank's problem."""
+    with torch.random.fork_rng(devices=[]):  # a resumed run has restored its random numbers
+        problems = control.gather(try_block(blocks[0], config, device, flex=flex) if blocks else "")
+    problem = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
+    if not problem:
+        _compile(blocks, config, device, flex=flex)
+        torch._dynamo.config.suppress_errors = True  # a later failure, as of evaluation, is logged and not raised
+    return problem
 
 
-def try_block(block: nn.Module, config: TrainerConfig, device: torch.device, *, flex: FlexAlibi | None = None) -> str:
+def try_block(block: nn.Module, config: TrainerConfig, device: torch.device, *, flex: bool = False) -> str:
     """Compile a copy of `block` and compare its results with those of `block`; return the problem, or an empty text.
 
     The compiled code serves all blocks of the stage, which have one class and one shape.
     """
     shape = (config.batch.micro_batch, config.model.sequence, config.model.hidden)
     kind = next(block.parameters()).dtype
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device=device, dtype=kind)
-    compiled = copy.deepcopy(block)
-    if flex:
-        compiled.flex = flex
+    torch._dynamo.config.suppress_errors = False
     try:
-        _compile([compiled], falls_back=False)
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device=device, dtype=kind)
+        compiled = copy.deepcopy(block)
+        _compile([compiled], config, device, flex=flex)
         pairs = zip(_results(compiled, x), _results(block, x), strict=True)
         distance = max(_distance(ours, reference) for ours, reference in pairs)
     except Exception as error:  # noqa: BLE001 - compilers fail in many ways, and training can do without them
@@ -89,12 +95,14 @@ def try_block(block: nn.Module, config: TrainerConfig, device: torch.device, *, 
     return "" if distance <= _TOLERANCES[kind] else f"results of a compiled block are off by {distance:.2g}"
 
 
-def _compile(blocks: Sequence[Any], *, falls_back: bool = True) -> None:
-    """Compile the passes of `blocks` at their next call. `falls_back`: a later failure, as of evaluation, is logged."""
-    torch._dynamo.config.suppress_errors = falls_back
+def _compile(blocks: Sequence[Any], config: TrainerConfig, device: torch.device, *, flex: bool) -> None:
+    """Compile the passes of `blocks` at their next call; `flex` replaces the dense bias of ALiBi."""
     # The cached tables of positions become part of the compiled code.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+    attention = FlexAlibi(blocks[0].slopes, config.model.sequence, device) if flex and blocks else None
     for block in blocks:
+        if attention:
+            block.flex = attention
         block.compile(backend=_BACKEND, dynamic=False)
 
 

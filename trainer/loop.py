@@ -58,12 +58,12 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
         resuming = open_resuming(directory, config, cut, control)
         found = resuming.find(state)
         engine = Engine(config, cut, process.rank, begins=found is None)
-        if uncompiled := engine.compile(config, control):
-            warn(state, control, uncompiled)
         checkpoints = Checkpoints(resuming, engine, parameters=parameters)
         seed_randomness(config, process)
         if found:
             resuming.load(found, engine, state)
+        if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
+            warn(state, control, uncompiled)
         compare_data(data, state, control)
         metrics = Metrics(
             config.log,

@@ -46,7 +46,7 @@ class Device(Protocol):
     def copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
 
-class Gpu:
+class PinnedCopies:
     """Copies from pinned memory: a copy from other memory waits until the GPU has done all its work."""
 
     def __init__(self, device: torch.device) -> None:
@@ -60,8 +60,8 @@ class Gpu:
 
 
 def device_of(device: torch.device) -> Device | None:
-    """Return the moves of a GPU; None for a CPU, where batches stay as they are."""
-    return Gpu(device) if device.type == "cuda" else None
+    """Return the moves to a GPU; None for a CPU, where batches stay as they are."""
+    return PinnedCopies(device) if device.type == "cuda" else None
 
 
 def on_device(batches: Iterator[MicroBatch], device: Device | None) -> Iterator[MicroBatch]:

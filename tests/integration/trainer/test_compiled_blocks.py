@@ -99,6 +99,16 @@ def test_obstacles_are_named(changes, device, reason):
     assert bool(reason) == bool(compile_stage([], config, device, OneRank()))
 
 
+def test_failing_flex_attention_is_named_too():
+    """A GPU that is not there fails both trials."""
+    config = make_config(model={"family": "bloom"})
+    blocks = build_blocks(config)
+    reason = compile_stage(blocks, config, torch.device("cuda", 99), OneRank())
+    assert reason.startswith("flex_attention is not used: rank 0: ")
+    assert "; blocks are not compiled: rank 0: " in reason
+    assert blocks[0].flex is None
+
+
 def test_search_for_a_nan_finds_its_hooks():
     blocks = build_blocks(make_config())
     compile_stage(blocks, make_config(), CPU, OneRank())

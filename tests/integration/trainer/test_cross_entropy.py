@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from opsctl.trainer import cross_entropy
+from opsctl.trainer import cross_entropy, footprint
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.tensor_parallel import Slice
 
 pytestmark = pytest.mark.torch
@@ -65,6 +67,17 @@ def test_loss_takes_a_third_of_the_memory():
     logits = scores.numel() * 2
     assert measure_peak(chunked, scores, labels) < 1.6 * logits
     assert measure_peak(whole, scores, labels) > 4.9 * logits
+
+
+def test_estimate_of_the_dry_run_covers_the_loss(monkeypatch):
+    for module in (footprint, cross_entropy):
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1 << 18)
+    model = {"sequence": 256, "vocabulary": 8192}
+    batch = {"micro_batch": 2, "global_batch": 2}
+    config = TrainerConfig.model_validate({"steps": 1, "precision": "bf16", "model": model, "batch": batch})
+    scores, labels = make_scores(torch.bfloat16, tokens=512, vocabulary=8192)
+    used = scores.numel() * 2 + measure_peak(chunked, scores, labels)
+    assert used == pytest.approx(footprint._logits(config, Layout(pipeline=1, data=1)), rel=0.1)
 
 
 def measure_peak(loss, scores, labels):

@@ -1,4 +1,4 @@
-"""Waits of the host in a step: for the device, for other ranks, for the disk."""
+"""Waits of the host in a step: for the device, for other ranks, for the disk; and what ranks exchange."""
 
 import threading
 
@@ -20,20 +20,24 @@ pytestmark = pytest.mark.torch
 PLAIN = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
 
 
-@pytest.mark.parametrize(
-    ("precision", "syncs"),
-    [
-        # The norm is a number; it is above the limit; then loss and norm together, for the log.
-        ("bf16", ["is_invalid_grad_norm", "clip_tensors_by_global_norm", "step"]),
-        ("fp32", ["is_invalid_grad_norm"] * 3 + ["step"]),
-    ],
-)
-def test_step_waits_for_the_device_as_rarely_as_known(corpus, tmp_path, precision, syncs):
-    """A new wait, or one in every micro-batch, fails here."""
-    config = tiny(steps=2, precision=precision, model=PLAIN, data={"prefix": str(corpus)}, parallel={})
+@pytest.fixture(scope="module")
+def runs(corpus, tmp_path_factory):
+    """The results of rank 0 of two steps in bf16, with one data-parallel rank and with two."""
+    config = tiny(steps=2, precision="bf16", model=PLAIN, data={"prefix": str(corpus)}, parallel={})
     config["batch"] = {"micro_batch": 2, "global_batch": 8}
-    (rank,) = run_ranks(tmp_path, 1, config)
-    assert [caller.split(":")[1] for caller in rank["syncs"]] == syncs
+    return [run_ranks(tmp_path_factory.mktemp("ranks"), world, config)[0] for world in (1, 2)]
+
+
+def test_step_waits_for_the_device_as_rarely_as_known(runs):
+    """The norm is a number; it is above the limit; then loss and norm together, for the log. None per micro-batch."""
+    known = ["is_invalid_grad_norm", "clip_tensors_by_global_norm", "step"]
+    assert [caller.split(":")[1] for caller in runs[0]["syncs"]] == known
+
+
+def test_ranks_sum_gradients_in_fp32(runs):
+    """Sums that were rounded to bf16 on the way have another norm."""
+    one, two = runs
+    assert two["norms"][0] == pytest.approx(one["norms"][0], rel=3e-7)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 13, 100, 1024])

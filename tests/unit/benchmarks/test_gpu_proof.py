@@ -67,6 +67,14 @@ def test_failing_proof_is_a_row(monkeypatch):
     assert second.figure == "failed: CUDA out of memory"
 
 
+def test_proof_without_time_refutes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_proof, "write_corpus", lambda _: None)
+    place = gpu_proof.Place(tmp_path, tiny=True, device="cpu", budget_s=0.0)
+    (row,) = collect(place, ["loss"])
+    assert row.figure == "not measured: no time left of 0 s"
+    assert row.is_met is None
+
+
 @pytest.mark.parametrize(
     ("log", "mfu"),
     [
