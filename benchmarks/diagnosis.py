@@ -25,6 +25,7 @@ from opsctl.diagnosis.root_cause import Diagnosis
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "failures"
 SCORES = ("right", "partly", "unknown", "wrong")
 HALVES = ("tuning", "test")
+SECOND = ("tuning2", "test2")
 CLASSES: dict[CauseKind, str] = {
     CauseKind.TIME_LIMIT: "time-limit",
     CauseKind.SWITCH: "slurm",
