@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from string import Formatter
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
@@ -259,12 +260,14 @@ class AlertSettings(SettingsTable):
 
     @model_validator(mode="after")
     def _channels_exist(self) -> AlertSettings:
-        named = {self.fallback} - {""}
+        named: set[str] = set()
         for names in (*(route.channels for route in self.routes), *(step.channels for step in self.escalation)):
             named.update(names)
         if self.duty:
             named -= {ON_DUTY, NEXT_ON_DUTY}
             named.update(*self.duty.people.values())
+        if self.fallback:  # one channel, so not the several of a person on duty
+            named.add(self.fallback)
         if unknown := sorted(named - set(self.channels)):
             known = ", ".join(self.channels) or "none"
             raise ValueError(f"no channel {', '.join(map(repr, unknown))} in [alerts.channels]; there are: {known}")
@@ -281,9 +284,11 @@ class AlertSettings(SettingsTable):
     def _links_are_filled(self) -> AlertSettings:
         for link in self.link_base:
             try:
-                link.format(train="", key="")
-            except (LookupError, ValueError):
-                raise ValueError(f"link_base: {link!r:.80}: only {{train}} and {{key}} are replaced") from None
+                fields = {tuple(field) for _, *field in Formatter().parse(link) if field[0] is not None}
+            except ValueError:
+                fields = {("", "", "")}
+            if not fields <= {("train", "", None), ("key", "", None)}:
+                raise ValueError(f"link_base: {link!r:.80}: only {{train}} and {{key}} are replaced")
         return self
 
     def in_clear(self) -> Iterator[str]:

@@ -38,7 +38,8 @@ class InJob:
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         # A killed srun leaves the step behind, so the step gets its own time limit.
         minutes = max(1, math.ceil(timeout / 60))
-        options = ("--overlap", f"--jobid={self.jobs[node]}", f"--time={minutes}")
+        # Without --mem=0 Slurm refuses the step where another step has all memory of the job.
+        options = ("--overlap", "--mem=0", f"--jobid={self.jobs[node]}", f"--time={minutes}")
         return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout, stdin=stdin)
 
 

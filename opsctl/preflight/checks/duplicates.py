@@ -122,11 +122,10 @@ def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
 
 
 def _set(request: LaunchRequest, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    texts = {"command": "\n".join(request.train.command), "[setup] lines": "\n".join(request.train.setup.lines)}
     for name in names:
         if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
-        for where, text in texts.items():
+        for where, text in request.texts.items():
             yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
 
 

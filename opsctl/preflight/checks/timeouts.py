@@ -92,8 +92,4 @@ def ports(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def _texts(request: LaunchRequest, facts: Facts) -> dict[str, str]:
-    return {
-        "command": "\n".join(request.train.command),
-        "[setup] lines": "\n".join(request.train.setup.lines),
-        **facts.scripts,
-    }
+    return {**request.texts, **facts.scripts}
