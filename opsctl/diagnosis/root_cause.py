@@ -19,7 +19,7 @@ from opsctl.diagnosis.causes import (
     causes,
     classify,
 )
-from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_preceding
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_last_lines, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.line_levels import LineLevel, find_level
 from opsctl.diagnosis.scan_logs import LogEvent
@@ -41,6 +41,8 @@ PRINTED = re.compile(
 )
 """Lines above exceptions that Python prints and ignores."""
 MAX_TRACEBACK_LINES = 60
+MAX_END_LINES = 8
+"""Lines at the end of a log among which a notice may be why a program ended without an error."""
 ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
 NO_CONNECTION = frozenset({"cannot-connect", "rendezvous-timeout", "infiniband"})
@@ -147,7 +149,7 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     A rank that was killed before the others waited for it outweighs their wait. What failed before Slurm ended the
     job outweighs that end.
     """
-    chosen = next(filter(_is_uncaught, _order_by_rank(events)), None)
+    chosen = next((event for event in _order_by_rank(events) if _is_uncaught(event) and not _is_survived(event)), None)
     if chosen is None:
         return None
     earlier = events[: events.index(chosen)]
@@ -165,8 +167,7 @@ def _explains_end(event: LogEvent, end: LogEvent) -> bool:
         return False
     if cause.kind is CauseKind.HANG:
         return True
-    is_strong = _rank(event) >= (Weight.ERROR, 0)
-    return is_strong or cause.weight is Weight.DEATH or cause.name in NO_CONNECTION
+    return _rank(event) >= (Weight.DEATH, 0)
 
 
 def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
@@ -191,7 +192,11 @@ def _rank(event: LogEvent) -> tuple[Weight, int]:
         return (cause.weight, 0) if is_marked else (Weight.DEATH, unmarked)
     if cause.weight is Weight.DEATH:
         return Weight.DEATH, DEATHS.get(cause.name, 3)
-    return (Weight.DEATH, 2) if cause.name in NO_CONNECTION else (cause.weight, int(cause.kind is CauseKind.NUMERIC))
+    if cause.name in NO_CONNECTION:
+        return Weight.DEATH, 2
+    if cause.name == "loss-nan":
+        return Weight.DEATH, 1
+    return cause.weight, int(cause.kind is CauseKind.NUMERIC)
 
 
 def _is_uncaught(event: LogEvent) -> bool:
@@ -205,6 +210,14 @@ def _is_uncaught(event: LogEvent) -> bool:
         if not line.startswith((" ", "\t")) and not line.startswith("Traceback"):
             return True
     return True
+
+
+def _is_survived(event: LogEvent) -> bool:
+    """Return whether a program went on for long after a notice, and did not repeat it at the end."""
+    if _rank(event) >= (Weight.ECHO, 0):
+        return False
+    last = read_last_lines(event, MAX_END_LINES + 1)
+    return len(last) > MAX_END_LINES and not any(event.cause.pattern.search(line) for line in last)
 
 
 def _summarize(cause: Cause, text: str) -> str:
