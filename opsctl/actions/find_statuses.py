@@ -30,11 +30,17 @@ def find_statuses(
         keep_cron_alive(app, show=show)
         if apply_armed_switches(app, runs, jobs, show=show):
             jobs, away = _queue(app, alerts)
-    return [_status(app, run, jobs, alerts, away, is_named=is_named) for run in runs]
+    return [read_train_status(app, run, jobs, alerts, away, is_named=is_named) for run in runs]
 
 
-def _status(
-    app: App, run: RunDir, jobs: list[Job] | None, alerts: Sequence[OpenAlert], away: str, *, is_named: bool
+def read_train_status(
+    app: App,
+    run: RunDir,
+    jobs: Sequence[Job] | None,
+    alerts: Sequence[OpenAlert],
+    away: str,
+    *,
+    is_named: bool = False,
 ) -> TrainStatus:
     """Return the status of one train; of a train that cannot be read, the reason, unless the train was named."""
     try:

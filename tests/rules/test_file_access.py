@@ -17,6 +17,7 @@ PACKAGES = (
     "checkpoints",
     "cli",
     "cron",
+    "dash",
     "diagnosis",
     "guard",
     "launch",
@@ -65,6 +66,7 @@ ALLOWED = {
     "opsctl/checkpoints/save_directories.py": "reads a table of the package",
     "opsctl/telemetry/progress/log_events.py": "reads a table of the package",
     "opsctl/telemetry/progress/log_formats.py": "reads a table of the package",
+    "opsctl/telemetry/progress/tracker_log.py": "reads a table of the package",
 }
 
 
