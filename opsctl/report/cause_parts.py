@@ -9,6 +9,16 @@ from opsctl.diagnosis.causes import CauseKind, causes
 HARDWARE = frozenset({CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK, CauseKind.STORAGE})
 PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NUMERIC, CauseKind.MEMORY})
 OUTSIDE = frozenset({CauseKind.SLURM, CauseKind.PREEMPTED, CauseKind.TIME_LIMIT, CauseKind.SWITCH})
+OUTCOMES = {
+    "node-failed": "hardware",
+    "node-refused": "hardware",
+    "NODE_FAIL": "hardware",
+    "BOOT_FAIL": "hardware",
+    "timed-out": "outside",
+    "TIMEOUT": "outside",
+    "OUT_OF_MEMORY": "program",
+}
+"""Outcomes of attempts and states of jobs that name the part by themselves."""
 
 
 @cache
@@ -16,8 +26,8 @@ def _kinds() -> dict[str, CauseKind]:
     return {cause.name: cause.kind for cause in causes()}
 
 
-def find_part(cause: str) -> str:
-    """Return `hardware`, `program` or `outside`; empty for a cause of no known part, and without a diagnosis."""
+def find_part(cause: str, outcome: str) -> str:
+    """Return `hardware`, `program` or `outside`, by the diagnosed cause, else by the outcome; empty if neither tells."""
     kind = _kinds().get(cause) if cause else None
     parts = {"hardware": HARDWARE, "program": PROGRAM, "outside": OUTSIDE}
-    return next((part for part, kinds in parts.items() if kind in kinds), "")
+    return next((part for part, kinds in parts.items() if kind in kinds), OUTCOMES.get(outcome, ""))

@@ -224,7 +224,7 @@ def attempt_end_label(attempt: AttemptReport) -> str:
     """Return the CSS class of an attempt's end: good, the part that failed, bad without a known part, or other."""
     if attempt.outcome in GOOD:
         return "good"
-    return find_part(attempt.cause) or "bad" if attempt.outcome in BAD else "other"
+    return find_part(attempt.cause, attempt.outcome) or "bad" if attempt.outcome in BAD else "other"
 
 
 def draw_curves(report: Report) -> Iterator[CurveDrawing]:

@@ -102,21 +102,25 @@ def test_page_names_cause_and_reason(tmp_path: Path) -> None:
 
 def test_colours_of_attempts_name_the_part_that_failed(tmp_path: Path) -> None:
     report = make_rough_train(tmp_path).report(END)
-    gpu = next(cause.name for cause in causes() if cause.kind == "gpu")
-    attempts = tuple(
-        replace(attempt, cause=gpu if attempt.outcome == "node-failed" else "") for attempt in report.attempts
-    )
+    code = next(cause.name for cause in causes() if cause.kind == "code")
+    first, *rest = report.attempts
+    attempts = (*rest, replace(first, outcome="crashed", cause=code), first)
     page = render_page(replace(report, attempts=attempts))
     assert "ended by hardware: node, GPU, network or storage" in page
     assert '<span class="key hardware"></span>node-failed' in page
-    assert "ended by the program" not in page
+    assert '<span class="key program"></span>crashed' in page
+    assert "broke off without a known cause" not in page
 
 
 def test_cause_without_a_catalogue_row_has_no_part() -> None:
-    assert (find_part("nosuch"), find_part("")) == ("", "")
+    assert (find_part("nosuch", "crashed"), find_part("", "crashed")) == ("", "")
+
+
+def test_outcome_of_a_node_names_the_hardware() -> None:
+    assert (find_part("", "node-failed"), find_part("", "TIMEOUT")) == ("hardware", "outside")
 
 
 def test_most_causes_have_a_part() -> None:
-    parts = [find_part(cause.name) for cause in causes()]
+    parts = [find_part(cause.name, "crashed") for cause in causes()]
     assert parts.count("") < len(parts) / 4
     assert set(parts) == {"hardware", "program", "outside", ""}
