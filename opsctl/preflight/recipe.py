@@ -263,12 +263,13 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         precision="fp32" if config.precision == "fp32" else "bf16-optimizer",
         recompute="full" if config.recompute else "none",
         evaluate_every=config.evaluation.every,
-        evaluate_batches=config.evaluation.batches,
+        evaluate_batches=config.evaluation.batches * max(1, len(config.evaluation.sets) + bool(config.data.held_out)),
         steps=config.steps,
         save_every=saving.every,
         keep_last=saving.keep_last,
         keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
+        uneven=parallel.blocks is not None,
         corpora=tuple(config.data.corpora()),
     )
 
