@@ -27,7 +27,7 @@ def _kinds() -> dict[str, CauseKind]:
 
 
 def find_part(cause: str, outcome: str) -> str:
-    """Return `hardware`, `program` or `outside`, by the diagnosed cause, else by the outcome; empty if neither tells."""
+    """Return `hardware`, `program` or `outside`, by the diagnosed cause, else by the outcome, else empty."""
     kind = _kinds().get(cause) if cause else None
     parts = {"hardware": HARDWARE, "program": PROGRAM, "outside": OUTSIDE}
     return next((part for part, kinds in parts.items() if kind in kinds), OUTCOMES.get(outcome, ""))
