@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs audit prove integrations matrix bench race lock lowest clean
+.PHONY: demo test check docs audit prove integrations matrix bench gpu race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -68,6 +68,11 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
+
+# Of an environment whose torch was built for the GPU: .ci/torch prefers the CPU build.
+GPU_PYTHON ?= $(BIN)/python
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/ready)  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P benchmarks/gpu_proof.py
 
 race: $(VENV)/ready  ## opsctl with default settings against the plain recipe, three schedules, three runs: 100 minutes
 	$(BIN)/python -P benchmarks/races.py

@@ -38,14 +38,15 @@ NODES = 6
 def main() -> int:
     namespace = arguments()
     names = [name for name in namespace.contender or CONTENDERS if is_there(name)]
-    shutil.rmtree(HOME, ignore_errors=True)
-    with started(names, namespace) as children:
-        await_all(names, children)
-        (HOME / ".go").write_text(repr(time.time() + 1))
-        (HOME / ".go").rename(HOME / "go")
+    home = namespace.place.absolute()
+    shutil.rmtree(home, ignore_errors=True)
+    with started(names, namespace, home) as children:
+        await_all(names, children, home)
+        (home / ".go").write_text(repr(time.time() + 1))
+        (home / ".go").rename(home / "go")
         for child in children:
             child.wait()
-    results = [json.loads(path.read_text()) for name in names if (path := HOME / name / "result.json").exists()]
+    results = [json.loads(path.read_text()) for name in names if (path := home / name / "result.json").exists()]
     print(json.dumps(results, indent=1) if namespace.json else table(results, namespace.seconds))
     return 0 if len(results) == len(names) else 1
 
@@ -56,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--contender", action="append", choices=CONTENDERS, help="may be repeated")
     parser.add_argument("--faults", default=",".join(FAULTS), help="only these (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="moves the faults a little (default: 1)")
+    parser.add_argument("--place", type=Path, default=HOME, help="directory for the race (default: build/race)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -68,12 +70,12 @@ def is_there(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def started(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[list[subprocess.Popen[bytes]]]:
+def started(names: Sequence[str], arguments: argparse.Namespace, home: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start every contender in its own namespaces: when its first process ends, all its processes end."""
     children: list[subprocess.Popen[bytes]] = []
     try:
         for name in names:
-            place = HOME / name
+            place = home / name
             place.mkdir(parents=True)
             faults = "" if name == "no-faults" else arguments.faults
             inner = [
@@ -124,14 +126,14 @@ def end_with_us() -> None:
     die_with_parent(signal.SIGTERM)
 
 
-def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]]) -> None:
+def await_all(names: Sequence[str], children: Sequence[subprocess.Popen[bytes]], home: Path) -> None:
     until = time.monotonic() + 120
-    while not all((HOME / name / "ready").exists() for name in names):
+    while not all((home / name / "ready").exists() for name in names):
         for name, child in zip(names, children, strict=True):
             if child.poll() is not None:
-                raise SystemExit(f"{name} did not start:\n{(HOME / name / 'race.txt').read_text()}")
+                raise SystemExit(f"{name} did not start:\n{(home / name / 'race.txt').read_text()}")
         if time.monotonic() > until:
-            raise SystemExit(f"not all are ready after two minutes; see {HOME}")
+            raise SystemExit(f"not all are ready after two minutes; see {home}")
         time.sleep(0.1)
 
 

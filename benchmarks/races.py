@@ -16,6 +16,8 @@ import json
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +32,27 @@ def main() -> int:
     parser.add_argument("--contender", action="append", help="may be repeated (default: plain, opsctl-default)")
     parser.add_argument("--runs", type=int, default=3, help="races on each schedule, each with its seed (default: 3)")
     parser.add_argument("--seconds", type=float, default=600, help="of one race (default: 600)")
+    parser.add_argument("--at-once", type=int, default=1, help="races of a schedule at the same time (default: 1)")
     namespace = parser.parse_args()
     names = namespace.contender or ["plain", "opsctl-default"]
     results: dict[str, list[dict[str, Any]]] = {}
-    for schedule in namespace.schedule or SCHEDULES:
-        for seed in range(1, namespace.runs + 1):
-            results.setdefault(schedule, []).append(race(SCHEDULES[schedule], names, seed, namespace.seconds))
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results, indent=1))
-            print(f"{schedule}, seed {seed}: {describe(results[schedule][-1])}", file=sys.stderr, flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(namespace.at_once) as pool:
+        for schedule in namespace.schedule or SCHEDULES:
+            start = partial(race, schedule, names, seconds=namespace.seconds)
+            for seed, result in enumerate(pool.map(start, range(1, namespace.runs + 1)), start=1):
+                results.setdefault(schedule, []).append(result)
+                RESULTS.write_text(json.dumps(results, indent=1))
+                print(f"{schedule}, seed {seed}: {describe(result)}", file=sys.stderr, flush=True)
     print(table(results, names))
     return 0
 
 
-def race(faults: str, names: list[str], seed: int, seconds: float) -> dict[str, Any]:
+def race(schedule: str, names: list[str], seed: int, *, seconds: float) -> dict[str, Any]:
     """Return the result of each contender, by its name."""
-    options = ["--faults", faults, "--seed", str(seed), "--seconds", str(seconds), "--json"]
+    place = str(RESULTS.parent / "race" / f"{schedule}-{seed}")
+    options = ["--faults", SCHEDULES[schedule], "--seed", str(seed), "--seconds", str(seconds), "--place", place]
+    options.append("--json")
     for name in names:
         options += ["--contender", name]
     words = [sys.executable, "-P", str(ROOT / "benchmarks" / "effective_time.py"), *options]

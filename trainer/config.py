@@ -59,6 +59,8 @@ class OptimizerConfig(ConfigTable):
     """Learning rate after the warm-up."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
     """Learning rate at the end of the decay."""
+    lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of every learning rate of the schedule, as after a rollback; may change between two attempts."""
     warmup_samples: Annotated[int, Field(ge=0)] = 0
     """Samples over which the learning rate rises linearly from 0."""
     decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
@@ -143,6 +145,9 @@ class TrainerConfig(ConfigTable):
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
     recompute: bool = False
     """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
+    compile: Literal["auto"] | bool = False
+    """true: compile the blocks by torch.compile, after a trial; auto: only on a GPU. With dropout, with tensor ranks or
+    after a failed trial, the run logs why and goes on without."""
     threads: Count | None = None
     """CPU threads of a rank; OMP_NUM_THREADS or the number of usable cores if absent."""
     model: ModelConfig = ModelConfig()
@@ -217,6 +222,7 @@ class TrainerConfig(ConfigTable):
             decay=schedule.Decay(optimizer.decay),
             anneal=optimizer.anneal_samples or 0,
             periods=optimizer.periods or 1,
+            scale=optimizer.lr_scale,
         )
 
 

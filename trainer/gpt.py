@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +82,7 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
+        self.flex: Any = None  # compiled_blocks replaces the dense bias
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         # Rows are [head, q k v, head_width], so that a slice holds whole heads.
         self.qkv = ColumnLinear(Normal(rows=3 * hidden, columns=hidden, std=std, seed=seed), part)
@@ -101,6 +103,9 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return mixed.reshape(batch, length, -1)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
+        if self.flex is not None:
+            mixed: Tensor = self.flex(q, k, v)
+            return mixed
         mask = None if starts is None else visible(starts)
         if self.slopes:
             mask = alibi(self.slopes, q.shape[2], q.dtype, q.device)
@@ -126,12 +131,15 @@ def slopes(heads: int) -> tuple[float, ...]:
     return tuple([2 ** (-8 * (i + 1) / power) for i in range(power)] + finer)
 
 
-@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # mypy does not read torch
 def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions.
+    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
+    return build_alibi(slopes, length, dtype, device)
 
-    Built head by head: all heads at once in fp32 took five times the memory of the result.
-    """
+
+@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Build the bias head by head: all heads at once in fp32 took five times the memory of the result."""
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     later = distance < 0

@@ -23,6 +23,7 @@ from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.read_ahead import ReadAhead
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.startup_checks import (
     check_start,
@@ -31,6 +32,7 @@ from opsctl.trainer.startup_checks import (
     gpu_name,
     memory_limits,
     seed_randomness,
+    warn,
 )
 from opsctl.trainer.step_log import Interval, StepLog
 from opsctl.trainer.stop_hooks import Decision, Hooks
@@ -60,6 +62,8 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
         seed_randomness(config, process)
         if found:
             resuming.load(found, engine, state)
+        if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
+            warn(state, control, uncompiled)
         compare_data(data, state, control)
         metrics = Metrics(
             config.log,
@@ -69,11 +73,13 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
             tracks=process.is_first,  # opsctl names the tracker's run to rank 0 alone
             settings=config.model_dump(),
         )
+        batches = data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data)
         reason = train(
             Run(
                 config=config,
                 engine=engine,
-                batches=data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data),
+                batches=batches,
+                ahead=ReadAhead(batches),
                 evaluations=held_out,
                 checkpoints=checkpoints,
                 control=control,
@@ -103,6 +109,7 @@ class Run:
     config: TrainerConfig
     engine: Engine
     batches: Batches
+    ahead: ReadAhead
     evaluations: Sequence[Evaluation]
     checkpoints: Checkpoints
     control: Control
@@ -171,7 +178,9 @@ def _step(run: Run) -> None:
     started = time.monotonic()
     batch = config.batch.ramp().at(state.consumed_samples)
     after = run.batches.after(state.consumed_samples, batch)
-    batches, rate = run.batches.step(state.consumed_samples, batch), config.rate().at(after)
+    batches, rate = run.ahead.step(state.consumed_samples, batch), config.rate().at(after)
+    if run.engine.reads_data:
+        run.ahead.start(after, config.batch.ramp().at(after))
     loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
         again = run.batches.step(state.consumed_samples, batch)

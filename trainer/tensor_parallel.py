@@ -152,42 +152,12 @@ def embedding(tokens: Tensor, weight: Tensor, part: Slice) -> Tensor:
     """Return the vectors of `tokens`; this rank holds a part of the vocabulary."""
     if part.size == 1:
         return functional.embedding(tokens, weight)
-    local, elsewhere = _local(tokens, weight.shape[0], part)
+    local, elsewhere = local_rows(tokens, weight.shape[0], part)
     return out_of(functional.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0), part)
 
 
-def _local(tokens: Tensor, rows: int, part: Slice) -> tuple[Tensor, Tensor]:
+def local_rows(tokens: Tensor, rows: int, part: Slice) -> tuple[Tensor, Tensor]:
     """Return the local row of every token (0 for tokens of other ranks), and the mask of tokens of other ranks."""
     shifted = tokens - part.rank * rows
     elsewhere = (shifted < 0) | (shifted >= rows)
     return shifted.masked_fill(elsewhere, 0), elsewhere
-
-
-def cross_entropy(scores: Tensor, labels: Tensor, part: Slice) -> Tensor:
-    """Return the mean cross entropy in fp32 of scores [b, s, part of the vocabulary] and labels [b, s]."""
-    flat, target = scores.float().flatten(0, 1), labels.flatten()
-    if part.size == 1:
-        return functional.cross_entropy(flat, target)
-    return _CrossEntropy.apply(flat, target, part).mean()
-
-
-class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """Cross entropy per row; no rank holds the scores of the whole vocabulary."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, labels: Tensor, part: Slice) -> Tensor:
-        highest = part.sum(scores.amax(dim=1), op=dist.ReduceOp.MAX)
-        shifted = scores - highest.unsqueeze(1)
-        local, elsewhere = _local(labels, scores.shape[1], part)
-        target = part.sum(shifted.gather(1, local.unsqueeze(1)).squeeze(1).masked_fill(elsewhere, 0))
-        chances = shifted.exp_()
-        total = part.sum(chances.sum(dim=1))
-        chances /= total.unsqueeze(1)
-        ctx.save_for_backward(chances, local, elsewhere)
-        return total.log() - target
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        chances, local, elsewhere = ctx.saved_tensors
-        one_hot = torch.zeros_like(chances).scatter_(1, local.unsqueeze(1), (~elsewhere).to(chances.dtype).unsqueeze(1))
-        return (chances - one_hot) * gradient.unsqueeze(1), None, None

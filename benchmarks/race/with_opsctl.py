@@ -9,35 +9,37 @@ from pathlib import Path
 
 from race.contenders import EXIT_AFTER_S, MINUTES, NODES, RANKS_A_NODE, TASKS, TRAINER, Contender
 
-SITE = """root = "{root}"
+DEFAULT_SITE = """root = "{root}"
 trust_parents = true
-[cron]
-tick_seconds = 60
-drivers = ["slurm"]
-partition = "cpu"
-[watch]
-clock_tolerance_seconds = 0
 """
-TRAIN = """name = "race"
+DEFAULT_TRAIN = """name = "race"
 command = {command}
 [slurm]
 nodes = {nodes}
 processes_per_node = {ranks}
 time_limit = "{minutes}"
 tasks = {tasks}
-signal_seconds = 0
+"""
+SITE = f"""{DEFAULT_SITE}[cron]
+tick_seconds = 60
+drivers = ["slurm"]
+partition = "cpu"
+[watch]
+clock_tolerance_seconds = 0
+"""
+TRAIN = f"""{DEFAULT_TRAIN}signal_seconds = 0
 [guard]
 short_attempt_minutes = 0.5
 stop_grace_seconds = 3
-exit_grace_seconds = 2
+exit_grace_seconds = 1
 poll_seconds = 0.5
 [watch]
-hang_minutes = 0.1
+hang_minutes = 0.05
 init_minutes = 0.5
 hang_cancels = true
 stacks_seconds = 1
 """
-"""Limits in proportion: a hang is 24 steps without a line, which for steps of half a minute would be twelve minutes."""
+"""Limits in proportion: a hang is 12 steps without a line, which for steps of half a minute would be six minutes."""
 
 
 class Opsctl(Contender):

@@ -50,12 +50,16 @@ def find_shift(duty: DutyTable, at: datetime, zone_name: str) -> Shift:
     # By the calendar and not by seconds: a handover keeps its hour when clocks change.
     day = local.date() - timedelta(days=local.time() < handover)
     number = max(0, (day - first).days // duty.days)
-    begins = first + timedelta(days=number * duty.days)
-    return Shift(
-        person=duty.rota[number % len(duty.rota)],
-        begin=_combine(begins, handover, zone),
-        end=_combine(begins + timedelta(days=duty.days), handover, zone),
-    )
+    first_day = first + timedelta(days=number * duty.days)
+    begin = _combine(first_day, handover, zone)
+    end = _combine(first_day + timedelta(days=duty.days), handover, zone)
+    for override in duty.overrides:
+        since, until = _local(override.since, zone), _local(override.until, zone)
+        if local < since < end:
+            end = since
+        if begin < until <= local:
+            begin = until
+    return Shift(person=duty.rota[number % len(duty.rota)], begin=begin, end=end)
 
 
 def _next_person(duty: DutyTable, person: str) -> str:

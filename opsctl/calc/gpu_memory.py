@@ -91,6 +91,10 @@ class StageMemory:
         return self.total / GIB
 
 
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")
+"""The fields of StageMemory that add up to its total."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageParameters:
     """The parameters of one GPU of a stage before ZeRO shards them."""

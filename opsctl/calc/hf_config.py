@@ -71,7 +71,17 @@ def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> Conf
 
 def _find(config: Mapping[str, Any], name: str) -> int | None:
     values = (config.get(alias) for alias in ALIASES[name])
-    return next((value for value in values if isinstance(value, int) and 0 < value < MAX_FIGURE), None)
+    return next((value for value in values if type(value) is int and 0 < value < MAX_FIGURE), None)
+
+
+def _whole(config: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """Return an optional figure; `default` if absent, null or 0. Raises InputError for any other value."""
+    value = config.get(name)
+    if not value:
+        return default
+    if type(value) is not int or not 0 < value < MAX_FIGURE:
+        raise InputError(f"config.json: {name} is {value!r:.60}, needs to be a whole number above 0")
+    return value
 
 
 def _activation(config: Mapping[str, Any]) -> str:
@@ -81,33 +91,36 @@ def _activation(config: Mapping[str, Any]) -> str:
 def _expert_options(config: Mapping[str, Any], figures: Mapping[str, int]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if "experts" in figures:
-        width = config.get("moe_intermediate_size") or figures.get("ffn")
-        options["ffn"] = width
+        width = _whole(config, "moe_intermediate_size", figures.get("ffn", 0))
+        options["ffn"] = width or None
         options["dense_ffn"] = figures.get("ffn", 0)
-        options["dense_layers"] = config.get("first_k_dense_replace") or 0
-        shared = config.get("shared_expert_intermediate_size")
-        options["shared_ffn"] = shared or (config.get("n_shared_experts") or 0) * (width or 0)
-    if config.get("kv_lora_rank"):
+        options["dense_layers"] = _whole(config, "first_k_dense_replace")
+        shared = _whole(config, "shared_expert_intermediate_size")
+        options["shared_ffn"] = shared or _whole(config, "n_shared_experts") * width
+    if rank := _whole(config, "kv_lora_rank"):
         options["head_columns"] = None
         options["latent"] = LatentAttention(
-            query_rank=config.get("q_lora_rank") or 0,
-            key_value_rank=config["kv_lora_rank"],
-            rope_size=config.get("qk_rope_head_dim", 64),
-            plain_size=config.get("qk_nope_head_dim", 128),
-            value_size=config.get("v_head_dim", 128),
+            query_rank=_whole(config, "q_lora_rank"),
+            key_value_rank=rank,
+            rope_size=_whole(config, "qk_rope_head_dim", 64),
+            plain_size=_whole(config, "qk_nope_head_dim", 128),
+            value_size=_whole(config, "v_head_dim", 128),
         )
     return options
 
 
 def _window_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sliding window and the share of the layers that have one."""
-    window = config.get("sliding_window")
-    if not window or config.get("use_sliding_window") is False:
+    if config.get("use_sliding_window") is False:
+        return {}
+    window = _whole(config, "sliding_window")
+    if not window:
         return {}
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and kinds:
         return {"window": window, "windowed": sum(kind == "sliding_attention" for kind in kinds) / len(kinds)}
-    period = config.get("sliding_window_pattern")
-    if config.get("model_type") == "gemma2":
-        period = 2
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:  # such as LLLG: three layers with a window, one without
+        return {"window": window, "windowed": pattern.count("L") / len(pattern)}
+    period = 2 if config.get("model_type") == "gemma2" else _whole(config, "sliding_window_pattern")
     return {"window": window, "windowed": (period - 1) / period if period else 1.0}

@@ -108,24 +108,25 @@ def judge_accusation(kind: CauseKind, cause: str, accusation: Accusation) -> Rul
     if rule.proof is None:
         why = f"a {kind.value} fault is no evidence against a node: {rule.why}"
         return Ruling(node=accusation.node, is_convicted=False, why=why)
-    is_convicted, why = _weigh(rule.proof, rule.why, accusation)
+    is_convicted, why = _weigh(rule, rule.proof, accusation)
     return Ruling(node=accusation.node, is_convicted=is_convicted, why=why)
 
 
-def _weigh(proof: Proof, reason: str, accusation: Accusation) -> tuple[bool, str]:
-    """Return whether the evidence convicts the node, and why. `reason` is the reason of the rule."""
+def _weigh(rule: Rule, proof: Proof, accusation: Accusation) -> tuple[bool, str]:
+    """Return whether the evidence convicts the node, and why."""
     table, verdict = blame_table(), accusation.verdict
     if verdict and verdict.is_bad:
         return True, "its health check failed"
     if accusation.repeats >= table.repeats[proof]:
         return True, f"the failure followed the node through {accusation.repeats} attempts"
-    if verdict and verdict.health is Health.HEALTHY:
+    is_blind = verdict is not None and rule.kind is CauseKind.GPU and not verdict.saw_gpus
+    if verdict and verdict.health is Health.HEALTHY and not is_blind:
         return False, "its health check found no fault"
     if proof is Proof.PAIR:
         return _weigh_pair(accusation, table.voices)
     if proof is Proof.CHECK:
-        return False, f"its health is unknown, and the log alone is no evidence: {reason}"
-    return True, reason
+        return False, f"its health is unknown, and the log alone is no evidence: {rule.why}"
+    return True, rule.why
 
 
 def _weigh_pair(accusation: Accusation, voices: int) -> tuple[bool, str]:

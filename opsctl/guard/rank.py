@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import NoReturn
 
+from opsctl.guard.rank_activity import Activity
 from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT)
@@ -65,7 +66,11 @@ def run(logs: str, command: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{node}:{rank}]: "), Stdout())
-    status = copier.copy_until_exit(output, status_pipe, at_exit=lambda status: note_first_exit(logs, status))
+    activity = Activity(child or 0, f"{logs}/quiet", rank, variables["WORLD_SIZE"])
+    status = copier.copy_until_exit(
+        output, status_pipe, meanwhile=activity.look, at_exit=lambda status: note_first_exit(logs, status)
+    )
+    activity.remove_mark()
     if not end_all_below():
         warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)

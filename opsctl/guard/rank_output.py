@@ -126,10 +126,13 @@ class Copier:
         self.stdout = stdout
         self.read_at_s = time.monotonic()
 
-    def copy_until_exit(self, output: int, status_pipe: int, at_exit: Callable[[int], None]) -> int:
+    def copy_until_exit(
+        self, output: int, status_pipe: int, *, meanwhile: Callable[[], None], at_exit: Callable[[int], None]
+    ) -> int:
         """Copy until COMMAND has ended, and for DRAIN_S longer while other processes hold its output open.
 
-        Return the wait status of COMMAND; `at_exit` receives the status at once.
+        Return the wait status of COMMAND; `at_exit` receives the status at once. `meanwhile` is called at least every
+        0.5 s as long as COMMAND runs.
         """
         sources = {output, status_pipe}
         drain_until_s = 0.0
@@ -146,6 +149,8 @@ class Copier:
                 status = read_number(status_pipe)
                 drain_until_s = time.monotonic() + DRAIN_S
                 at_exit(signal.SIGKILL if status is None else status)
+            elif status is None:
+                meanwhile()
             self.show_idle_line()
         return signal.SIGKILL if status is None else status
 

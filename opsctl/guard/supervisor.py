@@ -13,17 +13,19 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.guard import attempt_record
-from opsctl.guard.before_body import is_row_of, list_unfinalized, wants_node_check
+from opsctl.guard.before_body import list_unfinalized, wants_node_check
 from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
+from opsctl.guard.lost_node import find_lost_node, find_missing_node
+from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
 from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
@@ -31,7 +33,7 @@ from opsctl.guard.stragglers import Stragglers
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, JobState
+from opsctl.model import Job
 from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import GuardSettings
@@ -47,12 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-NODE_LOST = "NodeDown"
-"""Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
 RANKS_GRACE_S = 3.0
 """Time between TERM and KILL for processes that the body left behind."""
-SRUN_GRACE_S = 0.5
-"""The same for processes that outlive a failed rank: they have had `exit_grace_seconds` already."""
+SRUN_GRACE_S = 0.5  # the same for processes that outlive a failed rank: they have had their grace
 
 
 @dataclass(kw_only=True)
@@ -75,6 +74,7 @@ class Supervisor:
     attempt: Attempt = field(init=False)
     deadline: DeadlineFile = field(init=False)
     stragglers: Stragglers = field(init=False)
+    quiet: QuietRanks = field(init=False)
     escalation: Escalation = field(init=False)
     beside: BesideBody = field(init=False)
     body: Body | None = None
@@ -98,11 +98,13 @@ class Supervisor:
             clock=self.clock,
         )
         self.escalation = Escalation(self.clock)
+        self.quiet = make_quiet_ranks(self.run, self.attempt, self.rules.quiet_seconds, self.clock)
         self.beside = BesideBody(run=self.run, attempt=self.attempt, runner=self.runner, env=self.env, clock=self.clock)
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
             clock=self.clock,
+            misses_a_node=lambda: find_missing_node(self.runner, self.env),
         )
 
     @property
@@ -243,7 +245,7 @@ class Supervisor:
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._work_beside, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
-        self.beside.is_over = True
+        self.beside.finish()
         code = body.poll()
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
@@ -271,9 +273,9 @@ class Supervisor:
                 log.warning("the body still runs %g s after TERM: ending it", self.rules.stop_grace_seconds)
                 return
             if self.stragglers.are_late():
-                log.warning("the body still runs %g s after a rank failed: ending it", self.rules.exit_grace_seconds)
+                log.warning("ending the body, which outlives a failed rank: %s", self.stragglers.why)
                 return
-            if self._is_kill_due():
+            if self._is_kill_due() or self._is_hung():
                 return
             signals.wait(self.rules.poll_seconds)
             with self.tolerated("reading the switches"):
@@ -346,6 +348,18 @@ class Supervisor:
             self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
         return True
 
+    def _is_hung(self) -> bool:
+        """Whether the attempt certainly hangs; then the ranks are killed."""
+        with self.tolerated("looking for a hang"):
+            if why := self.quiet.find_hang():
+                from opsctl.guard.hang_evidence import save_stacks  # noqa: PLC0415 (rarely needed)
+
+                self.ask_to_stop(StopKind.HUNG, why)
+                save_stacks(self.run, self.attempt, self.runner, self.env, self.clock)
+                self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+                return True
+        return False
+
     def _is_reacting(self) -> bool:
         return is_reacting(self.run, self.attempt, self.clock.now())
 
@@ -372,21 +386,10 @@ class Supervisor:
 
     # --- the end
 
-    def _lost_node(self) -> Job | None:
-        """Return this attempt's job if Slurm ends the job for a lost node.
-
-        While the other nodes complete, only the job's reason shows the lost node.
-        """
-        stop_request = read_stop_request(self.attempt)
-        if stop_request is None or stop_request.reason is not StopKind.TERM:
-            return None
-        own = [job for job in self.chain.scheduler.jobs() if is_row_of(job, self.attempt) and job.reason == NODE_LOST]
-        return replace(own[0], state=JobState.NODE_FAIL) if own else None
-
     def _finalize_own(self) -> None:
         job: Job | None = None
         with self.tolerated("asking why Slurm ends the job"):
-            job = self._lost_node()
+            job = find_lost_node(self.chain.scheduler, self.attempt)
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
             from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from opsctl.render import command_line, directives, render
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config_tables import DataConfig
+
+ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
+"""In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
 
 
 def job_spec(
@@ -69,7 +73,24 @@ def trainer_json(train: TrainSettings, base: Path) -> str:
         settings["evaluation"] = _resolved(settings["evaluation"], base)
     if "weights" in settings:
         settings["weights"] = str(base / settings["weights"])
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    return dump_trainer(settings, train)
+
+
+def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
+    """Return the text of trainer.json: the settings of the trainer, with skipped samples and rate of [rollback].
+
+    `settings` may be those of an earlier trainer.json: what an earlier rollback set there is replaced.
+    """
+    rollback, table = train.rollback, train.trainer or {}
+    skipped = [*table.get("data", {}).get("skip_samples", ()), *rollback.skip_samples]
+    scale = table.get("optimizer", {}).get("lr_scale", 1.0) * (rollback.lr_scale or 1.0)
+    fields = {key: value for key, value in settings.items() if key not in {"data", "optimizer"}}
+    data = {key: value for key, value in settings.get("data", {}).items() if key != "skip_samples"}
+    optimizer = {key: value for key, value in settings.get("optimizer", {}).items() if key != "lr_scale"}
+    data |= {"skip_samples": list(dict.fromkeys(skipped))} if skipped else {}
+    optimizer |= {"lr_scale": scale} if scale != 1 else {}
+    fields |= {"data": data} | ({"optimizer": optimizer} if optimizer else {})
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def _resolved(value: Any, base: Path) -> Any:
@@ -103,6 +124,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
         environment=train.environment,
         lines=train.setup.lines,
         command=command,
+        has_rollback_words=bool(train.command) and not ROLLBACK_WORDS.search(command) and train.rollback.has_words,
     )
 
 

@@ -55,8 +55,12 @@ class LaunchRequest:
     @property
     def gpus_per_node(self) -> int:
         """The GPUs of a node by [slurm] or its `extra`; 0 if unknown."""
-        numbers = [int(match[1]) for option in self.spec.extra if (match := GPUS.fullmatch(option))]
-        return max([self.spec.gpus_per_node, *numbers])
+        return count_gpus(self.spec)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The command and the setup lines as texts, by their place in TRAIN.toml."""
+        return {"command": "\n".join(self.train.command), "[setup] lines": "\n".join(self.train.setup.lines)}
 
     @property
     def ranks_per_node(self) -> int:
@@ -87,6 +91,12 @@ class LaunchRequest:
     def refuse(self, what: str, remedy: str) -> Problem:
         """Return an error if the numbers behind it are certain, else a warning."""
         return error(what, remedy) if self.is_certain else warning(what, remedy)
+
+
+def count_gpus(spec: JobSpec) -> int:
+    """Return the GPUs of a node by [slurm] or its `extra`; 0 if unknown."""
+    numbers = [int(match[1]) for option in spec.extra if (match := GPUS.fullmatch(option))]
+    return max([spec.gpus_per_node, *numbers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

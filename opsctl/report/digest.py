@@ -28,7 +28,7 @@ class TrainDigest:
     wall_s: float = 0.0
     effective_share: float | None = None
     losses: tuple[tuple[Bucket, float], ...] = ()
-    """Lost seconds by cause, the largest first."""
+    """Lost seconds by phase, the largest first."""
     end: datetime | None = None
     """The estimated end of the training."""
     end_range: tuple[datetime, datetime] | None = None

@@ -25,8 +25,8 @@ def _check_date(text: str) -> str:
 
 def _check_time(text: str) -> str:
     with suppress(ValueError):
-        time.fromisoformat(text)
-        return text
+        if time.fromisoformat(text).tzinfo is None:
+            return text
     raise ValueError(f"{text!r:.40} is not a time of day, such as 09:00")
 
 
@@ -40,6 +40,14 @@ def _check_moment(text: str) -> str:
 Moment = Annotated[str, AfterValidator(_check_moment)]
 
 
+def _check_order(since: str, until: str) -> None:
+    begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
+    if (begin.tzinfo is None) != (end.tzinfo is None):
+        raise ValueError("since and until need to be both with a time zone, or both without")
+    if begin >= end:
+        raise ValueError("until is not after since")
+
+
 class OverrideTable(SettingsTable):
     """`[[alerts.duty.overrides]]`: another person for some time."""
 
@@ -49,8 +57,7 @@ class OverrideTable(SettingsTable):
 
     @model_validator(mode="after")
     def _in_order(self) -> OverrideTable:
-        if datetime.fromisoformat(self.since) >= datetime.fromisoformat(self.until):
-            raise ValueError("until is not after since")
+        _check_order(self.since, self.until)
         return self
 
 
@@ -71,6 +78,8 @@ class DutyTable(SettingsTable):
         named = {*self.rota, *(override.person for override in self.overrides)}
         if unknown := sorted(named - set(self.people)):
             raise ValueError(f"no person {', '.join(map(repr, unknown))} in people")
+        if mute := sorted(person for person in named if not self.people[person]):
+            raise ValueError(f"{', '.join(mute)} has no channels: name at least one in people")
         return self
 
 
@@ -97,4 +106,6 @@ class PlannedSilence(SettingsTable):
     def _one_kind(self) -> PlannedSilence:
         if bool(self.hours) == bool(self.since and self.until) or bool(self.since) != bool(self.until):
             raise ValueError("needs either since and until, or hours")
+        if self.since:
+            _check_order(self.since, self.until)
         return self

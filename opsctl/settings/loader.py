@@ -25,6 +25,7 @@ from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.preflight import PreflightSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
+from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
@@ -175,6 +176,12 @@ class GuardSettings(SettingsTable):
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
     )
+    quiet_seconds: float | None = Field(
+        None,
+        ge=0,
+        description="time without progress, in which a rank is stopped by a signal or no rank uses the CPU, after which"
+        " the guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20",
+    )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 
 
@@ -206,6 +213,7 @@ class TrainSettings(SettingsTable):
     trackers: TrackerSettings = TrackerSettings()
     hooks: HookSettings = HookSettings()
     progress: ProgressSettings = ProgressSettings()
+    rollback: RollbackSettings = RollbackSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     preflight: PreflightSettings = PreflightSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")

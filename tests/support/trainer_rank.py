@@ -27,6 +27,7 @@ def main(run_dir: Path) -> None:
     from opsctl.trainer.checkpoint.resume import open_resuming  # noqa: PLC0415
     from opsctl.trainer.checkpoint.save import Checkpoints  # noqa: PLC0415
     from opsctl.trainer.engine import Engine  # noqa: PLC0415
+    from tests.support.host_syncs import HostSyncs  # noqa: PLC0415
 
     cut, state = layout(settings, me.world_size), RunState()
     control = connect(me, timeout_s=60)
@@ -48,7 +49,9 @@ def main(run_dir: Path) -> None:
             settings.batch.ramp().at(state.consumed_samples),
         )
         rate = settings.rate().at(consumed + batch)
-        loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
+        with HostSyncs() as syncs:
+            loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
+        fields["syncs"] = syncs.callers
         if math.isnan(norm):
             after_step, again = read_digests(engine), batches.step(consumed, batch)
             fields["fault"] = nan_search.find_origin(engine, again, consumed=consumed, control=control)

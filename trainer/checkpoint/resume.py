@@ -122,9 +122,15 @@ class Resuming:
         raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences.values())}{hint}")
 
     def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
-        """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it."""
+        """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it.
+
+        Another `lr_scale` is no jump: it is set for just that.
+        """
         rate = self.config.rate().at(saved.consumed_samples)
-        if self.config.accept or saved.rate is None or math.isclose(rate, saved.rate, rel_tol=1e-6):
+        if self.config.accept or saved.rate is None:
+            return
+        rescaled = saved.rate * self.config.optimizer.lr_scale / float(saved.optimizer.get("lr_scale", 1.0))
+        if math.isclose(rate, rescaled, rel_tol=1e-6):
             return
         raise Refused(
             f"checkpoint {checkpoint.path}: the learning rate of step {saved.step} was {saved.rate:.4g} and is"

@@ -162,14 +162,13 @@ def memory(
 
 
 def _show(stages: list[calc.StageMemory]) -> None:
-    names = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")
     rows = [
         [
             str(stage.stage),
             str(stage.layers),
-            *(f"{getattr(stage, name) / calc.GIB:.1f}" for name in names),
+            *(f"{getattr(stage, name) / calc.GIB:.1f}" for name in calc.MEMORY_PARTS),
             f"{stage.gib:.1f}",
         ]
         for stage in stages
     ]
-    listing(("stage", "layers", *names, "all"), rows)
+    listing(("stage", "layers", *calc.MEMORY_PARTS, "all"), rows)

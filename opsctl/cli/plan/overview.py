@@ -13,12 +13,12 @@ from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
-from opsctl.calc.gpu_memory import GIB
+from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.model_source import PlannedModel, find_model
-from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, precision_option
+from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, kernels_option, precision_option
 from opsctl.cli.plan.overview_page import write_page
 from opsctl.cli.plan.plots import facts, listing
 from opsctl.errors import InputError
@@ -32,7 +32,6 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class _Overview:
 
 
 @click.command()
-@click.argument("model", required=False, metavar="FILE|CONFIG|PRESET")
+@click.argument("model", required=False, metavar="[MODEL]")
 @click.option("--layers", type=int, help="Number of layers, without a MODEL.")
 @click.option("--hidden", type=int, help="Hidden size, without a MODEL.")
 @click.option("--sequence", type=int, help="Tokens per sample.")
@@ -60,6 +59,7 @@ class _Overview:
 @click.option("--batch-tokens", type=float, help="Global batch size, in tokens.")
 @click.option("--tokens", type=float, help="Number of training tokens, in billions.")
 @precision_option
+@kernels_option
 @click.option("--topology", "layout", metavar="WORDS", help="Plan this layout alone, such as 'TP8 PP4 MB1'.")
 @click.option("--measured", metavar="'S for WORDS'", help="Calibrate: seconds of a step that a layout took.")
 @click.option("--from-log", type=click.Path(path_type=Path), help="Calibrate by this log of --topology.")
@@ -73,8 +73,8 @@ class _Overview:
 def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -> None:
     """Plan a run: layouts, time, cost and failures.
 
-    The model is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
-    measurements lie; what was not stated is assumed and listed. `opsctl plan MODEL` is the same command.
+    MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
+    measurements lie. Missing inputs are assumed and listed. `opsctl plan MODEL` is the same command.
 
     \b
     opsctl plan overview llama-3-70b --gpus 512 --gpu H100 --tokens 15000
@@ -142,6 +142,7 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
         batch=batch,
         tokens=tokens,
         precision=given["precision"],
+        kernels=given["kernels"],
         per_1000_node_days=given["failures"],
         save_s=given["save"],
         price=given["price"],
@@ -194,19 +195,7 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "layouts": [_layout_data(layout, inputs) for layout in plan.layouts[:SHOWN_LAYOUTS]],
         "layouts_tried": plan.tried,
         "layouts_that_fit": len(plan.layouts),
-        "memory_bytes": {
-            name: getattr(best.memory, name)
-            for name in (
-                "weights",
-                "gradients",
-                "optimizer",
-                "activations",
-                "output",
-                "gathered",
-                "overhead",
-                "context",
-            )
-        },
+        "memory_bytes": {name: getattr(best.memory, name) for name in MEMORY_PARTS},
         "step_s_by_part": best.parts,
         **{name: getattr(plan, name) for name in _PLAN_FIGURES},
         "currency": page.currency,

@@ -28,6 +28,7 @@ STYLE = (
 
 
 def write_page(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the page to `path`. Raises OpsctlError if that fails."""
     try:
         write_atomic(path, render_page(data).encode())
     except OSError as error:
@@ -37,23 +38,18 @@ def write_page(path: Path, data: Mapping[str, Any]) -> None:
 def render_page(data: Mapping[str, Any]) -> str:
     """Return the page: the figures, the time of a step by part, the memory by part, and the layouts."""
     bar = data["error_bar"]
-    scaled = {
-        "step_s": "s of a step",
-        "days": "days",
-        "gpu_hours": "GPU-hours",
-        "energy_mwh": "MWh",
-        "failures": "failures",
-    }
-    if data["cost"] is not None:
-        scaled["cost"] = f"cost, {data['currency']}"
+    cost = {} if data["cost"] is None else {"cost": f"cost, {data['currency']}"}
     rows = [
         f"<tr><td>{escape(label)}</td><td>{data[name]:,.3g}</td>"
         f"<td>{data[name] * bar['low']:,.3g} to {data[name] * bar['high']:,.3g}</td></tr>"
-        for name, label in scaled.items()
+        for name, label in (SCALED | cost).items()
     ]
     memory = {name: size / 2**30 for name, size in data["memory_bytes"].items()}
     seconds = {name: part for name, part in data["step_s_by_part"].items() if part > 0}
-    bars = {f"TP{x['tp']} PP{x['pp']} DP{x['dp']} MB{x['micro_batch']}": x["seconds"] for x in data["layouts"]}
+    bars = {
+        f"TP{layout['tp']} PP{layout['pp']} DP{layout['dp']} MB{layout['micro_batch']}": layout["seconds"]
+        for layout in data["layouts"]
+    }
     title = escape(f"{data['model']} on {data['gpus']} {data['gpu']}")
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>"

@@ -49,6 +49,8 @@ class Verdict:
     at: datetime
     by: str
     """The route by which the node was reached: `ssh`, `srun`, `job`, `local`."""
+    saw_gpus: bool = True
+    """Whether the check saw a GPU. A check that saw none says nothing about GPUs."""
 
     @property
     def evidence(self) -> list[CheckResult]:

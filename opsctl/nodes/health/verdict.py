@@ -20,6 +20,7 @@ def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
         results=results,
         at=snapshot.at,
         by=snapshot.by,
+        saw_gpus=bool(snapshot.smi and snapshot.smi.gpus),
     )
 
 

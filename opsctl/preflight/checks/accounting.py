@@ -14,7 +14,7 @@ from opsctl.model import JobSpec
 from opsctl.preflight.checks.slurm import as_slurm, find_partitions
 from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
-from opsctl.preflight.problem import GPUS, LaunchRequest, Problem, error, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, count_gpus, error, warning
 from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
@@ -136,6 +136,5 @@ def _of_resource(spec: JobSpec, limit: str, resource: str, most: int) -> tuple[s
 
 def _need(spec: JobSpec) -> dict[str, int]:
     """Return the least amount of each resource that the job takes."""
-    numbers = [int(match[1]) for option in spec.extra if (match := GPUS.fullmatch(option))]
-    gpus, cpus = max([spec.gpus_per_node, *numbers]), spec.processes_per_node * spec.cpus_per_process
+    gpus, cpus = count_gpus(spec), spec.processes_per_node * spec.cpus_per_process
     return {"node": spec.nodes, "gres/gpu": spec.nodes * gpus, "cpu": spec.nodes * cpus}

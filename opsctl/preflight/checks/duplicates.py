@@ -86,6 +86,9 @@ def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if len(given) > 1:
         problem = request.refuse if "precision" in request.recipe.refuses else warning
         yield problem("command: --fp16 and --bf16 together", "leave one of the two out")
+    elif len({*request.recipe.precisions.values()}) > 1:
+        settings_text = ", ".join(f"{name} ({kind})" for name, kind in request.recipe.precisions.items())
+        yield warning(f"command: two precisions: {settings_text}", "leave one of the two out")
     for name in given if len(given) == 1 else []:
         other = [known for known in in_file if (known == "fp16") != (name == "fp16")]
         if other and len(other) == len(in_file):
@@ -122,11 +125,10 @@ def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
 
 
 def _set(request: LaunchRequest, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    texts = {"command": "\n".join(request.train.command), "[setup] lines": "\n".join(request.train.setup.lines)}
     for name in names:
         if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
-        for where, text in texts.items():
+        for where, text in request.texts.items():
             yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
 
 

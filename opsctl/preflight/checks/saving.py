@@ -29,7 +29,7 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all work of a task, up to {format_duration(limit_s)}",
+            f"{name} is {'no' if 'strategy' in name else 0}: a failure costs all work of a task, up to {format_duration(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
     speed = estimate_step(request, facts)

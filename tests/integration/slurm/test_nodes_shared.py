@@ -9,6 +9,8 @@ import pytest
 
 from opsctl.cli.nodes import shorten
 from opsctl.errors import InputError
+from opsctl.host.system import SystemRunner
+from opsctl.nodes.remote.srun import InJob
 from opsctl.sandbox.cluster import Sandbox
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
@@ -59,3 +61,14 @@ def test_dry_run_of_test_nodes_contacts_no_node(trains: Trains) -> None:
     assert not (trains.root / ".site").exists()
     with pytest.raises(InputError, match="no such nodes: node009"):
         trains.opsctl("test-nodes", "node009", "--dry-run", "--json")
+
+
+def test_node_of_a_job_with_all_memory_in_use_is_reached(slurm: Sandbox, trains: Trains) -> None:
+    ranks = f"srun sh -c 'touch {trains.place}/up; sleep 100'"
+    words = ("sbatch", "--parsable", "--nodelist=node001", "--ntasks=1", "--output=/dev/null")
+    job = run_slurm(slurm, *words, f"--wrap=env -0 >{trains.place}/env; {ranks}").strip()
+    until((trains.place / "up").exists)
+    variables = (trains.place / "env").read_text().rstrip("\0").split("\0")
+    guard = SystemRunner(env=dict(variable.split("=", 1) for variable in variables))
+    shell = InJob(runner=guard, jobs={"node001": job})
+    assert shell.run("node001", ("echo", "here"), timeout=20).out == "here\n"

@@ -13,6 +13,7 @@ from opsctl.settings.duty_roster import PlannedSilence
 from tests.unit.alerts.conftest import finding
 
 ROTA = {"people": {"anna": ("a",), "ben": ("b",)}, "rota": ("anna", "ben"), "begin": "2026-03-02"}
+OVERRIDE = {"person": "ben", "since": "2026-03-03", "until": "2026-03-04 12:00"}
 FILES = {name: {"kind": "file", "path": f"/nowhere/{name}"} for name in ("a", "b", "team")}
 
 
@@ -41,10 +42,23 @@ def test_rota_hands_over_at_nine_by_local_clock(at, person):
 
 
 def test_override_replaces_the_person_on_duty():
-    override = {"person": "ben", "since": "2026-03-03", "until": "2026-03-04 12:00"}
-    rules = make_rules(duty={"overrides": (override,)})
+    rules = make_rules(duty={"overrides": (OVERRIDE,)})
     assert on_duty(rules, datetime(2026, 3, 3, 12, tzinfo=UTC)) == "ben"
     assert on_duty(rules, datetime(2026, 3, 4, 12, tzinfo=UTC)) == "anna"
+
+
+def test_shift_ends_where_an_override_begins():
+    rules, at = make_rules(duty={"overrides": (OVERRIDE,)}), datetime(2026, 3, 2, 12, tzinfo=UTC)
+    shifts = []
+    for _ in range(4):
+        shifts.append(find_shift(rules.duty, at, rules.time_zone))
+        at = shifts[-1].end
+    assert [(shift.person, f"{shift.begin:%d %H}", f"{shift.end:%d %H}") for shift in shifts] == [
+        ("anna", "02 09", "03 00"),
+        ("ben", "03 00", "04 12"),
+        ("anna", "04 12", "09 09"),
+        ("ben", "09 09", "16 09"),
+    ]
 
 
 def test_duty_stands_for_the_channels_of_the_person():
@@ -57,9 +71,15 @@ def test_duty_stands_for_the_channels_of_the_person():
     ("fields", "problem"),
     [
         ({"duty": {"rota": ("carl",)}}, "no person 'carl'"),
-        ({"duty": {"people": {"anna": ("z",), "ben": ()}}}, "no channel 'z'"),
+        ({"duty": {"people": {"anna": ("z",), "ben": ("b",)}}}, "no channel 'z'"),
+        ({"duty": {"people": {"anna": ("a",), "ben": ()}}}, "ben has no channels"),
+        ({"duty": {"handover": "09:00+01:00"}}, "is not a time of day"),
+        ({"duty": {"overrides": ({**OVERRIDE, "until": "2026-03-04T12:00+01:00"},)}}, "both with a time zone"),
+        ({"fallback": "duty"}, "no channel 'duty'"),
         ({"escalation": ({"after_minutes": 5.0, "channels": ("z",)},)}, "no channel 'z'"),
         ({"silences": ({"reason": "r"},)}, "either since and until, or hours"),
+        ({"silences": ({"reason": "r", "since": "2026-03-02", "until": "2026-03-01"},)}, "until is not after since"),
+        ({"link_base": ("https://hub/{train.x}",)}, "only {train} and {key}"),
     ],
 )
 def test_roster_with_a_mistake_is_refused(fields, problem):

@@ -36,6 +36,7 @@ def make_verdict(health: Health) -> Verdict:
 
 ACCUSED = Accusation(node="node001")
 HEALTHY = replace(ACCUSED, verdict=make_verdict(Health.HEALTHY))
+WITHOUT_GPUS = replace(ACCUSED, verdict=replace(make_verdict(Health.HEALTHY), saw_gpus=False))
 FAULTY = replace(ACCUSED, verdict=make_verdict(Health.FAULTY))
 accusations = st.builds(
     Accusation,
@@ -73,6 +74,9 @@ def test_healthy_check_acquits_without_repeats(kind: CauseKind, cause: str, accu
 @pytest.mark.parametrize(
     ("kind", "cause", "accusation", "is_convicted"),
     [
+        (CauseKind.GPU, "gpu-ecc", WITHOUT_GPUS, True),
+        (CauseKind.GPU, "cuda-error", WITHOUT_GPUS, False),
+        (CauseKind.NODE, "node-failure", WITHOUT_GPUS, False),
         (CauseKind.GPU, "gpu-ecc", ACCUSED, True),
         (CauseKind.GPU, "gpu-ecc", HEALTHY, False),
         (CauseKind.GPU, "gpu-ecc", replace(HEALTHY, repeats=2), True),

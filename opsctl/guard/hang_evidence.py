@@ -1,0 +1,49 @@
+"""Save the stacks of a hung attempt before its ranks are ended, as far as possible within a few seconds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from opsctl.diagnosis.py_spy import dump_stacks
+from opsctl.diagnosis.request_stacks import request_by_file
+from opsctl.guard.attempt_record import expand_nodes
+from opsctl.guard.escalation import reads_stop_request
+from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodes.remote.srun import InJob
+from opsctl.ports import Clock, Runner
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.train_settings import read_settings
+
+log = logging.getLogger(__name__)
+PY_SPY_S = 15.0
+"""The next task waits for the stacks no longer than this."""
+
+
+def save_stacks(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str, str], clock: Clock) -> None:
+    """Save the stacks of all ranks below the attempt's `evidence`. Raises nothing: the hung attempt ends anyway."""
+    settings = read_settings(run)
+    target = attempt.path / "evidence" / f"hang-{clock.now():%Y%m%dT%H%M%S}"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        if settings and reads_stop_request(run):  # other trainers do not answer the file
+            ranks = settings.world_size
+            request_by_file(attempt, target, ranks=ranks, timeout_s=settings.watch.stacks_seconds, clock=clock)
+    except OSError as error:
+        log.warning("stacks could not be stored: %s", error)
+
+    def run_py_spy() -> None:
+        nodes = expand_nodes(env)
+        ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, env["SLURM_JOB_ID"]))])
+        dump = dump_stacks(settings.watch.py_spy if settings else "", attempt.name, nodes, ways)
+        for problem in dump.problems:
+            log.warning("no stacks: %s", problem)
+        try:
+            dump.save(target)
+        except OSError as error:
+            log.warning("stacks could not be stored: %s", error)
+
+    thread = threading.Thread(target=run_py_spy, daemon=True)
+    thread.start()
+    thread.join(PY_SPY_S)

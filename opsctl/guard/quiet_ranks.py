@@ -1,0 +1,184 @@
+"""A hang that is certain: no progress, while a rank is stopped by a signal or no rank uses the CPU.
+
+The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or
+waits for a disk, and has no such marks on all ranks. Ranks that wait for a GPU may use the CPU for ever: such a hang is
+left to the watchdog `hang`, which alerts, and cancels if `[watch] hang_cancels` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from opsctl.guard.attempt_record import read_start
+from opsctl.ports import Clock
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.eta import median_step_s
+from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
+
+STOPPED_FLOOR_S = 20.0
+"""Minimum of a learnt limit for a stopped rank: time for a person or a program that stops a process for a moment."""
+IDLE_FLOOR_S = 300.0
+"""Minimum of a learnt limit for idle ranks: they may wait for a service or a retry that ends by itself."""
+LIMIT_LINES, LIMIT_PAUSES = 20, 3
+"""As for the watchdog `hang`: the time of so many lines, and so many times the longest pause that ended by itself."""
+MAX_NAMED = 8
+MIN_LINES = 5
+"""With fewer lines the rhythm of the attempt is not known: ranks may still wait for each other's start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class QuietRanks:
+    """Decides whether an attempt certainly hangs. Keeps what was seen since the body's start."""
+
+    marks: Path
+    """The directory of the shims' marks; it is missing until a rank is quiet."""
+    log: Path
+    """The log, whose end shows the last progress at the latest."""
+    read_log: Callable[[], LogSigns]
+    """Returns what the log of this attempt shows."""
+    read_heartbeat: Callable[[], Heartbeat | None]
+    """Returns the heartbeat of this attempt."""
+    clock: Clock
+    limit_s: float | None = None
+    """The setting `quiet_seconds`; None: learnt, 0: never."""
+    _started_s: float = field(init=False)
+    _size_bytes: int = -1
+    _grew_s: float = 0.0
+    _since_s: float | None = None
+    _progress: tuple[int | None, int | None] = (None, None)
+    _line_s: float | None = None
+    _longest_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._started_s = self.clock.monotonic()
+
+    def find_hang(self) -> str:
+        """Return why the attempt certainly hangs; an empty string if it does not, or if nothing is certain."""
+        if self.limit_s == 0:
+            return ""
+        self._note_growth()
+        stopped, is_idle = read_marks(self.marks)
+        if not stopped and not is_idle:
+            self._end_pause()
+            return ""
+        quiet_s = self._measure_pause()
+        limit_s = self._find_limit(is_stopped=bool(stopped))
+        if limit_s is None or quiet_s <= limit_s or (not stopped and self._is_other_phase()):
+            return ""
+        what = f"stopped by a signal (state T): {self._name(stopped)}" if stopped else "no rank uses the CPU"
+        return f"no progress for {quiet_s:.0f} s (limit {limit_s:.0f} s); {what}"
+
+    def _name(self, ranks: Sequence[int]) -> str:
+        """Return the ranks with their nodes, which are known by the names of the ranks' logs."""
+        names = [self._name_rank(rank) for rank in ranks[:MAX_NAMED]]
+        return ", ".join(names) + (f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else "")
+
+    def _name_rank(self, rank: int) -> str:
+        suffix = f"-{rank}.log"
+        path = next(self.marks.parent.glob(f"*{suffix}"), None)
+        return f"rank {rank} on {path.name.removesuffix(suffix)}" if path else f"rank {rank}"
+
+    def _note_growth(self) -> None:
+        try:
+            size_bytes = self.log.stat().st_size
+        except OSError:
+            return
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._grew_s = size_bytes, self.clock.monotonic()
+
+    def _end_pause(self) -> None:
+        if self._since_s is not None:
+            self._longest_s = max(self._longest_s, self.clock.monotonic() - self._since_s)
+        self._since_s = None
+
+    def _measure_pause(self) -> float:
+        """Return for how long neither the log nor the heartbeat has advanced: at least since the ranks are quiet."""
+        log, heartbeat = self.read_log(), self.read_heartbeat()
+        progress = (log.highest, heartbeat.step if heartbeat else None)
+        if progress != self._progress:
+            self._end_pause()
+        self._progress = progress
+        if self._since_s is None:
+            self._since_s = self._grew_s
+        self._line_s = self._measure_lines(log, self._since_s - self._started_s)
+        return self.clock.monotonic() - self._since_s
+
+    def _measure_lines(self, log: LogSigns, trained_s: float) -> float | None:
+        """Return the seconds from line to line: as logged, otherwise of all the time since the start."""
+        count, step_s = count_lines(log), median_step_s(log.steps)
+        if count < MIN_LINES:
+            return None
+        return find_gap(log) * step_s if step_s is not None else trained_s / count
+
+    def _find_limit(self, *, is_stopped: bool) -> float | None:
+        if self.limit_s is not None:
+            return self.limit_s
+        if self._line_s is None:
+            return IDLE_FLOOR_S if is_stopped else None
+        floor_s = STOPPED_FLOOR_S if is_stopped else IDLE_FLOOR_S
+        return max(floor_s, LIMIT_LINES * self._line_s, LIMIT_PAUSES * self._longest_s)
+
+    def _is_other_phase(self) -> bool:
+        """Whether the trainer says that it starts, evaluates, saves or exits: nothing is known about such pauses."""
+        heartbeat = self.read_heartbeat()
+        return heartbeat is not None and heartbeat.phase is not Phase.TRAIN
+
+
+def make_quiet_ranks(run: RunDir, attempt: Attempt, limit_s: float | None, clock: Clock) -> QuietRanks:
+    """Return the judge of an attempt whose body has not started."""
+
+    def read_log() -> LogSigns:
+        start = read_start(attempt)
+        return read_log_signs(run.main_log, start.main_log if start else 0, read_step_pattern(run))
+
+    def read_own_heartbeat() -> Heartbeat | None:
+        heartbeat = read_heartbeat(run.heartbeat / "train.json")
+        return heartbeat if heartbeat and heartbeat.attempt == attempt.name else None
+
+    return QuietRanks(
+        marks=run.attempt_logs(attempt.name) / "quiet",
+        log=run.main_log,
+        read_log=read_log,
+        read_heartbeat=read_own_heartbeat,
+        clock=clock,
+        limit_s=limit_s,
+    )
+
+
+def read_marks(directory: Path) -> tuple[list[int], bool]:
+    """Return the ranks that are stopped, and whether all ranks are quiet."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except OSError:
+        return [], False
+    found = [name.split("-") for name in names]
+    marks = [(kind, int(rank), int(of)) for kind, rank, of in (row for row in found if _is_mark(row))]
+    stopped = sorted(rank for kind, rank, _ in marks if kind == "stopped")
+    ranks = {rank for _, rank, _ in marks}
+    return stopped, bool(marks) and len(ranks) >= max(of for _, _, of in marks)
+
+
+def _is_mark(row: list[str]) -> bool:
+    return (
+        len(row) == 3 and row[0] in {"stopped", "idle"} and all(part.isdecimal() and len(part) < 9 for part in row[1:])
+    )
+
+
+def count_lines(log: LogSigns) -> int:
+    """Return about how many lines with a step the log of the attempt has. Only the newest are known one by one."""
+    if log.first is None or log.highest is None:
+        return 0
+    return max(len(log.steps), round((log.highest - log.first.step) / find_gap(log)) + 1)
+
+
+def find_gap(log: LogSigns) -> float:
+    """Return the steps from one line to the next."""
+    steps = [iteration.step for iteration in log.steps]
+    gaps = [after - before for before, after in pairwise(steps) if after > before]
+    return median(gaps) if gaps else 1

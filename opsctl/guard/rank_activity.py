@@ -1,0 +1,121 @@
+"""Whether the processes of a rank do anything. For rank.py: standard library only, quick to import.
+
+A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (certain_hang.py):
+
+- `stopped-RANK-OF`: a process of the rank is stopped by a signal (state T), and only another signal can wake it;
+- `idle-RANK-OF`: no process of the rank uses the CPU, and none waits for a disk (state D).
+
+Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+LOOK_EVERY_S = 2.0
+MARK_AFTER_S = 8.0
+IDLE_SHARE = 0.03
+"""Of one CPU: threads of torch and NCCL that only look at their queues every 0.1 s use less."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Activity:
+    """Marks a rank while its processes do nothing."""
+
+    def __init__(self, pid: int, marks: str, rank: str, of: str) -> None:
+        self.pid = pid
+        self.marks = marks
+        self.rank = rank
+        self.of = of
+        self.looked_s = time.monotonic()
+        self.ticks: dict[int, int] | None = None
+        self.busiest = pid
+        self.busiest_ticks = 0
+        self.kind = ""
+        self.since_s = 0.0
+        self.mark = ""
+
+    def look(self) -> None:
+        """Look at the processes, if the last look was LOOK_EVERY_S ago, and set or remove the mark."""
+        now = time.monotonic()
+        past_s = now - self.looked_s
+        if past_s < LOOK_EVERY_S:
+            return
+        self.looked_s = now
+        # Slurm suspends the shim with the rank: a long pause between two looks says nothing about the rank.
+        kind = "" if past_s > 3 * LOOK_EVERY_S else self.find_kind(past_s)
+        if kind != self.kind:
+            self.remove_mark()
+            self.kind, self.since_s = kind, now
+        if kind and not self.mark and now - self.since_s >= MARK_AFTER_S:
+            self.set_mark()
+
+    def find_kind(self, past_s: float) -> str:
+        """Return `stopped`, `idle`, or an empty string for a rank that works or may work."""
+        most_ticks = IDLE_SHARE * past_s * TICKS_PER_S
+        if self.is_busiest_at_work(most_ticks):
+            self.ticks = None
+            return ""
+        rows = list(tree(self.pid))
+        before, self.ticks = self.ticks, {pid: ticks for pid, _, ticks in rows}
+        states = {state for _, state, _ in rows}
+        if "T" in states:
+            return "stopped"
+        if before is None or "D" in states or not rows or before.keys() != self.ticks.keys():
+            return ""
+        used = {pid: ticks - before[pid] for pid, ticks in self.ticks.items()}
+        self.busiest = max(used, key=lambda pid: used[pid])
+        return "idle" if sum(used.values()) <= most_ticks else ""
+
+    def is_busiest_at_work(self, most_ticks: float) -> bool:
+        """Return whether the process that used the CPU most, at the last full look, still does: the cheap look."""
+        before, self.busiest_ticks = self.busiest_ticks, 0
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, _, self.busiest_ticks = read_process(self.busiest)
+            return state != "T" and bool(before) and self.busiest_ticks - before > most_ticks
+        return False
+
+    def set_mark(self) -> None:
+        mark = f"{self.marks}/{self.kind}-{self.rank}-{self.of}"
+        with contextlib.suppress(OSError):
+            os.makedirs(self.marks, exist_ok=True)  # noqa: PTH103 (pathlib takes longer to import than all the rest)
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
+            self.mark = mark
+
+    def remove_mark(self) -> None:
+        if self.mark:
+            with contextlib.suppress(OSError):
+                os.unlink(self.mark)  # noqa: PTH108 (as above)
+            self.mark = ""
+
+
+def tree(root: int) -> Iterator[tuple[int, str, int]]:
+    """Yield number, state and CPU time in ticks of `root` and all its descendants.
+
+    A zombie has ended: its time counts once its parent has read its exit code.
+    """
+    rows = dict(processes())
+    for pid, (state, _, ticks) in rows.items():
+        above, depth = pid, 0
+        while above != root and above in rows and depth < len(rows):
+            above, depth = rows[above][1], depth + 1
+        if above == root:
+            yield pid, state, ticks
+
+
+def processes() -> Iterator[tuple[int, tuple[str, int, int]]]:
+    """Yield number, state, parent and CPU time in ticks of every process."""
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            yield int(name), read_process(int(name))
+
+
+def read_process(pid: int) -> tuple[str, int, int]:
+    """Return state, parent and CPU time in ticks. Raises OSError, ValueError or IndexError without such a process."""
+    with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
+        # The name, in brackets, may contain any text: the fields start after the last closing bracket.
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0], int(fields[1]), sum(map(int, fields[11:15]))

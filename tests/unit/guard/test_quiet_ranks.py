@@ -1,0 +1,169 @@
+"""When the guard is certain that an attempt hangs."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard.quiet_ranks import QuietRanks, read_marks
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.signs import LogSigns
+from opsctl.trainer.contract import Heartbeat, Phase
+from tests.support.clocks import FakeClock
+
+
+class Attempt:
+    """An attempt of six ranks whose log has a line every `line_s` seconds, until it is quiet."""
+
+    def __init__(self, path: Path, *, limit_s: float | None = None) -> None:
+        self.clock = FakeClock(datetime(2026, 3, 1, tzinfo=UTC))
+        self.log, self.marks = path / "main_log.txt", path / "5_1.0" / "quiet"
+        self.marks.mkdir(parents=True)
+        self.log.touch()
+        self.steps: list[int] = []
+        self.heartbeat: Heartbeat | None = None
+        self.quiet = QuietRanks(
+            marks=self.marks,
+            log=self.log,
+            read_log=self.read_log,
+            read_heartbeat=lambda: self.heartbeat,
+            clock=self.clock,
+            limit_s=limit_s,
+        )
+
+    def read_log(self) -> LogSigns:
+        if not self.steps:
+            return LogSigns()
+        lines = tuple(Iteration(step=step) for step in self.steps)
+        return LogSigns(first=lines[0], steps=lines[-50:], highest=self.steps[-1])
+
+    def train(self, lines: int, *, line_s: float = 1.0) -> str:
+        why = ""
+        for _ in range(lines):
+            self.clock.sleep(line_s)
+            self.steps.append(len(self.steps) + 1)
+            self.log.write_text("x" * len(self.steps))
+            why = why or self.quiet.find_hang()
+        return why
+
+    def mark(self, *names: str) -> None:
+        for name in names:
+            (self.marks / name).touch()
+
+    def clear(self) -> None:
+        for path in self.marks.iterdir():
+            path.unlink()
+
+    def wait(self, seconds: float) -> str:
+        until_s = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < until_s:
+            self.clock.sleep(2)
+            if why := self.quiet.find_hang():
+                return why
+        return ""
+
+
+IDLE = tuple(f"idle-{rank}-6" for rank in range(6))
+STOPPED = (*IDLE[:5], "stopped-5-6")
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    return Attempt(tmp_path)
+
+
+def test_stopped_rank_is_a_hang_after_20_quiet_seconds(attempt):
+    attempt.train(30)
+    attempt.mark(*STOPPED)
+    (attempt.marks.parent / "node003-5.log").touch()
+    assert attempt.wait(18) == ""
+    assert attempt.wait(6) == "no progress for 22 s (limit 20 s); stopped by a signal (state T): rank 5 on node003"
+
+
+def test_one_stopped_rank_is_enough(attempt):
+    attempt.train(30)
+    attempt.mark("stopped-5-6")  # the others use the CPU while they wait for a GPU
+    assert "rank 5" in attempt.wait(30)
+
+
+def test_idle_ranks_are_a_hang_after_5_minutes(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(290) == ""
+    assert "no rank uses the CPU" in attempt.wait(20)
+
+
+def test_ranks_that_work_are_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE[:5])
+    assert attempt.wait(2000) == ""
+
+
+def test_light_trainer_that_advances_is_no_hang(attempt):
+    attempt.mark(*IDLE)
+    assert attempt.train(400) == ""
+
+
+def test_stopped_rank_beside_progress_is_no_hang(attempt):
+    attempt.mark("stopped-5-6")  # left behind by an earlier step of the body
+    assert attempt.train(400) == ""
+
+
+def test_limit_covers_20_lines(attempt):
+    attempt.train(30, line_s=60)
+    attempt.mark(*STOPPED)
+    assert attempt.wait(1190) == ""
+    assert "limit 1200 s" in attempt.wait(20)
+
+
+def test_limit_covers_three_times_the_longest_pause(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(250) == ""
+    attempt.clear()
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(740) == ""
+    assert attempt.wait(40) != ""
+
+
+def test_start_is_no_hang(attempt):
+    attempt.train(4)
+    attempt.mark(*IDLE)
+    assert attempt.wait(2000) == ""
+
+
+def test_stopped_rank_at_the_start_has_5_minutes(attempt):
+    attempt.mark("stopped-0-6")
+    assert attempt.wait(290) == ""
+    assert attempt.wait(20) != ""
+
+
+@pytest.mark.parametrize("phase", [Phase.INIT, Phase.EVAL, Phase.SAVE, Phase.EXIT])
+def test_idle_ranks_in_another_phase_are_no_hang(attempt, phase):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    attempt.heartbeat = Heartbeat(at=0.0, attempt="5_1.0", phase=phase, step=30, limit_s=60.0, node="node001", rank=0)
+    assert attempt.wait(2000) == ""
+
+
+def test_setting_replaces_the_limit(tmp_path):
+    attempt = Attempt(tmp_path, limit_s=7)
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(6) == ""
+    assert "limit 7 s" in attempt.wait(4)
+
+
+def test_0_seconds_is_never(tmp_path):
+    attempt = Attempt(tmp_path, limit_s=0)
+    attempt.train(30)
+    attempt.mark(*STOPPED)
+    assert attempt.wait(2000) == ""
+
+
+def test_other_entries_are_no_marks(tmp_path):
+    for name in ("stopped", "idle-0-x", "stopped-1-2-3", "other-0-1", "idle-²-1", "stopped-99999999999-1"):
+        (tmp_path / name).touch()
+    assert read_marks(tmp_path) == ([], False)
+    assert read_marks(tmp_path / "none") == ([], False)

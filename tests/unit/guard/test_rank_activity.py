@@ -1,0 +1,91 @@
+"""The marks of ranks that do nothing, with real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from opsctl.guard import rank_activity
+from opsctl.guard.rank_activity import Activity
+
+WORKS = "while True: pass"
+WAITS = "import time; time.sleep(60)"
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    monkeypatch.setattr(rank_activity, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(rank_activity, "MARK_AFTER_S", 0.3)
+
+
+@pytest.fixture
+def start(tmp_path):
+    ranks = []
+
+    def start_rank(*argv):
+        ranks.append(subprocess.Popen(argv, start_new_session=True))
+        return ranks[-1].pid, Activity(ranks[-1].pid, str(tmp_path / "quiet"), "5", "6")
+
+    yield start_rank
+    for rank in ranks:
+        os.killpg(rank.pid, signal.SIGKILL)
+        rank.wait()
+
+
+def marks(activity):
+    return sorted(os.listdir(activity.marks)) if os.path.exists(activity.marks) else []
+
+
+def look_for(activity, seconds, *, until=None):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and (until is None or marks(activity) != until):
+        activity.look()
+        time.sleep(0.02)
+    return marks(activity)
+
+
+def test_waiting_rank_is_marked_idle(start):
+    _, activity = start(sys.executable, "-c", WAITS)
+    assert look_for(activity, 10, until=["idle-5-6"]) == ["idle-5-6"]
+
+
+def test_stopped_rank_is_marked_until_it_goes_on(start):
+    pid, activity = start(sys.executable, "-c", WORKS)
+    os.kill(pid, signal.SIGSTOP)
+    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+    os.kill(pid, signal.SIGCONT)
+    assert look_for(activity, 10, until=[]) == []
+
+
+def test_working_rank_has_no_mark(start):
+    _, activity = start(sys.executable, "-c", WORKS)
+    assert look_for(activity, 1.0) == []
+
+
+def test_rank_that_works_below_a_shell_has_no_mark(start):
+    _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & wait")
+    assert look_for(activity, 1.0) == []
+
+
+def test_stopped_process_below_a_shell_is_found(start):
+    _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & kill -STOP $!; wait")
+    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+
+
+def test_long_pause_between_looks_marks_nothing(start):
+    pid, activity = start(sys.executable, "-c", WORKS)
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(3):
+        time.sleep(0.5)  # as if Slurm had suspended the shim as well
+        activity.look()
+    assert marks(activity) == []
+
+
+def test_end_removes_the_mark(start):
+    _, activity = start(sys.executable, "-c", WAITS)
+    look_for(activity, 10, until=["idle-5-6"])
+    activity.remove_mark()
+    assert marks(activity) == []
