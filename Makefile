@@ -51,11 +51,11 @@ prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in
 
 LIBRARIES := build/integrations
 integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well
-	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py
+	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py tests/integration/trainer/test_lm_eval.py
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt
-	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny lm-eval
 	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own

@@ -27,7 +27,8 @@ from torch.nn import functional  # noqa: E402
 
 from opsctl.trainer import architecture, gpt, process_groups, rank_process, tensor_parallel  # noqa: E402
 from opsctl.trainer.batches import Batches, open_data  # noqa: E402
-from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: E402
+from opsctl.trainer.checkpoint.resume import open_resuming  # noqa: E402
+from opsctl.trainer.checkpoint.save import Checkpoints  # noqa: E402
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
 from opsctl.trainer.contract import Env, Phase  # noqa: E402
 from opsctl.trainer.cross_entropy import cross_entropy  # noqa: E402
@@ -208,7 +209,8 @@ def extras(bench: Bench) -> dict[str, float]:
 def saving(bench: Bench) -> dict[str, float]:
     """How long training stands still: for a save in the background, and for one that is waited for."""
     place = bench.directory / "checkpoints"
-    checkpoints = open_checkpoints(place, bench.config, bench.cut, bench.engine, bench.control, parameters=0)
+    resuming = open_resuming(place, bench.config, bench.cut, bench.control)
+    checkpoints = Checkpoints(resuming, bench.engine, parameters=0)
     state = RunState(step=0)
 
     def save(*, background: bool) -> float:

@@ -21,13 +21,13 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
-from opsctl.trainer import architecture, dropout, tensor_parallel
+from opsctl.trainer import architecture, dropout, initial_weights, tensor_parallel
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.rank_layout import Layout
+from opsctl.trainer.rank_layout import Layout, first_layers
 from opsctl.trainer.read_ahead import device_of, on_device
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
@@ -39,20 +39,24 @@ _BUCKET_ELEMENTS = 50_000_000
 class Engine:
     """The interface of the training loop to DeepSpeed's PipelineEngine."""
 
-    def __init__(self, config: TrainerConfig, layout: Layout, rank: int) -> None:
+    def __init__(self, config: TrainerConfig, layout: Layout, rank: int, *, begins: bool = True) -> None:
+        """`begins`: draw initial weights, or read those of the config; otherwise a checkpoint has to be loaded."""
         if config.threads:
             torch.set_num_threads(config.threads)
         self._seeds = dropout.Seeds(config, layout, rank)
-        with _quiet_stdout():
-            self.deepspeed = self._build(config, layout, tensor_parallel.slice_of(layout, rank))
+        part = tensor_parallel.slice_of(layout, rank)
+        is_replaced = config.weights or not begins
+        with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
+            self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
         if config.precision == "bf16":
             self._replace(schedule.ReduceGrads, _average_gradients)
             _sum_as_they_come(self.deepspeed.optimizer)
         self._device = device_of(self.deepspeed.device)
 
-    def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice) -> Any:
+    def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
-        module = PipelineModule(
+        module = _Stages(
+            first_layers(config),
             architecture.layers(config.model, seed=config.seed, part=part),
             topology=PipeModelDataParallelTopology(num_pp=layout.pipeline, num_mp=layout.tensor, num_dp=layout.data),
             loss_fn=partial(cross_entropy, part=part),
@@ -68,8 +72,8 @@ class Engine:
         module.universal_checkpoint_info = architecture.universal_info(
             config.model
         )  # DeepSpeed writes this into every checkpoint
-        if config.weights:
-            load_weights(_layers_by_number(module), Path(config.weights), config.model, part)
+        if weights:
+            load_weights(_layers_by_number(module), Path(weights), config.model, part)
         optimizer = config.optimizer
         adamw = torch.optim.AdamW(
             list(architecture.parameter_groups(module, weight_decay=optimizer.weight_decay)),
@@ -175,6 +179,22 @@ def _add_to_sum(optimizer: Any, group: int, number: int, parameter: torch.Tensor
     parameter._hp_grad.add_(parameter.grad.reshape(-1))
     parameter.grad = None
     optimizer.fp32_groups_has_gradients[group][number] = True
+
+
+class _Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types
+    """The stages of the model, cut before the layers `first` if given, else as DeepSpeed cuts."""
+
+    def __init__(self, first: list[int] | None, *arguments: Any, **options: Any) -> None:
+        self._first = first
+        super().__init__(*arguments, **options)
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        if self._first is None:
+            super()._partition_layers(method=method)
+            return
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self.parts = self._first
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
 def _average_gradients(engine: Any) -> None:

@@ -54,6 +54,8 @@ def stages(config: TrainerConfig, cut: Layout) -> list[StageFootprint]:
 
 def _blocks(config: TrainerConfig, number: int) -> int:
     stages, layers = config.parallel.pipeline, config.model.layers
+    if config.parallel.blocks:
+        return config.parallel.blocks[number]
     ends = (number == 0) + (number == stages - 1)
     return (layers + 2) // stages - ends if config.parallel.balance == "blocks-and-embeddings" else layers // stages
 

@@ -1,7 +1,6 @@
 """The layers of GPT-2 and BLOOM.
 
-Activations between layers are [micro_batch, sequence, hidden]. Every layer draws its whole initial weights from its own
-generator and takes its slice, so that the weights do not depend on the layout.
+Activations between layers are [micro_batch, sequence, hidden]. Initial weights do not depend on the layout.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
+from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
 
@@ -28,7 +28,7 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
         self.part = part
-        whole = draw_normal(config.vocabulary, config.hidden, std=initial_std(config), seed=seed)
+        whole = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
         self.weight = tensor_parallel.sliced(whole, part, dim=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -45,7 +45,8 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(draw_normal(config.sequence, config.hidden, std=initial_std(config), seed=seed))
+        whole = Normal(rows=config.sequence, columns=config.hidden, std=initial_std(config), seed=seed)
+        self.weight = nn.Parameter(whole.draw(range(config.sequence)))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,10 +80,10 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.flex: Any = None  # compiled_blocks replaces the dense bias
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         # Rows are [head, q k v, head_width], so that a slice holds whole heads.
-        self.qkv = ColumnLinear(draw_normal(3 * hidden, hidden, std=std, seed=seed), part)
-        self.out = RowLinear(draw_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
-        self.up = ColumnLinear(draw_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
-        self.down = RowLinear(draw_normal(hidden, 4 * hidden, std=into_residual, seed=seed + 3), part)
+        self.qkv = ColumnLinear(Normal(rows=3 * hidden, columns=hidden, std=std, seed=seed), part)
+        self.out = RowLinear(Normal(rows=hidden, columns=hidden, std=into_residual, seed=seed + 1), part)
+        self.up = ColumnLinear(Normal(rows=4 * hidden, columns=hidden, std=std, seed=seed + 2), part)
+        self.down = RowLinear(Normal(rows=hidden, columns=4 * hidden, std=into_residual, seed=seed + 3), part)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.drop and self.training:
@@ -148,9 +149,3 @@ class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
 def initial_std(config: ModelConfig) -> float:
     """Return the standard deviation of initial weights."""
     return config.init_std or math.sqrt(1 / (3 * config.hidden))
-
-
-def draw_normal(*shape: int, std: float, seed: int) -> Tensor:
-    """Return normal numbers that depend on shape, `std` and `seed` alone."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator) * std

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.rank_layout import Layout
 
 _SEED_MASK = (1 << 64) - 1
@@ -109,11 +110,11 @@ def out_of(x: Tensor, part: Slice) -> Tensor:
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its outputs: whole input, this rank's part of the output."""
 
-    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
+    def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=0)
-        self.bias = sliced(torch.zeros(weight.shape[0]), part, dim=0) if bias else None
+        self.bias = _marked(torch.zeros(len(part.range(weight.rows))), part) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(into(x, self.part), self.weight, self.bias)
@@ -122,11 +123,11 @@ class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its inputs: this rank's part of the input, whole output; the bias is whole."""
 
-    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
+    def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=1)
-        self.bias = nn.Parameter(torch.zeros(weight.shape[0])) if bias else None
+        self.bias = nn.Parameter(torch.zeros(weight.rows)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.part.size == 1:
@@ -135,9 +136,14 @@ class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return summed if self.bias is None else summed + self.bias
 
 
-def sliced(whole: Tensor, part: Slice, *, dim: int) -> nn.Parameter:
-    """Return a parameter cut along `dim`; its mark makes DeepSpeed count every slice in the gradient's norm."""
-    parameter = nn.Parameter(part.of(whole, dim=dim) if part.size > 1 else whole)
+def sliced(whole: Normal, part: Slice, *, dim: int) -> nn.Parameter:
+    """Return this rank's slice of `whole`, cut along `dim`, as a parameter."""
+    return _marked(whole.draw(part.range(whole.columns if dim else whole.rows), dim=dim), part)
+
+
+def _marked(slice_: Tensor, part: Slice) -> nn.Parameter:
+    """Return a parameter with the mark that makes DeepSpeed count every slice in the gradient's norm."""
+    parameter = nn.Parameter(slice_)
     parameter.model_parallel = part.size > 1
     return parameter
 
