@@ -60,6 +60,8 @@ def _obstacle(config: TrainerConfig, device: torch.device) -> str | None:
         return "every block seeds its own dropout"
     if config.parallel.tensor > 1:
         return "tensor ranks sum inside of a block"
+    if config.data.separate_documents:
+        return "every sample has its own mask"
     return None
 
 
