@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYTHON
 
-.PHONY: demo test check docs audit prove integrations matrix bench race lock lowest clean
+.PHONY: demo test check docs audit prove integrations matrix bench gpu race lock lowest clean
 
 demo: $(VENV)/ready  ## a private Slurm, a train over several tasks, a summary
 	@$(BIN)/python examples/demo.py
@@ -51,11 +51,11 @@ prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in
 
 LIBRARIES := build/integrations
 integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well
-	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py
+	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py tests/integration/trainer/test_lm_eval.py
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt
-	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny lm-eval
 	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
@@ -68,6 +68,11 @@ bench: $(VENV)/ready  ## ratios within one run
 	$(BIN)/python benchmarks/simulate.py
 	$(BIN)/python -P benchmarks/report.py
 	$(BIN)/python benchmarks/trainer.py
+
+# Of an environment whose torch was built for the GPU: .ci/torch prefers the CPU build.
+GPU_PYTHON ?= $(BIN)/python
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/ready)  ## proofs and speed of the trainer on one GPU, in ten minutes; without a GPU: the reason, and success
+	PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -P benchmarks/gpu_proof.py
 
 race: $(VENV)/ready  ## opsctl with default settings against the plain recipe, three schedules, three runs: 100 minutes
 	$(BIN)/python -P benchmarks/races.py

@@ -1,7 +1,9 @@
-"""How often `opsctl why` is right on real failure messages: tests/corpus/failures, both halves.
+"""How often `opsctl why` is right on real failure messages: tests/corpus/failures, both sets.
 
-`python -P benchmarks/diagnosis.py` scores the tuning half, and `--cases` prints its missed cases. `--test` scores the
-test half as well and prints figures only, so that nobody tunes rules on that half.
+`python -P benchmarks/diagnosis.py` scores the tuning halves, and `--cases` prints their missed cases. `--test` and
+`--test2` score the test half of the first and of the second set as well and print figures only, so that nobody tunes
+rules on these halves. `--confusion` prints a table of classes; `--surroundings` scores the tuning halves within whole
+logs.
 
 right    the class agrees, and the cause has one of the corpus' names
 partly   another cause of the right class or family, or the right symptom where only the thread established the class
@@ -24,7 +26,8 @@ from opsctl.diagnosis.root_cause import Diagnosis
 
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "failures"
 SCORES = ("right", "partly", "unknown", "wrong")
-HALVES = ("tuning", "test")
+TUNING = ("tuning", "tuning2")
+TEST = ("test", "test2")
 CLASSES: dict[CauseKind, str] = {
     CauseKind.TIME_LIMIT: "time-limit",
     CauseKind.SWITCH: "slurm",
@@ -200,20 +203,57 @@ FAMILY = frozenset({"code", "config"})
 
 
 def main() -> None:
-    for half in HALVES if "--test" in sys.argv else HALVES[:1]:
-        cases = [json.loads(line) for line in (CORPUS / f"{half}.jsonl").read_text().splitlines()]
-        scores: dict[str, Counter[str]] = {"lines": Counter(), "thread": Counter()}
-        excluded = 0
-        for case in cases:
-            diagnosis = diagnose_case(case["lines"])
-            score = judge(case, diagnosis)
-            scores[case["basis"]][score] += 1
-            excluded += bool(diagnosis.suspects) and case["scope"] == "none"
-            if half == "tuning" and "--cases" in sys.argv and score in {"unknown", "wrong"}:
-                print_case(case, diagnosis, score)
-        print(render(f"{half}, all", scores["lines"] + scores["thread"]))
-        print(render(f"{half}, established by the lines alone", scores["lines"]))
-        print(f"{half}: cases without evidence against a node in which the log alone excludes a node: {excluded}")
+    halves = [*TUNING, *(half for half in TEST if f"--{half}" in sys.argv)]
+    for half in halves:
+        score_half(half)
+    if "--surroundings" in sys.argv:
+        score_surroundings()
+
+
+def score_half(half: str) -> None:
+    scores: dict[str, Counter[str]] = {"lines": Counter(), "thread": Counter()}
+    confusion: Counter[tuple[str, str]] = Counter()
+    excluded = 0
+    for case in read_cases(half):
+        diagnosis = diagnose_case(case["lines"])
+        score = judge(case, diagnosis)
+        scores[case["basis"]][score] += 1
+        confusion[case["class"], find_class(diagnosis)] += 1
+        excluded += bool(diagnosis.suspects) and case["scope"] == "none"
+        if half in TUNING and "--cases" in sys.argv and score in {"unknown", "wrong"}:
+            print_case(case, diagnosis, score)
+    print(render(f"{half}, all", scores["lines"] + scores["thread"]))
+    print(render(f"{half}, established by the lines alone", scores["lines"]))
+    print(f"{half}: cases without evidence against a node in which the log alone excludes a node: {excluded}")
+    if "--confusion" in sys.argv:
+        print_confusion(confusion)
+
+
+def print_confusion(confusion: Counter[tuple[str, str]]) -> None:
+    """Print a table: a row for each class of the corpus, a column for each class that opsctl names."""
+    named = sorted({given for _, given in confusion})
+    print("| class \\ named | " + " | ".join(named) + " |")
+    print("|---|" + "---:|" * len(named))
+    for true in sorted({true for true, _ in confusion}):
+        print(f"| {true} | " + " | ".join(str(confusion[true, given] or "") for given in named) + " |")
+
+
+def score_surroundings() -> None:
+    """Print how many verdicts become worse if a start or an end of other trainings surrounds the failure."""
+    total = worse = 0
+    for case in (case for half in TUNING for case in read_cases(half)):
+        alone = SCORES.index(judge(case, diagnose_case(case["lines"])))
+        for path in sorted((CORPUS / "surroundings").iterdir()):
+            around = path.read_text().splitlines()
+            is_start = path.stem.startswith("start")
+            lines = [*around, *case["lines"]] if is_start else [*case["lines"], *around]
+            total += 1
+            worse += SCORES.index(judge(case, diagnose_case(lines))) > alone
+    print(f"within whole logs: {worse} of {total} verdicts are worse ({100 * worse / total:.1f} %)")
+
+
+def read_cases(half: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (CORPUS / f"{half}.jsonl").read_text().splitlines()]
 
 
 def diagnose_case(lines: list[str]) -> Diagnosis:
@@ -225,13 +265,17 @@ def diagnose_case(lines: list[str]) -> Diagnosis:
 
 def judge(case: dict[str, Any], diagnosis: Diagnosis) -> str:
     is_named = case["cause"] in (diagnosis.cause, *NAMES.get(diagnosis.cause, ()))
-    named_class = CLASSES.get(diagnosis.kind, diagnosis.kind.value)
+    named_class = find_class(diagnosis)
     is_class = named_class == case["class"]
     if is_named:
         return "right" if is_class else "partly"
     if diagnosis.kind is CauseKind.UNKNOWN or (case["class"] == "unknown" and not diagnosis.suspects):
         return "unknown"
     return "partly" if is_class or {named_class, case["class"]} <= FAMILY else "wrong"
+
+
+def find_class(diagnosis: Diagnosis) -> str:
+    return CLASSES.get(diagnosis.kind, diagnosis.kind.value)
 
 
 def print_case(case: dict[str, Any], diagnosis: Diagnosis, score: str) -> None:

@@ -2,7 +2,8 @@
 
 python benchmarks/plan.py                the tuning half, by table
 python benchmarks/plan.py --rows         the tuning half, by row
-python benchmarks/plan.py --half test    the test half, by table; rows of the test half are never printed
+python benchmarks/plan.py --half test    the test half, by table; its rows are never printed; held-out: the same
+python benchmarks/plan.py --half tuning-2   the tuning half of the second collection
 python benchmarks/plan.py --bars         the error bars of the tuning half
 python benchmarks/plan.py --fit          fits the figures of step_time.toml to the tuning half
 """
@@ -27,6 +28,8 @@ from opsctl.calc.step_time import Efficiencies
 from tests.support import prequel
 from tests.support.published_rows import PublishedRow, predict_s, read_rows
 
+SECOND_HALVES = ("tuning-2", "held-out")
+"""Of the second collection: to find faults, and to judge once."""
 MOST_EFFICIENT = 0.92
 """No share of a peak is fitted above."""
 
@@ -119,7 +122,7 @@ def fits(row: PublishedRow) -> bool:
 
 
 def is_inside(row: PublishedRow) -> bool:
-    bar = step_bar(row.shape, row.cluster.gpu)
+    bar = step_bar(row.shape, row.cluster.gpu, row.topology)
     return bar.low <= (row.seconds or 0.0) / predict_s(row) <= bar.high
 
 
@@ -253,7 +256,7 @@ def calibrated_ratios(rows: Sequence[PublishedRow]) -> Iterator[tuple[str, float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("tuning", "test"), default="tuning")
+    parser.add_argument("--half", choices=("tuning", "test", *SECOND_HALVES), default="tuning")
     parser.add_argument("--bars", action="store_true")
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--fit", nargs="*", metavar="FIGURE", help="all figures, or those named")
@@ -266,7 +269,7 @@ def main() -> None:
             print(f"{name} = {table[name]:.2g}")
     elif arguments.bars and arguments.half == "tuning":
         print_bars(rows)
-    elif arguments.rows and arguments.half == "tuning":
+    elif arguments.rows and arguments.half in ("tuning", "tuning-2"):
         print_rows(rows)
     else:
         print_tables(rows)

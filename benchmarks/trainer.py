@@ -17,6 +17,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent))
+
+from trainer_corpus import write_corpus
+
 RANKS = Path(__file__).with_name("trainer_ranks.py")
 AIMS = (
     ("plain", 1, "one process / plain torch", "{ratio:.3f}", "0.97 at least", lambda f: f["ratio"] >= 0.97),
@@ -37,6 +41,8 @@ AIMS = (
         "0.95 at least",
         lambda f: f["ratio"] >= 0.95,
     ),
+    ("loss", 1, "loss in chunks / torch's", "{ratio:.2f} x", "1 x at least", lambda f: f["ratio"] >= 1),
+    ("adamw", 1, "fused AdamW / operation by operation", "{ratio:.2f} x", "1 x at least", lambda f: f["ratio"] >= 1),
     (
         "pipeline",
         2,
@@ -62,23 +68,8 @@ AIMS = (
         lambda f: f["share"] <= 0.10,
     ),
     ("loading", 1, "data loading / what the step needs", "{times:.0f} x", "20 x at least", lambda f: f["times"] >= 20),
-    (
-        "gpu",
-        1,
-        "1.3B, bf16, one GPU: of the measured matmul rate",
-        "{mfu:.1%}",
-        "55 % at least",
-        lambda f: f["mfu"] >= 0.55,
-    ),
 )
 """What is run, on how many processes, what it is called, its figure, what is aimed at, and whether that is met."""
-
-
-def write_corpus(directory: Path) -> None:
-    text = bytes(range(256)) * 8192
-    (directory / "text").write_bytes(text)
-    argv = ["-m", "opsctl.trainer.prepare", "--input", str(directory / "text"), "--output", str(directory / "corpus")]
-    subprocess.run([sys.executable, "-P", *argv], check=True, stdout=subprocess.DEVNULL)
 
 
 def measured(what: str, processes: int, directory: Path, rounds: int) -> Mapping[str, float]:
@@ -101,11 +92,6 @@ def measured(what: str, processes: int, directory: Path, rounds: int) -> Mapping
     return figures
 
 
-def has_gpu() -> bool:
-    argv = [sys.executable, "-P", "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
-    return subprocess.run(argv, check=False).returncode == 0
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
@@ -121,9 +107,6 @@ def main() -> None:
         write_corpus(Path(place))
         for what, processes, name, text, aim, is_met in AIMS:
             if arguments.only and what not in arguments.only:
-                continue
-            if what == "gpu" and not has_gpu():
-                print("no GPU here: what a step takes on one was not measured", file=sys.stderr)
                 continue
             figures = measured(what, processes, Path(place), arguments.rounds)
             print(form.format(name, text.format(**figures), aim, "" if is_met(figures) else "missed"), flush=True)

@@ -27,11 +27,12 @@ from torch.nn import functional  # noqa: E402
 
 from opsctl.trainer import architecture, gpt, process_groups, rank_process, tensor_parallel  # noqa: E402
 from opsctl.trainer.batches import Batches, open_data  # noqa: E402
-from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: E402
+from opsctl.trainer.checkpoint.resume import open_resuming  # noqa: E402
+from opsctl.trainer.checkpoint.save import Checkpoints  # noqa: E402
 from opsctl.trainer.config import TrainerConfig  # noqa: E402
 from opsctl.trainer.contract import Env, Phase  # noqa: E402
+from opsctl.trainer.cross_entropy import cross_entropy  # noqa: E402
 from opsctl.trainer.engine import Engine  # noqa: E402
-from opsctl.trainer.flops import step_flops  # noqa: E402
 from opsctl.trainer.heartbeats import Pulse  # noqa: E402
 from opsctl.trainer.loss_spikes import Spikes  # noqa: E402
 from opsctl.trainer.memory_usage import MemoryUsage  # noqa: E402
@@ -208,7 +209,8 @@ def extras(bench: Bench) -> dict[str, float]:
 def saving(bench: Bench) -> dict[str, float]:
     """How long training stands still: for a save in the background, and for one that is waited for."""
     place = bench.directory / "checkpoints"
-    checkpoints = open_checkpoints(place, bench.config, bench.cut, bench.engine, bench.control, parameters=0)
+    resuming = open_resuming(place, bench.config, bench.cut, bench.control)
+    checkpoints = Checkpoints(resuming, bench.engine, parameters=0)
     state = RunState(step=0)
 
     def save(*, background: bool) -> float:
@@ -229,102 +231,31 @@ def loading(bench: Bench) -> dict[str, float]:
     return {"times": statistics.median(b / (a / 20) for a, b in zip(read, steps, strict=True))}
 
 
-GPT_XL = {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048, "vocabulary": 50304}
-SMALL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocabulary": 512}
+def loss_in_chunks(bench: Bench) -> dict[str, float]:
+    """The loss and its gradients as the trainer computes them, against torch's, at a vocabulary of 50,304 in bf16."""
+    scores = torch.randn(2, 256, 50304, dtype=torch.bfloat16).requires_grad_()
+    labels = torch.randint(0, 50304, (2, 256))
+
+    def chunked() -> None:
+        torch.autograd.grad(cross_entropy(scores, labels, tensor_parallel.Slice()), scores)
+
+    def whole() -> None:
+        torch.autograd.grad(functional.cross_entropy(scores.float().flatten(0, 1), labels.flatten()), scores)
+
+    ours, other = bench.in_turn(chunked, whole)
+    return {"ratio": ratio(ours, other), "processors": ratio(bench.worked[0::2], bench.worked[1::2])}
 
 
-def config_gpu(directory: Path, shape: dict[str, int]) -> TrainerConfig:
-    """As examples/gpt-1.3b.toml, with fewer samples a step."""
-    fields = config(directory).model_dump() | {"precision": "bf16", "threads": None}
-    return TrainerConfig.model_validate(
-        fields | {"model": shape, "batch": {"micro_batch": 4, "global_batch": 32}, "parallel": {}}
-    )
+def fused_adamw(bench: Bench) -> dict[str, float]:
+    """AdamW over one flat buffer of four million numbers, as ZeRO holds them: fused, against operation by operation."""
 
+    def optimizer(*, fused: bool) -> torch.optim.Optimizer:
+        flat = nn.Parameter(torch.randn(1 << 22))
+        flat.grad = torch.randn(1 << 22)
+        return torch.optim.AdamW([flat], lr=RATE, fused=fused)
 
-class Compiled:
-    """Plain torch as one would write it for a GPU: weights in fp32, autocast to bf16, torch.compile, fused AdamW."""
-
-    def __init__(self, trainer_config: TrainerConfig, part: tensor_parallel.Slice, device: torch.device) -> None:
-        self.device = device
-        plain = Plain(trainer_config, part).to(device)
-        self.module = torch.compile(plain) if device.type == "cuda" else plain
-        groups = list(architecture.parameter_groups(plain, weight_decay=0.1))
-        self.optimizer = torch.optim.AdamW(groups, lr=RATE, fused=device.type == "cuda")
-
-    def step(self, batches: Iterator[tuple[Tensor, Tensor]], *, accumulation: int) -> float:
-        total = torch.zeros((), device=self.device)
-        for tokens, labels in batches:
-            with torch.autocast(self.device.type, dtype=torch.bfloat16):
-                scores = self.module(tokens.to(self.device))
-            aims = labels.to(self.device).flatten()
-            loss = functional.cross_entropy(scores.float().flatten(0, 1), aims) / accumulation
-            loss.backward()
-            total += loss.detach()
-        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return float(total)
-
-
-def matmul_rate(device: torch.device, size: int) -> float:
-    """What the device really multiplies: 10¹² operations a second of bf16 matrices, the best of ten."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    best = 0.0
-    for _ in range(10):
-        synchronize(device)
-        started = time.perf_counter()
-        for _ in range(10):
-            a @ b
-        synchronize(device)
-        best = max(best, 10 * 2 * size**3 / (time.perf_counter() - started) / 1e12)
-    return best
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def on_gpu(bench: Bench) -> dict[str, float]:
-    """TFLOPs of the trainer, and of plain torch after it in the same process, against what the card multiplies."""
-    shape, batch = bench.config.model, bench.config.batch
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    operations = (
-        step_flops(
-            batch=batch.global_batch,
-            layers=shape.layers,
-            hidden=shape.hidden,
-            sequence=shape.sequence,
-            vocabulary=shape.vocabulary,
-        )
-        / 1e12
-    )
-    rate = matmul_rate(device, 8192 if device.type == "cuda" else 256)
-
-    def seconds(step: Callable[[], float]) -> float:
-        for _ in range(3):
-            step()
-        times = []
-        for _ in range(bench.rounds):
-            synchronize(device)
-            started = time.perf_counter()
-            step()
-            synchronize(device)
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
-
-    compiled = Compiled(bench.config, bench.part, device)
-    accumulation = batch.global_batch // batch.micro_batch
-    ours = seconds(bench.ours)
-    plain = seconds(lambda: compiled.step(bench.batches.step(0, batch.global_batch), accumulation=accumulation))
-    return {
-        "mfu": operations / ours / rate,
-        "tflops": operations / ours,
-        "plain_mfu": operations / plain / rate,
-        "matmul_tflops": rate,
-        "ratio": plain / ours,
-        "step_s": ours,
-    }
+    ours, other = bench.in_turn(optimizer(fused=True).step, optimizer(fused=False).step)
+    return {"ratio": ratio(ours, other), "processors": ratio(bench.worked[0::2], bench.worked[1::2])}
 
 
 # How many stages, how many samples a step, and what is measured.
@@ -333,24 +264,20 @@ WHAT: dict[str, tuple[int, int, Callable[[Bench], dict[str, float]]]] = {
     "plain-large": (1, 64, against_plain),
     "ddp": (1, 16, against_plain),
     "ddp-large": (1, 64, against_plain),
+    "loss": (1, 16, loss_in_chunks),
+    "adamw": (1, 16, fused_adamw),
     "pipeline": (2, 16, pipeline),
     "extras": (1, 16, extras),
     "saving": (1, 16, saving),
     "loading": (1, 16, loading),
 }
-GPU = {"gpu": GPT_XL, "gpu-small": SMALL}
-"""The first needs a GPU of 40 GB and more; the second shows anywhere that the way through it is right."""
 
 
 def main() -> None:
     what, directory, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    if what in GPU:
-        bench = Bench(directory, rounds, config_gpu(directory, GPU[what]))
-        figures = on_gpu(bench)
-    else:
-        stages, batch, measure = WHAT[what]
-        bench = Bench(directory, rounds, config(directory, pipeline=stages, batch=batch))
-        figures = measure(bench)
+    stages, batch, measure = WHAT[what]
+    bench = Bench(directory, rounds, config(directory, pipeline=stages, batch=batch))
+    figures = measure(bench)
     if bench.process.is_first:
         (directory / f"{what}.json").write_text(json.dumps(figures))
     process_groups.leave(bench.control, 0)

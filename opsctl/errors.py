@@ -12,6 +12,7 @@ OpsctlError            1   an expected failure: the user reads the message
 │   ├── NotAllowed     1   Slurm refused, because the job belongs to another user
 │   └── Unreachable   75   Slurm did not answer; safe to try again
 ├── SandboxError       1   the private Slurm did not start or stop
+├── HostUnreachable   75   ssh could not run the command on another host
 └── WaitTimedOut      75   a wait ended before the awaited state; safe to wait again
 """
 
@@ -88,6 +89,12 @@ class Unreachable(SchedulerError):
 
 class SandboxError(OpsctlError):
     """The private Slurm did not start, or did not stop."""
+
+
+class HostUnreachable(OpsctlError):
+    """ssh could not reach the host of `--host`, or ended without the command. Safe to try again."""
+
+    exit_code = 75
 
 
 class WaitTimedOut(OpsctlError):

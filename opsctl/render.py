@@ -27,6 +27,7 @@ RUNTIME: dict[str, str] = {
     "minutes_left": "TRAIN_MINUTES_LEFT",
     "nodes": "NNODES",
     "pause_switch": "TRAIN_PAUSE_SWITCH",
+    "rollback_arguments": "TRAIN_ROLLBACK_ARGUMENTS",
     "run_dir": "TRAIN_RUN_DIR",
     "save_switch": "TRAIN_SAVE_SWITCH",
     "stop_request": "TRAIN_STOP_REQUEST",

@@ -9,24 +9,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
-from opsctl.actions.hold_release import Released, hold_or_pause, release_or_request
+from opsctl.actions.hold_release import Released, disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
+from opsctl.settings.rollback import check_range
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 
 if TYPE_CHECKING:
+    from opsctl.actions.rollback import RollbackResult
     from opsctl.diagnosis.root_cause import Diagnosis
     from opsctl.monitor.status import TrainStatus
     from opsctl.report.contents import Report
@@ -190,8 +192,6 @@ class Train:
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
         and the result is None.
         """
-        from opsctl.cli.switches import disarm_switch, read_switch  # noqa: PLC0415 (slow import: release only)
-
         run = self._reconciled()
         chain = self._app.chain(run)
         snapshot = chain.check()
@@ -226,6 +226,37 @@ class Train:
         if not self._app.chain(run).check().is_queued:
             raise InputError(f"{run.name}: nothing is running or queued, so no task would save")
         self._arm(Switch.SAVE, reason)
+
+    def rollback(
+        self,
+        to: int | None = None,
+        *,
+        skip_samples: Sequence[str] = (),
+        lr_scale: float | None = None,
+        allow: Sequence[str] = (),
+        timeout_s: float = 1800,
+    ) -> RollbackResult:
+        """Go back to the checkpoint of a step: `opsctl rollback`. `to` None: before the open alert about the loss.
+
+        Raises WaitTimedOut if the running task has not stopped after `timeout_s` seconds: call again.
+        """
+        from opsctl.actions.rollback import roll_back  # noqa: PLC0415 (slow import: rollback only)
+        from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback  # noqa: PLC0415 (as above)
+
+        try:
+            skipped = tuple(map(check_range, skip_samples))
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        options = RollbackOptions(to=to, skip_samples=skipped, lr_scale=lr_scale, allow=tuple(allow))
+        plan = plan_rollback(self._app, self._run(), options, show=log.info)
+        return roll_back(self._app, plan, timedelta(seconds=timeout_s), show=log.info)
+
+    def undo_rollback(self, *, timeout_s: float = 1800) -> RollbackResult:
+        """Take the newest rollback back: `opsctl rollback --undo`. Raises as `rollback`."""
+        from opsctl.actions.rollback import plan_undo, undo  # noqa: PLC0415 (slow import: rollback only)
+
+        run = self._run()
+        return undo(self._app, run, plan_undo(self._app, run), timedelta(seconds=timeout_s), show=log.info)
 
     def _arm(self, switch: Switch, reason: str) -> None:
         run = self._run()

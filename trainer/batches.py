@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from opsctl.trainer.blend import Blend, CorpusPart, Turns, held_out_problems, open_parts
+from opsctl.trainer.blend import Blend, CorpusPart, Turns, held_out_problems, open_parts, open_sets
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_tables import DataConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import taken
@@ -64,6 +65,8 @@ class Data:
 
     trained: Sequence[CorpusPart]
     held_out: Sequence[CorpusPart]
+    sets: Mapping[str, CorpusPart]
+    """The corpora of `evaluation.sets` by name."""
     config: TrainerConfig
 
     def __str__(self) -> str:
@@ -102,6 +105,12 @@ class Data:
         blend = Blend(held_out, Turns(first), sequence=self.config.model.sequence, seed=0)
         return self._batches(blend, data_rank=data_rank, data_ranks=data_ranks, skipped=())
 
+    def evaluation_set(self, name: str, *, data_rank: int, data_ranks: int) -> Batches:
+        """Return the batches of one data-parallel rank from the evaluation set `name`."""
+        turns = Turns(DataConfig(prefix=name))
+        blend = Blend([self.sets[name]], turns, sequence=self.config.model.sequence, seed=0)
+        return self._batches(blend, data_rank=data_rank, data_ranks=data_ranks, skipped=())
+
     def _batches(self, blend: Blend, *, data_rank: int, data_ranks: int, skipped: Sequence[range]) -> Batches:
         return Batches(
             blend=blend,
@@ -125,6 +134,7 @@ def open_data(config: TrainerConfig) -> Data:
     """
     parts, problems = open_parts(config, config.data.corpora())
     problems = problems or held_out_problems(config, parts)
-    if problems:
-        raise Refused("; ".join(problems))
-    return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], config=config)
+    sets, set_problems = open_sets(config)
+    if problems or set_problems:
+        raise Refused("; ".join([*problems, *set_problems]))
+    return Data(trained=[part for part, _ in parts], held_out=[part for _, part in parts], sets=sets, config=config)

@@ -71,6 +71,23 @@ def held_out_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, C
     return []
 
 
+def open_sets(config: TrainerConfig) -> tuple[dict[str, CorpusPart], list[str]]:
+    """Open the corpora of `evaluation.sets`, whole; return them by name, and their problems."""
+    sets, problems, batch = {}, [], config.batch.global_batch
+    for table in config.evaluation.sets if config.evaluation.every else []:
+        try:
+            corpus = Corpus(table.prefix)
+            corpus.refuse_vocabulary(config.model.vocabulary)
+        except Refused as error:
+            problems.append(str(error))
+            continue
+        samples = corpus.samples(config.model.sequence)
+        if samples < batch:
+            problems.append(f"evaluation set {table.name} has {samples} samples, less than global_batch = {batch}")
+        sets[table.name] = CorpusPart(corpus=corpus, first=0, samples=samples)
+    return sets, problems
+
+
 class Turns:
     """Which corpus has its turn at a position, over all stages. Corpora are numbered as in DataConfig.corpora."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -17,7 +17,6 @@ from opsctl.trainer import schedule
 from opsctl.trainer.config_tables import (
     BatchConfig,
     ConfigTable,
-    CorpusConfig,
     Count,
     DataConfig,
     EvaluationConfig,
@@ -42,8 +41,15 @@ class ParallelConfig(ConfigTable):
     """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
     """What is divided evenly over the stages; blocks-and-embeddings counts embedding and output as one block each."""
+    blocks: list[Count] | None = None
+    """Blocks of every stage, first to last, instead of an even division; the longest stage sets the pace."""
     timeout_s: Seconds = 600.0
     """Longest time that a rank waits for the other ranks before it fails."""
+
+    @property
+    def division(self) -> str:
+        """The division of the layers into stages, as a checkpoint records it."""
+        return "-".join(map(str, self.blocks)) if self.blocks else self.balance
 
 
 class OptimizerConfig(ConfigTable):
@@ -53,6 +59,8 @@ class OptimizerConfig(ConfigTable):
     """Learning rate after the warm-up."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
     """Learning rate at the end of the decay."""
+    lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of every learning rate of the schedule, as after a rollback; may change between two attempts."""
     warmup_samples: Annotated[int, Field(ge=0)] = 0
     """Samples over which the learning rate rises linearly from 0."""
     decay: Literal["cosine", "cosine-restarts", "linear", "wsd", "inverse-square-root", "constant"] = "cosine"
@@ -137,6 +145,9 @@ class TrainerConfig(ConfigTable):
     """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
     recompute: bool = False
     """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
+    compile: Literal["auto"] | bool = False
+    """true: compile the blocks by torch.compile, after a trial; auto: only on a GPU. With dropout, with tensor ranks or
+    after a failed trial, the run logs why and goes on without."""
     threads: Count | None = None
     """CPU threads of a rank; OMP_NUM_THREADS or the number of usable cores if absent."""
     model: ModelConfig = ModelConfig()
@@ -188,8 +199,11 @@ class TrainerConfig(ConfigTable):
             )
 
     def _nothing_held_out(self) -> Iterator[str]:
-        if self.evaluation.every and not self.data.held_out:
-            yield f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0"
+        if self.evaluation.every and not self.data.held_out and not self.evaluation.sets:
+            yield (
+                f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0 and "
+                "evaluation.sets is empty"
+            )
 
     def samples(self) -> int:
         """Return the samples of the whole run, including the ramp-up."""
@@ -206,6 +220,7 @@ class TrainerConfig(ConfigTable):
             decay=schedule.Decay(optimizer.decay),
             anneal=optimizer.anneal_samples or 0,
             periods=optimizer.periods or 1,
+            scale=optimizer.lr_scale,
         )
 
 
@@ -240,8 +255,15 @@ def _describe_error(place: tuple[int | str, ...], kind: str, message: str) -> st
 
 def _known(place: Sequence[int | str]) -> list[str]:
     """Return the keys of the table at `place`."""
-    model: type[BaseModel] = CorpusConfig if "blend" in place else TrainerConfig
-    for key in () if "blend" in place else place:
-        field = model.model_fields[str(key)].annotation
-        model = field if isinstance(field, type) and issubclass(field, BaseModel) else model
+    model: type[BaseModel] = TrainerConfig
+    for key in place:
+        if isinstance(key, str):  # a number is the place in a list
+            model = next(_tables_in(model.model_fields[key].annotation), model)
     return sorted(model.model_fields)
+
+
+def _tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _tables_in(inner)

@@ -142,13 +142,32 @@ class BatchConfig(ConfigTable):
         return Ramp(full=self.global_batch, start=start, increment=increment, samples=samples)
 
 
+class EvaluationSetConfig(ConfigTable):
+    """One more corpus to evaluate on."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
+    """Name in the log and in the metrics."""
+    prefix: str
+    """Path of the corpus without `.bin` and `.idx`, absolute or relative to the working directory."""
+
+
 class EvaluationConfig(ConfigTable):
-    """Evaluation of the loss on held-out samples (`data.held_out`)."""
+    """Evaluation of the loss on held-out samples (`data.held_out`) and on other corpora."""
 
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between two evaluations; 0 never evaluates."""
     batches: Count = 10
     """Batches of one evaluation, with global_batch samples per batch; every evaluation reads the same samples."""
+    sets: list[EvaluationSetConfig] = []
+    """Corpora that are evaluated one after the other, each with a loss of its own, besides the held-out samples."""
+
+    @field_validator("sets")
+    @classmethod
+    def _own_names(cls, sets: list[EvaluationSetConfig]) -> list[EvaluationSetConfig]:
+        names = [table.name for table in sets]
+        if len(names) != len(set(names)):
+            raise ValueError(f"two sets have one name: {', '.join(sorted(names))}")
+        return sets
 
 
 class SpikeConfig(ConfigTable):
@@ -176,6 +195,8 @@ class LogConfig(ConfigTable):
     the run directory; without a run directory, no metrics are written."""
     tensorboard: bool = False
     """Write TensorBoard's events."""
+    wandb: bool = False
+    """Log to Weights & Biases (`pip install wandb`), by its WANDB_* variables; all attempts continue one run."""
     peak_tflops: Annotated[float, Field(gt=0)] | None = None
     """Peak TFLOPS of one GPU, for the MFU; if absent, looked up by the GPU's name."""
 

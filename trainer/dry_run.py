@@ -152,6 +152,21 @@ def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:
         if len(prefixes) > 1:
             text += f", {samples} samples, {requested_samples:.1f} requested"
         lines.append(_row("data", f"{prefix}: {text}"))
+    sets, set_problems = _evaluation_sets(config)
+    return lines + sets, problems + set_problems
+
+
+def _evaluation_sets(config: TrainerConfig) -> tuple[list[str], list[str]]:
+    tables = config.evaluation.sets
+    here = [table for table in tables if _exists(table.prefix)]
+    evaluation = config.evaluation.model_copy(update={"sets": here})
+    opened, problems = blend.open_sets(config.model_copy(update={"evaluation": evaluation}))
+    lines = []
+    for table in tables:
+        text = "refused" if table in here else "not on this machine, not checked"
+        if part := opened.get(table.name):
+            text = f"{part.samples} samples"
+        lines.append(_row("evaluation", f"{table.name}, {table.prefix}: {text}"))
     return lines, problems
 
 

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from opsctl.trainer.batches import Batches, Data
+from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.rank_layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The held-out batches. They depend neither on the seed nor on the layout, so that evaluations can be compared."""
+    """The batches of one set. They depend neither on seed nor on layout, so that evaluations can be compared."""
 
+    name: str
+    """Name of the set; empty for the held-out samples."""
     batches: Batches
     batch: int
     """Samples of one batch over all ranks."""
@@ -31,17 +34,25 @@ class Evaluation:
         return total / self.count
 
 
-def line(step: int, loss: float) -> str:
+def line(step: int, loss: float, name: str = "") -> str:
     """Return the log line of an evaluation, in Megatron's format."""
     perplexity = math.exp(min(20, loss))
-    return f" validation loss at iteration {step} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
+    where = f" on {name}" if name else ""
+    return f" validation loss at iteration {step}{where} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
 
 
-def evaluation(data: Data, layout: Layout, rank: int) -> Evaluation | None:
-    """Return the evaluation of this run, or None if `evaluation.every` is 0."""
-    config = data.config
+def evaluations(data: Data, layout: Layout, rank: int) -> list[Evaluation]:
+    """Return the evaluations of this run: the held-out samples, then the sets; none if `evaluation.every` is 0."""
+    config, place = data.config, {"data_rank": layout.data_rank(rank), "data_ranks": layout.data}
     if not config.evaluation.every:
-        return None
-    batch, samples = config.batch.global_batch, sum(part.samples for part in data.held_out)
-    batches = data.evaluation(data_rank=layout.data_rank(rank), data_ranks=layout.data)
-    return Evaluation(batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))
+        return []
+    held_out = sum(part.samples for part in data.held_out)
+    found = [_evaluation(config, "", data.evaluation(**place), held_out)] if held_out else []
+    return found + [
+        _evaluation(config, name, data.evaluation_set(name, **place), part.samples) for name, part in data.sets.items()
+    ]
+
+
+def _evaluation(config: TrainerConfig, name: str, batches: Batches, samples: int) -> Evaluation:
+    batch = config.batch.global_batch
+    return Evaluation(name=name, batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))

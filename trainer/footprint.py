@@ -14,9 +14,11 @@ _OVERHEAD = 1.25
 """Memory that the allocator reserves over memory in use: fitted to the BLOOM team's tables of memory."""
 _CONTEXT = 1.5 * GIB
 """Bytes of the CUDA context, measured on an A100."""
-_STATES = {"bf16": (2, 6, 12), "fp32": (4, 4, 8)}
-"""Bytes per parameter of weights, gradients and optimizer. bf16: gradients in bf16 and their fp32 sum; the optimizer
-includes the fp32 weights."""
+CHUNK_ELEMENTS = 1 << 25
+"""Logits of which the loss holds fp32 copies at a time: 128 MiB, far more than a kernel's launch costs."""
+_STATES = {"bf16": (2, 4, 12), "fp32": (4, 4, 8)}
+"""Bytes per parameter of weights, gradients and optimizer. bf16: the fp32 sum of gradients; the optimizer includes
+the fp32 weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ def stages(config: TrainerConfig, cut: Layout) -> list[StageFootprint]:
 
 def _blocks(config: TrainerConfig, number: int) -> int:
     stages, layers = config.parallel.pipeline, config.model.layers
+    if config.parallel.blocks:
+        return config.parallel.blocks[number]
     ends = (number == 0) + (number == stages - 1)
     return (layers + 2) // stages - ends if config.parallel.balance == "blocks-and-embeddings" else layers // stages
 
@@ -105,13 +109,11 @@ def _block_activations(model: ModelConfig, tensor: int) -> float:
 
 
 def _logits(config: TrainerConfig, cut: Layout) -> float:
-    """Return the bytes of the logits: in the model's precision, in fp32 for the loss, and their gradients.
-
-    Measured at the peak of the backward pass: 12 to 14 bytes in bf16, 12 in fp32.
-    """
+    """Return the bytes of the logits and their gradients, in the model's precision, and of two chunks in fp32."""
     model = config.model
-    width = 14 if config.precision == "bf16" else 12
-    return model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor * width
+    logits = model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor
+    width = 4 if config.precision == "bf16" else 8
+    return logits * width + min(logits, CHUNK_ELEMENTS) * 8
 
 
 def _alibi(config: TrainerConfig, cut: Layout) -> float:

@@ -1,19 +1,20 @@
 """The layers of GPT-2 and BLOOM.
 
-Activations between layers are [micro_batch, sequence, hidden]. Every layer draws its whole initial weights from its own
-generator and takes its slice, so that the weights do not depend on the layout.
+Activations between layers are [micro_batch, sequence, hidden]. Initial weights do not depend on the layout.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
+from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
 
@@ -27,7 +28,7 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
         self.part = part
-        whole = draw_normal(config.vocabulary, config.hidden, std=initial_std(config), seed=seed)
+        whole = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
         self.weight = tensor_parallel.sliced(whole, part, dim=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -44,7 +45,8 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(draw_normal(config.sequence, config.hidden, std=initial_std(config), seed=seed))
+        whole = Normal(rows=config.sequence, columns=config.hidden, std=initial_std(config), seed=seed)
+        self.weight = nn.Parameter(whole.draw(range(config.sequence)))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,12 +77,13 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
+        self.flex: Any = None  # compiled_blocks replaces the dense bias
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         # Rows are [head, q k v, head_width], so that a slice holds whole heads.
-        self.qkv = ColumnLinear(draw_normal(3 * hidden, hidden, std=std, seed=seed), part)
-        self.out = RowLinear(draw_normal(hidden, hidden, std=into_residual, seed=seed + 1), part)
-        self.up = ColumnLinear(draw_normal(4 * hidden, hidden, std=std, seed=seed + 2), part)
-        self.down = RowLinear(draw_normal(hidden, 4 * hidden, std=into_residual, seed=seed + 3), part)
+        self.qkv = ColumnLinear(Normal(rows=3 * hidden, columns=hidden, std=std, seed=seed), part)
+        self.out = RowLinear(Normal(rows=hidden, columns=hidden, std=into_residual, seed=seed + 1), part)
+        self.up = ColumnLinear(Normal(rows=4 * hidden, columns=hidden, std=std, seed=seed + 2), part)
+        self.down = RowLinear(Normal(rows=hidden, columns=4 * hidden, std=into_residual, seed=seed + 3), part)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.drop and self.training:
@@ -95,6 +98,9 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return mixed.reshape(batch, length, -1)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.flex is not None:
+            mixed: Tensor = self.flex(q, k, v)
+            return mixed
         mask = alibi(self.slopes, q.shape[2], q.dtype, q.device) if self.slopes else None
         attend = functools.partial(
             functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None
@@ -118,12 +124,15 @@ def slopes(heads: int) -> tuple[float, ...]:
     return tuple([2 ** (-8 * (i + 1) / power) for i in range(power)] + finer)
 
 
-@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # mypy does not read torch
 def alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions.
+    """Return the bias of the attention scores, [heads, length, length]: -slope x distance; -inf for later positions."""
+    return build_alibi(slopes, length, dtype, device)
 
-    Built head by head: all heads at once in fp32 took five times the memory of the result.
-    """
+
+@functools.lru_cache(maxsize=2)  # one mask for all blocks of a rank
+def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Build the bias head by head: all heads at once in fp32 took five times the memory of the result."""
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     later = distance < 0
@@ -140,9 +149,3 @@ class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
 def initial_std(config: ModelConfig) -> float:
     """Return the standard deviation of initial weights."""
     return config.init_std or math.sqrt(1 / (3 * config.hidden))
-
-
-def draw_normal(*shape: int, std: float, seed: int) -> Tensor:
-    """Return normal numbers that depend on shape, `std` and `seed` alone."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator) * std

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout
-from opsctl.trainer.gpt import draw_normal, initial_std
+from opsctl.trainer.gpt import initial_std
+from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
 from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into
 
@@ -61,7 +62,7 @@ class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read t
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
-        weight = draw_normal(config.vocabulary, config.hidden, std=initial_std(config), seed=seed)
+        weight = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
         self.projection = ColumnLinear(weight, part, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,14 +81,14 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         rows = config.group_count * (self.queries + 2) * width
         self.norm1, self.norm2 = RmsNorm(hidden, config.norm_eps), RmsNorm(hidden, config.norm_eps)
         # Rows are [group, its queries, key, value, width], so that a slice holds whole groups.
-        self.qkv = ColumnLinear(draw_normal(rows, hidden, std=std, seed=seed), part, bias=config.qkv_bias)
+        self.qkv = ColumnLinear(Normal(rows=rows, columns=hidden, std=std, seed=seed), part, bias=config.qkv_bias)
         self.out = RowLinear(
-            draw_normal(hidden, config.heads * width, std=into_residual, seed=seed + 1), part, bias=False
+            Normal(rows=hidden, columns=config.heads * width, std=into_residual, seed=seed + 1), part, bias=False
         )
         ffn = config.width_of_ffn
-        self.gate = ColumnLinear(draw_normal(ffn, hidden, std=std, seed=seed + 2), part, bias=False)
-        self.up = ColumnLinear(draw_normal(ffn, hidden, std=std, seed=seed + 3), part, bias=False)
-        self.down = RowLinear(draw_normal(hidden, ffn, std=into_residual, seed=seed + 4), part, bias=False)
+        self.gate = ColumnLinear(Normal(rows=ffn, columns=hidden, std=std, seed=seed + 2), part, bias=False)
+        self.up = ColumnLinear(Normal(rows=ffn, columns=hidden, std=std, seed=seed + 3), part, bias=False)
+        self.down = RowLinear(Normal(rows=hidden, columns=ffn, std=into_residual, seed=seed + 4), part, bias=False)
         if config.qk_norm:
             self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps, part) for _ in range(2))
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from opsctl.trainer import flops, nan_search, schedule
 from opsctl.trainer.batches import Batches
-from opsctl.trainer.checkpoint.resume import preview_newest
-from opsctl.trainer.checkpoint.save import Checkpoints, open_checkpoints
+from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
+from opsctl.trainer.checkpoint.save import Checkpoints
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
-from opsctl.trainer.evaluate import Evaluation, evaluation, line
+from opsctl.trainer.evaluate import Evaluation, evaluations, line
 from opsctl.trainer.heartbeats import Pulse, now_text, print_line, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_process import RankProcess
+from opsctl.trainer.read_ahead import ReadAhead
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.startup_checks import (
     check_start,
@@ -31,6 +32,7 @@ from opsctl.trainer.startup_checks import (
     gpu_name,
     memory_limits,
     seed_randomness,
+    warn,
 )
 from opsctl.trainer.step_log import Interval, StepLog
 from opsctl.trainer.stop_hooks import Decision, Hooks
@@ -40,7 +42,7 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     """Train until the run is finished or must stop, then end the process. Raises Refused before the first step."""
     directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
     cut, data = check_start(config, process, directory)
-    held_out = evaluation(data, cut, process.rank)
+    held_out = evaluations(data, cut, process.rank)
     parameters = model_parameters(config.model)
     state = RunState(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
     pulse = Pulse(environ, process, config)
@@ -53,18 +55,32 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     reason = hooks.agree(control, state).stop  # a stop that is already requested saves the time to build the model
     if reason is None:
         config = choose_seed(config, state, control)
-        engine = Engine(config, cut, process.rank)
-        checkpoints = open_checkpoints(directory, config, cut, engine, control, parameters=parameters)
+        resuming = open_resuming(directory, config, cut, control)
+        found = resuming.find(state)
+        engine = Engine(config, cut, process.rank, begins=found is None)
+        checkpoints = Checkpoints(resuming, engine, parameters=parameters)
         seed_randomness(config, process)
-        checkpoints.resume(state)
+        if found:
+            resuming.load(found, engine, state)
+        if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
+            warn(state, control, uncompiled)
         compare_data(data, state, control)
-        metrics = Metrics(config.log, environ, step=state.step, writes=process.is_last)
+        metrics = Metrics(
+            config.log,
+            environ,
+            step=state.step,
+            writes=process.is_last,
+            tracks=process.is_first,  # opsctl names the tracker's run to rank 0 alone
+            settings=config.model_dump(),
+        )
+        batches = data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data)
         reason = train(
             Run(
                 config=config,
                 engine=engine,
-                batches=data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data),
-                evaluation=held_out,
+                batches=batches,
+                ahead=ReadAhead(batches),
+                evaluations=held_out,
                 checkpoints=checkpoints,
                 control=control,
                 hooks=hooks,
@@ -76,6 +92,8 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
             )
         )
         metrics.close()
+        if reason is TrainerStop.FINISHED:  # other stops are in a hurry, and the next attempt deletes the rest
+            checkpoints.close()
 
     pulse.write_heartbeat(Phase.EXIT, state)
     if process.is_first:
@@ -91,7 +109,8 @@ class Run:
     config: TrainerConfig
     engine: Engine
     batches: Batches
-    evaluation: Evaluation | None
+    ahead: ReadAhead
+    evaluations: Sequence[Evaluation]
     checkpoints: Checkpoints
     control: Control
     hooks: Hooks
@@ -125,8 +144,8 @@ def train(run: Run) -> TrainerStop:
             return decision.stop
 
         _step(run)
-        if run.evaluation and schedule.is_due(state.step, config.evaluation.every):
-            _evaluate(run, run.evaluation)
+        if run.evaluations and schedule.is_due(state.step, config.evaluation.every):
+            _evaluate(run)
 
 
 def _save(run: Run, decision: Decision, *, finished: bool) -> None:
@@ -159,7 +178,9 @@ def _step(run: Run) -> None:
     started = time.monotonic()
     batch = config.batch.ramp().at(state.consumed_samples)
     after = run.batches.after(state.consumed_samples, batch)
-    batches, rate = run.batches.step(state.consumed_samples, batch), config.rate().at(after)
+    batches, rate = run.ahead.step(state.consumed_samples, batch), config.rate().at(after)
+    if run.engine.reads_data:
+        run.ahead.start(after, config.batch.ramp().at(after))
     loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
         again = run.batches.step(state.consumed_samples, batch)
@@ -171,8 +192,9 @@ def _step(run: Run) -> None:
 
 def _log_step(run: Run, interval: Interval | None) -> None:
     state = run.state
-    if interval and run.control.process.is_last:
-        print_line(f" {now_text()}{interval.line()}")
+    if interval:
+        if run.control.process.is_last:
+            print_line(f" {now_text()}{interval.line()}")
         run.metrics.interval(interval, state)
     state.spike = run.spikes.add_loss(state.loss)
     if state.spike:
@@ -181,14 +203,17 @@ def _log_step(run: Run, interval: Interval | None) -> None:
             print_line(state.notes[-1])
 
 
-def _evaluate(run: Run, evaluation: Evaluation) -> None:
-    """Log the held-out loss; abandon the evaluation when a stop is requested."""
+def _evaluate(run: Run) -> None:
+    """Log the loss of every evaluation; abandon the rest when a stop is requested."""
 
     def interrupted() -> bool:
         run.pulse.write_heartbeat(Phase.EVAL, run.state)
         return run.hooks.agree(run.control, run.state).stop is not None
 
-    loss = evaluation.loss(run.engine, interrupted=interrupted)
-    if loss is not None and run.control.process.is_last:
-        print_line(line(run.state.step, loss))
-        run.metrics.evaluation(loss, batches=evaluation.count, state=run.state)
+    for evaluation in run.evaluations:
+        loss = evaluation.loss(run.engine, interrupted=interrupted)
+        if loss is None:
+            return
+        if run.control.process.is_last:
+            print_line(line(run.state.step, loss, evaluation.name))
+        run.metrics.evaluation(loss, name=evaluation.name, batches=evaluation.count, state=run.state)

@@ -73,6 +73,8 @@ class Manifest:
     """The config's optimizer table; empty in checkpoints of an earlier version."""
     rate: float | None = None
     """Learning rate at this checkpoint by its schedule; None in checkpoints of an earlier version."""
+    earlier_tokens: int = 0
+    """Tokens besides samples x sequence, of attempts whose samples were longer; below 0 if they were shorter."""
     slowest_step_s: float = 0.0
     save_s: float = 0.0
     """Seconds of this save up to the manifest; the next attempt plans its end with this and the slowest step."""
@@ -287,12 +289,22 @@ def remove(checkpoint: Path) -> None:
     The rename comes first, so that an interrupted removal leaves no checkpoint with missing files; `sweep` removes the
     rest.
     """
-    gone = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
-    if gone.exists():
-        shutil.rmtree(gone)
-    checkpoint.rename(gone)
-    fsync_directory(checkpoint.parent)  # else the old name could return after a power failure, with half of the files
-    shutil.rmtree(gone)
+    interrupted = checkpoint.with_name(f"{_REMOVING}{checkpoint.name}")
+    if interrupted.exists():
+        shutil.rmtree(interrupted)
+    shutil.rmtree(retire(checkpoint))
+
+
+def retire(path: Path) -> Path:
+    """Rename a checkpoint, or the remains of a save, for `sweep` to delete; return the new path. Raises OSError."""
+    gone = path.with_name(f"{_REMOVING}{path.name}")
+    number = 0
+    while gone.exists():  # a deletion that was interrupted, or is under way
+        number += 1
+        gone = path.with_name(f"{_REMOVING}{path.name}.{number}")
+    path.rename(gone)
+    fsync_directory(path.parent)  # else the old name could return after a power failure, with half of the files
+    return gone
 
 
 def sweep(directory: Path) -> None:

@@ -1,8 +1,7 @@
-"""The metrics: metrics.jsonl, one JSON object per line, and TensorBoard's events. A failed disk stops no training."""
+"""The metrics: metrics.jsonl, one JSON object per line, and charts. A failed disk or tracker stops no training."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import time
@@ -11,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from opsctl.trainer.charts import Charts, TensorBoard, WeightsAndBiases, chart_values
 from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
@@ -18,78 +18,91 @@ from opsctl.trainer.heartbeats import note, print_line
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval
 
-_TAGS = {
-    "loss": "lm-loss-training/lm loss",
-    "rate": "learning-rate/learning-rate",
-    "batch": "batch-size/batch-size",
-    "grad_norm": "grad-norm/grad-norm",
-    "step_s": "iteration-time/iteration-time",
-    "samples_per_s": "iteration-time/samples per second",
-    "tokens_per_s": "iteration-time/tokens per second per gpu",
-    "tflops": "iteration-time/TFLOPs per gpu",
-    "mfu": "iteration-time/MFU",
-    "held_out_loss": "lm-loss-validation/lm loss validation",
-}
-"""Names of TensorBoard's charts; Megatron's names where they exist, so that charts of both trainers overlay."""
-
 
 class Metrics:
     """Writes metrics to `log.directory`, or to the run directory; without both, writes nothing."""
 
-    def __init__(self, config: LogConfig, environ: Mapping[str, str], *, step: int, writes: bool) -> None:
-        """`step` is the first step of this attempt; TensorBoard hides later steps of earlier attempts."""
+    def __init__(
+        self,
+        config: LogConfig,
+        environ: Mapping[str, str],
+        *,
+        step: int,
+        writes: bool,
+        tracks: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`step` is the first step of this attempt. `writes`: files are this rank's task; `tracks`: the tracker is."""
         directory = _choose_directory(config, environ)
         self._path = directory / "metrics.jsonl" if directory and writes else None
         self._attempt = environ.get(Env.ATTEMPT, "")
-        self._events: Any = None
-        self._failed = ""
+        self._charts: list[Charts] = []
+        self._failures: list[str] = []
         if directory and config.tensorboard and writes:
-            library = _tensorboard_library()
             try:
-                self._events = library.SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1, flush_secs=30)
+                self._charts.append(TensorBoard(directory, step=step))
             except OSError as error:
-                self._failed = f"TensorBoard's events cannot be written below {directory}: {error.strerror}"
+                self._failures.append(f"TensorBoard's events cannot be written below {directory}: {error.strerror}")
+        if directory and config.wandb and tracks:
+            train = Path(environ[Env.RUN_DIR]).name if environ.get(Env.RUN_DIR) else ""
+            try:
+                self._charts.append(WeightsAndBiases(directory, train=train, settings=settings or {}))
+            except Refused:
+                raise
+            except Exception as error:  # noqa: BLE001 - wandb has errors of many kinds, and charts stop no training
+                self._failures.append(f"Weights & Biases cannot be used: {error}")
 
     def interval(self, interval: Interval, state: RunState) -> None:
         """Write the metrics of a log line."""
         self._write(asdict(interval), state)
 
-    def evaluation(self, loss: float, *, batches: int, state: RunState) -> None:
-        """Write the held-out loss of an evaluation after the last step."""
-        self._write({"step": state.step, "held_out_loss": loss, "held_out_batches": batches}, state)
+    def evaluation(self, loss: float, *, batches: int, state: RunState, name: str = "") -> None:
+        """Write the loss of an evaluation after the last step; without a `name`, of the held-out samples."""
+        if name:
+            values = {
+                "step": state.step,
+                "evaluation_set": name,
+                "evaluation_loss": loss,
+                "evaluation_batches": batches,
+            }
+        else:
+            values = {"step": state.step, "held_out_loss": loss, "held_out_batches": batches}
+        self._write(values, state)
 
     def close(self) -> None:
-        """Flush and close TensorBoard's events."""
-        if self._events:
+        """Flush and close the charts."""
+        for charts in self._charts:
             try:
-                self._events.close()
-            except OSError as error:
-                print_line(f"TensorBoard's last events are lost: {error.strerror}")
+                charts.close()
+            except Exception as error:  # noqa: BLE001 - as above
+                print_line(f"the last of {charts.what} are lost: {_reason(error)}")
 
     def _write(self, values: Mapping[str, Any], state: RunState) -> None:
-        if self._path is None:
-            return
         finite = {name: _or_null(value) for name, value in values.items()}
+        if self._path:
+            self._append(self._path, finite, state)
+        drawn = chart_values(finite)
+        for charts in list(self._charts):
+            try:
+                charts.draw(drawn, state.step)
+            except Exception as error:  # noqa: BLE001 - as above; raised again at every call, so these end here
+                self._charts.remove(charts)
+                self._failures.append(f"{charts.what} cannot be written: {_reason(error)}")
+        for failure in self._failures:
+            note(state, failure)
+
+    def _append(self, path: Path, finite: Mapping[str, Any], state: RunState) -> None:
         line = json.dumps({"at": round(time.time(), 3), "attempt": self._attempt, **finite}) + "\n"
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab", buffering=0) as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab", buffering=0) as file:
                 file.write(line.encode())  # one call, so that lines of two attempts never mix
         except OSError as error:
-            note(state, f"metrics {self._path} cannot be written: {error.strerror}")
-        self._draw(finite, state)
-        if self._failed:
-            note(state, self._failed)
+            note(state, f"metrics {path} cannot be written: {error.strerror}")
 
-    def _draw(self, finite: Mapping[str, Any], state: RunState) -> None:
-        if not self._events:
-            return
-        try:
-            for name in finite.keys() & _TAGS.keys():
-                if finite[name] is not None:
-                    self._events.add_scalar(_TAGS[name], finite[name], state.step)
-        except OSError as error:  # raised again at every call: this attempt draws no more
-            self._events, self._failed = None, f"TensorBoard's events cannot be written: {error.strerror}"
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _choose_directory(config: LogConfig, environ: Mapping[str, str]) -> Path | None:
@@ -101,10 +114,3 @@ def _choose_directory(config: LogConfig, environ: Mapping[str, str]) -> Path | N
 
 def _or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _tensorboard_library() -> Any:
-    try:
-        return importlib.import_module("torch.utils.tensorboard")
-    except ImportError as error:
-        raise Refused("log.tensorboard = true needs the tensorboard library (pip install tensorboard)") from error

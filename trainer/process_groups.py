@@ -25,11 +25,20 @@ class Control:
         self._group = dist.new_group(backend="gloo", timeout=timeout)
 
     def highest(self, values: Sequence[float]) -> list[float]:
-        """Return the element-wise maximum of `values` over all ranks."""
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
-        highest: list[float] = tensor.tolist()
-        return highest
+        """Return the element-wise maximum of `values` over all ranks, in log2(ranks) rounds of one message each."""
+        highest = torch.tensor(values, dtype=torch.float64)
+        for distance in doubling_distances(self.process.world_size):
+            torch.maximum(highest, self._exchange(highest, distance), out=highest)
+        return [float(value) for value in highest]
+
+    def _exchange(self, tensor: torch.Tensor, distance: int) -> torch.Tensor:
+        """Send `tensor` to the rank `distance` above, and return what the rank `distance` below has sent."""
+        rank, ranks = self.process.rank, self.process.world_size
+        received = torch.empty_like(tensor)
+        sent = dist.isend(tensor.clone(), dst=(rank + distance) % ranks, group=self._group)
+        dist.recv(received, src=(rank - distance) % ranks, group=self._group)
+        sent.wait()
+        return received
 
     def gather(self, value: T) -> list[T]:
         """Return the `value` of every rank, on every rank."""
@@ -47,6 +56,14 @@ class Control:
         dist.barrier(group=self._group)
 
 
+def doubling_distances(ranks: int) -> list[int]:
+    """Return the distances 1, 2, 4 … below `ranks`: after a round at each, every rank has heard of every other.
+
+    Gloo's all-reduce passes a ring twice: its latency grows with the number of ranks, and not with its logarithm.
+    """
+    return [1 << turn for turn in range((ranks - 1).bit_length())]
+
+
 def choose_accelerator() -> None:
     """Choose DeepSpeed's CPU accelerator if there is no GPU. Call before the import of DeepSpeed, which else warns."""
     if not torch.cuda.is_available():
@@ -58,10 +75,10 @@ def choose_accelerator() -> None:
 
 def connect(process: RankProcess, *, timeout_s: float) -> Control:
     """Connect to the other ranks. A collective that waits longer than `timeout_s` raises."""
-    cuda = torch.cuda.is_available()
+    device = choose_device(process)
     timeout = timedelta(seconds=timeout_s)
     os.environ.update(RANK=str(process.rank), WORLD_SIZE=str(process.world_size))
-    os.environ["LOCAL_RANK"] = str(_device(process) if cuda else process.local_rank)
+    os.environ["LOCAL_RANK"] = str(process.local_rank if device is None else device)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "0" if process.world_size == 1 else "29500")
     # DeepSpeed creates groups without a timeout; torch then uses these defaults, not the timeout of the first group.
@@ -74,14 +91,22 @@ def connect(process: RankProcess, *, timeout_s: float) -> Control:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.utils.logger.setLevel("WARNING")
     deepspeed.init_distributed(
-        dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=timeout, verbose=False
+        dist_backend="gloo" if device is None else "nccl", auto_mpi_discovery=False, timeout=timeout, verbose=False
     )
     return Control(process, timeout=timeout)
 
 
-def _device(process: RankProcess) -> int:
-    """Return the index of this rank's GPU; 0 if the scheduler shows every rank a single GPU."""
-    return process.local_rank % int(torch.cuda.device_count())
+def choose_device(process: RankProcess) -> int | None:
+    """Make one GPU the current one of this process and return its index; None without a GPU.
+
+    Every later call, as for the memory in use, then concerns this GPU: before, every rank would open a context of some
+    500 MB on GPU 0. A scheduler that shows every rank a single GPU calls it 0.
+    """
+    if not torch.cuda.is_available():
+        return None
+    device = process.local_rank % int(torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def leave(control: Control, status: int) -> NoReturn:

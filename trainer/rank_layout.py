@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ def _tensor_problems(config: TrainerConfig) -> list[str]:
         problems.append(f"tensor = {tensor} does not divide heads = {model.heads}: each rank takes whole heads")
     elif model.group_count % tensor:
         problems.append(
-            f"tensor = {tensor} does not divide kv_heads = {model.group_count}: each rank takes whole groups of heads"
+            f"tensor = {tensor} does not divide kv_heads = {model.group_count}: each rank takes whole groups of heads, "
+            f"and keys and values are not copied; use tensor = {math.gcd(tensor, model.group_count)}"
         )
     if model.width_of_ffn % tensor:
         problems.append(f"tensor = {tensor} does not divide ffn = {model.width_of_ffn}")
@@ -86,7 +89,11 @@ def _tensor_problems(config: TrainerConfig) -> list[str]:
 
 
 def _stage_problems(config: TrainerConfig) -> list[str]:
-    stages, layers = config.parallel.pipeline, config.model.layers
+    stages, layers, blocks = config.parallel.pipeline, config.model.layers, config.parallel.blocks
+    if blocks:
+        counts = f"blocks = {blocks}"
+        wrong = [f"{counts} names {len(blocks)} stages, and pipeline = {stages}"] if len(blocks) != stages else []
+        return wrong + ([f"{counts} has {sum(blocks)} blocks, and layers = {layers}"] if sum(blocks) != layers else [])
     embeddings = config.parallel.balance == "blocks-and-embeddings"
     counted = layers + 2 if embeddings else layers
     if embeddings and stages == counted:
@@ -99,7 +106,22 @@ def _stage_problems(config: TrainerConfig) -> list[str]:
     total = (
         f"layers + 2 = {counted} (embedding and output count as a layer each)" if embeddings else f"layers = {counted}"
     )
-    return [f"pipeline = {stages} does not divide {total}: some stages would wait for the longest one"]
+    return [
+        f"pipeline = {stages} does not divide {total}: some stages would wait for the longest one; parallel.blocks"
+        " names the blocks of every stage all the same"
+    ]
+
+
+def first_layers(config: TrainerConfig) -> list[int] | None:
+    """Return the number of the first layer of every stage and of the end, if `parallel.blocks` names the stages.
+
+    The layers are embedding, positions or norm, blocks, norm, output.
+    """
+    blocks = config.parallel.blocks
+    if blocks is None:
+        return None
+    _, *later = accumulate(blocks[:-1], initial=2)
+    return [0, *later, config.model.layers + 4]
 
 
 def _batch_problems(config: TrainerConfig, data: int) -> list[str]:

@@ -29,6 +29,8 @@ class RunState:
     """Description of the training data, as in the manifest."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Samples that were taken from every corpus up to the last save, by prefix."""
+    earlier_tokens: int = 0
+    """Tokens besides samples x sequence, of attempts with samples of another length."""
     spike: str = ""
     """Description of the loss spike that began with the last step; empty without a spike."""
     notes: list[str] = field(default_factory=list)

@@ -36,9 +36,14 @@ class Rate:
     """WSD: samples of the decay, which ends at `end`."""
     periods: int = 1
     """COSINE_RESTARTS: number of periods between `warmup` and `end`."""
+    scale: float = 1.0
+    """Factor of the whole rate."""
 
     def at(self, samples: int) -> float:
         """Return the rate of the step that ends at `samples` consumed samples."""
+        return self.scale * self._unscaled(samples)
+
+    def _unscaled(self, samples: int) -> float:
         if samples < self.warmup:
             return self.peak * samples / self.warmup
         if self.decay is Decay.INVERSE_SQUARE_ROOT:

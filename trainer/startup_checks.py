@@ -54,18 +54,19 @@ def choose_seed(config: TrainerConfig, state: RunState, control: Control) -> Tra
     if control.process.is_first and config.seed is None:
         print_line(f"seed {seed}, drawn at random" if saved is None else f"seed {seed}, of the checkpoint")
     if saved not in (None, seed):
-        _warn(state, control, f"seed {seed} is not the checkpoint's, {saved}: {_OTHER_ORDER}")
+        warn(state, control, f"seed {seed} is not the checkpoint's, {saved}: {_OTHER_ORDER}")
     return config.model_copy(update={"seed": seed})
 
 
 def compare_data(data: Data, state: RunState, control: Control) -> None:
     """Warn if the resumed checkpoint was trained on other data; the next checkpoint records the current data."""
     if state.data not in ("", str(data)) and not data.has_same_past(state):
-        _warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
+        warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
     state.data = str(data)
 
 
-def _warn(state: RunState, control: Control, text: str) -> None:
+def warn(state: RunState, control: Control, text: str) -> None:
+    """Note `text`, which is the same on every rank, and print it once."""
     state.notes.append(text)
     if control.process.is_first:
         print_line(text)

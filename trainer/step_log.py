@@ -94,7 +94,7 @@ class StepLog:
             step=state.step,
             steps=self._config.steps,
             consumed_samples=state.consumed_samples,
-            consumed_tokens=state.consumed_samples * sequence,
+            consumed_tokens=state.consumed_samples * sequence + state.earlier_tokens,
             step_s=self._seconds / len(self._losses),
             rate=rate,
             batch=batch,

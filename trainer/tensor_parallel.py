@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.rank_layout import Layout
 
 _SEED_MASK = (1 << 64) - 1
@@ -109,11 +110,11 @@ def out_of(x: Tensor, part: Slice) -> Tensor:
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its outputs: whole input, this rank's part of the output."""
 
-    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
+    def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=0)
-        self.bias = sliced(torch.zeros(weight.shape[0]), part, dim=0) if bias else None
+        self.bias = _marked(torch.zeros(len(part.range(weight.rows))), part) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(into(x, self.part), self.weight, self.bias)
@@ -122,11 +123,11 @@ class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A linear layer cut along its inputs: this rank's part of the input, whole output; the bias is whole."""
 
-    def __init__(self, weight: Tensor, part: Slice, *, bias: bool = True) -> None:
+    def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
         self.part = part
         self.weight = sliced(weight, part, dim=1)
-        self.bias = nn.Parameter(torch.zeros(weight.shape[0])) if bias else None
+        self.bias = nn.Parameter(torch.zeros(weight.rows)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.part.size == 1:
@@ -135,9 +136,14 @@ class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return summed if self.bias is None else summed + self.bias
 
 
-def sliced(whole: Tensor, part: Slice, *, dim: int) -> nn.Parameter:
-    """Return a parameter cut along `dim`; its mark makes DeepSpeed count every slice in the gradient's norm."""
-    parameter = nn.Parameter(part.of(whole, dim=dim) if part.size > 1 else whole)
+def sliced(whole: Normal, part: Slice, *, dim: int) -> nn.Parameter:
+    """Return this rank's slice of `whole`, cut along `dim`, as a parameter."""
+    return _marked(whole.draw(part.range(whole.columns if dim else whole.rows), dim=dim), part)
+
+
+def _marked(slice_: Tensor, part: Slice) -> nn.Parameter:
+    """Return a parameter with the mark that makes DeepSpeed count every slice in the gradient's norm."""
+    parameter = nn.Parameter(slice_)
     parameter.model_parallel = part.size > 1
     return parameter
 
@@ -146,42 +152,12 @@ def embedding(tokens: Tensor, weight: Tensor, part: Slice) -> Tensor:
     """Return the vectors of `tokens`; this rank holds a part of the vocabulary."""
     if part.size == 1:
         return functional.embedding(tokens, weight)
-    local, elsewhere = _local(tokens, weight.shape[0], part)
+    local, elsewhere = local_rows(tokens, weight.shape[0], part)
     return out_of(functional.embedding(local, weight).masked_fill(elsewhere.unsqueeze(-1), 0), part)
 
 
-def _local(tokens: Tensor, rows: int, part: Slice) -> tuple[Tensor, Tensor]:
+def local_rows(tokens: Tensor, rows: int, part: Slice) -> tuple[Tensor, Tensor]:
     """Return the local row of every token (0 for tokens of other ranks), and the mask of tokens of other ranks."""
     shifted = tokens - part.rank * rows
     elsewhere = (shifted < 0) | (shifted >= rows)
     return shifted.masked_fill(elsewhere, 0), elsewhere
-
-
-def cross_entropy(scores: Tensor, labels: Tensor, part: Slice) -> Tensor:
-    """Return the mean cross entropy in fp32 of scores [b, s, part of the vocabulary] and labels [b, s]."""
-    flat, target = scores.float().flatten(0, 1), labels.flatten()
-    if part.size == 1:
-        return functional.cross_entropy(flat, target)
-    return _CrossEntropy.apply(flat, target, part).mean()
-
-
-class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """Cross entropy per row; no rank holds the scores of the whole vocabulary."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, labels: Tensor, part: Slice) -> Tensor:
-        highest = part.sum(scores.amax(dim=1), op=dist.ReduceOp.MAX)
-        shifted = scores - highest.unsqueeze(1)
-        local, elsewhere = _local(labels, scores.shape[1], part)
-        target = part.sum(shifted.gather(1, local.unsqueeze(1)).squeeze(1).masked_fill(elsewhere, 0))
-        chances = shifted.exp_()
-        total = part.sum(chances.sum(dim=1))
-        chances /= total.unsqueeze(1)
-        ctx.save_for_backward(chances, local, elsewhere)
-        return total.log() - target
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        chances, local, elsewhere = ctx.saved_tensors
-        one_hot = torch.zeros_like(chances).scatter_(1, local.unsqueeze(1), (~elsewhere).to(chances.dtype).unsqueeze(1))
-        return (chances - one_hot) * gradient.unsqueeze(1), None, None

@@ -17,23 +17,30 @@ SLURM = "slurm/site"
 
 
 def find_statuses(
-    app: App, runs: Sequence[RunDir], *, is_named: bool, show: Callable[[str], None]
+    app: App, runs: Sequence[RunDir], *, is_named: bool, show: Callable[[str], None], acts: bool = True
 ) -> list[TrainStatus]:
     """Return the status of every train in `runs`, after the tasks of the owner: cron, and armed switches.
 
-    A train that cannot be read has the reason as its status; if `is_named`, its error is raised.
+    Without `acts`, nothing is done: the status is only read. A train that cannot be read has the reason as its status;
+    if `is_named`, its error is raised.
     """
     alerts = open_alerts(app.site_dir.alerts / "ledger.json")
     jobs, away = _queue(app, alerts) if runs else ([], "")
-    if jobs is not None:
+    if jobs is not None and acts:
         keep_cron_alive(app, show=show)
         if apply_armed_switches(app, runs, jobs, show=show):
             jobs, away = _queue(app, alerts)
-    return [_status(app, run, jobs, alerts, away, is_named=is_named) for run in runs]
+    return [read_train_status(app, run, jobs, alerts, away, is_named=is_named) for run in runs]
 
 
-def _status(
-    app: App, run: RunDir, jobs: list[Job] | None, alerts: Sequence[OpenAlert], away: str, *, is_named: bool
+def read_train_status(
+    app: App,
+    run: RunDir,
+    jobs: Sequence[Job] | None,
+    alerts: Sequence[OpenAlert],
+    away: str,
+    *,
+    is_named: bool = False,
 ) -> TrainStatus:
     """Return the status of one train; of a train that cannot be read, the reason, unless the train was named."""
     try:

@@ -1,12 +1,34 @@
-"""Hold and release the queued tasks of a train, also for a user who does not own the job."""
+"""Hold and release the queued tasks of a train, also for a user who does not own the job; read and disarm switches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.errors import NotAllowed
+from opsctl.app import App
+from opsctl.errors import NotAllowed, RunDirError, cannot_write
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
-from opsctl.state.switches import RequestKind, Switch, arm, request
+from opsctl.state.journal import EventKind, actor
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Armed, RequestKind, Switch, arm, disarm, read, request
+
+
+def read_switch(run: RunDir, switch: Switch) -> Armed | None:
+    """Return the switch if it is armed. Raises RunDirError if the file cannot be read."""
+    try:
+        return read(run, switch)
+    except OSError as error:
+        raise RunDirError(f"{run.switches}: {error.strerror}: unknown whether a switch is armed") from error
+
+
+def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
+    """Disarm the switch. Raises RunDirError."""
+    if run.is_ours:
+        # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
+        app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
+    try:
+        disarm(run, switch)
+    except OSError as error:
+        raise cannot_write(run.switches / switch.value, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

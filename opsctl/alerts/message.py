@@ -43,6 +43,11 @@ class Message:
     body: str
 
 
+def find_incident(message: str) -> str:
+    """Return the incident of a message's id: what all messages from the first alert to RESOLVED share."""
+    return message.rpartition(".")[0] or message
+
+
 def transition_word(change: AlertTransition) -> str:
     """Return the transition in capitals: RESOLVED, CRITICAL, STILL CRITICAL, BETTER: WARNING."""
     before, after = change.transition.before, change.transition.finding.level

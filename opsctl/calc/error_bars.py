@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from opsctl.calc.accelerators import Accelerator
 from opsctl.calc.gpt_size import ModelShape
+from opsctl.calc.parallel_layout import Topology
 
 _BARS = tomllib.loads(files("opsctl.calc").joinpath("error_bars.toml").read_text())
 
@@ -23,9 +24,13 @@ class ErrorBar:
 MEMORY_BAR = ErrorBar(**_BARS["memory"])
 
 
-def step_bar(shape: ModelShape, gpu: Accelerator) -> ErrorBar:
-    """Return the bar of a step's time: by generation; wider for mixtures of experts."""
-    bar = _BARS["experts"] if shape.experts else _BARS["generations"][gpu.generation]
+def step_bar(shape: ModelShape, gpu: Accelerator, topology: Topology) -> ErrorBar:
+    """Return the bar of a step's time: by generation; wider for mixtures of experts, ZeRO-3 and AMD's accelerators."""
+    bar = _BARS["generations"][gpu.generation]
+    if shape.experts:
+        bar = _BARS["experts"]
+    elif topology.zero == 3 and gpu.generation != "cdna":
+        bar = _BARS["sharded"]
     return ErrorBar(**bar)
 
 

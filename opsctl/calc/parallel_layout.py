@@ -57,6 +57,7 @@ selective: the attention matrix alone (Korthikanti et al. 2022, section 5). alte
 torchtitan's "selective". full: every layer.
 """
 ATTENTIONS = ("flash", "unfused")
+KERNELS = ("fused", "eager")
 SCHEDULES = {"1f1b": 1.0, "zero-bubble": 1 / 3}
 """Share of the bubble of 1F1B. zero-bubble: ZB-H1 (Qi et al. 2023, table 2). Interleaving divides it further."""
 
@@ -87,6 +88,8 @@ class Topology:
     recompute: str = "none"
     attention: str = "flash"
     """unfused stores the attention matrix."""
+    kernels: str = "fused"
+    """eager: norms, rotations and activations are single PyTorch operations, without torch.compile or fused kernels."""
     offload: bool = False
     """The optimizer's states lie in the host's memory."""
     overlap: bool = True
@@ -103,6 +106,7 @@ class Topology:
                 *_not_among("zero", self.zero, (0, 1, 2, 3)),
                 *_not_among("recompute", self.recompute, tuple(RECOMPUTATIONS)),
                 *_not_among("attention", self.attention, ATTENTIONS),
+                *_not_among("kernels", self.kernels, KERNELS),
                 *_not_among("schedule", self.schedule, tuple(SCHEDULES)),
             ],
         )

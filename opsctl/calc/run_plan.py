@@ -58,6 +58,8 @@ class RunInputs:
     """None: the checkpoint's size over an assumed bandwidth to storage."""
     price: float | None = None
     """Of a GPU-hour."""
+    kernels: str = "fused"
+    """Of the layouts that are tried."""
     topology: Topology | None = None
     """Plan this topology alone."""
     factor: float | None = None
@@ -118,7 +120,7 @@ def plan_run(inputs: RunInputs) -> RunPlan:
         parameters=parameters(shape),
         layouts=tuple(layouts),
         tried=len(tried),
-        bar=calibrated_bar() if inputs.factor else step_bar(shape, cluster.gpu),
+        bar=calibrated_bar() if inputs.factor else step_bar(shape, cluster.gpu, best.topology),
         steps=steps,
         step_s=best.seconds,
         tokens_per_day=inputs.batch * shape.sequence / best.seconds * 86400 * effective,
@@ -170,6 +172,7 @@ def _list_with_batches(inputs: RunInputs, tp: int, cp: int, pp: int) -> Iterator
                         micro_batch=micro_batch,
                         zero=zero,
                         precision=inputs.precision,
+                        kernels=inputs.kernels,
                         embedding_slots=gives_embedding_slots(shape, pp),
                     )
 
@@ -223,6 +226,7 @@ def parse_topology(text: str, inputs: RunInputs) -> Topology:
         dp=inputs.cluster.gpus // split,
         shard=sizes.get("shard"),
         precision=inputs.precision,
+        kernels=inputs.kernels,
     )
     if rest:
         return replace(topology, recompute=rest[0])

@@ -68,6 +68,10 @@ class _Step:
         """Return the share of communication that can hide behind computation."""
         return self.shared(name) if self.topology.overlap else 0.0
 
+    def eager(self, name: str) -> float:
+        """Return a factor of single PyTorch operations; 1 with fused kernels."""
+        return self.shared(name) if self.topology.kernels == "eager" else 1.0
+
     def data_group(self, size: int, stride: int) -> CommunicationGroup:
         """Return a group of replicas. Trainers without overlap send in small pieces, and copy between them."""
         group = self.group(size, stride)
@@ -137,7 +141,8 @@ def _layer_parts(step: _Step) -> dict[str, float]:
     per_pass = step.shared("sharded_launch" if topology.zero == 3 else "launch")
     per_pass += expert_share * step.shared("expert_launch")
     launching, computing = (3 + again) * per_pass / 1000, sum(parts.values())
-    parts["launch"] = (launching**4 + computing**4) ** 0.25 - computing
+    norm = step.shared("launch_norm")
+    parts["launch"] = (launching**norm + computing**norm) ** (1 / norm) - computing
     return parts
 
 
@@ -172,7 +177,7 @@ def _traffic_s(step: _Step) -> float:
         if weight:
             stored = stored_bytes(step.shape, step.topology, with_experts=with_experts)
             per_token += weight * (stored.common / step.topology.norm_split + stored.split / step.topology.tp)
-    return step.tokens * per_token * step.shared("traffic") / step.memory_bytes_s
+    return step.tokens * per_token * step.shared("traffic") * step.eager("eager_traffic") / step.memory_bytes_s
 
 
 def _tensor_s(step: _Step) -> float:
@@ -265,4 +270,4 @@ def _optimizer_s(step: _Step, count: StageParameters) -> float:
     routed = count.routed / (max(1.0, topology.shards / topology.ep) if topology.zero else 1)
     if topology.offload:
         return 6 * (common + routed) / HOST_BYTES_S
-    return 30 * (common + routed) / step.memory_bytes_s
+    return 30 * (common + routed) * step.eager("eager_optimizer") / step.memory_bytes_s

@@ -103,7 +103,7 @@ def judge(
     """Return the problems, memory and speed of one topology. Figures are present even if the topology cannot run."""
     stage = gpu_memory.fullest(shape, topology, batch=batch)
     seconds = sum(step_time.predict(shape, topology, cluster, batch=batch).values())
-    bar = error_bars.step_bar(shape, cluster.gpu)
+    bar = error_bars.step_bar(shape, cluster.gpu, topology)
     problems = [*_find_layout_problems(shape, cluster, topology), *_find_batch_problems(topology, batch, ramp)]
     if stage.gib > cluster.gpu.memory_gb:
         problems.append(f"memory: {stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}")

@@ -65,7 +65,7 @@ def _split(words: Sequence[str], checkpoints: Path, depth: int) -> Iterator[str]
 def _shell_words(script: str) -> list[str]:
     """Return the words of a shell script, without the punctuation of the shell."""
     try:
-        words = shlex.split(script.replace("\\\n", " "), comments=False)
+        words = shlex.split(script.replace("\\\n", " ").replace("=(", "=( "), comments=False)
     except ValueError:
         words = script.split()
     return [word.rstrip(";&|)") for word in words if word.strip(";&|()")]

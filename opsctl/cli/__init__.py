@@ -41,8 +41,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "kill-switch": CommandEntry("switches:kill_switch", "Run", "Stop a train cleanly: save, exit, cancel the queue."),
     "save-switch": CommandEntry("switches:save_switch", "Run", "Make a train save a checkpoint now and continue."),
     "edit": CommandEntry("edit:edit", "Run", "Change what the next task of a train runs."),
+    "rollback": CommandEntry("rollback:rollback", "Run", "Go back to an earlier checkpoint of a train."),
     "checkpoint": CommandEntry("checkpoint:checkpoint", "Run", "List, verify, prune, export and offload checkpoints."),
     "status": CommandEntry("status:status", "Observe", "Show the state, progress and time left of trains."),
+    "top": CommandEntry("top:top", "Observe", "Watch and steer all trains on a full-screen terminal."),
+    "dash": CommandEntry("dash:dash", "Observe", "Show all trains on a web page, for phone, desk and wall."),
     "logs": CommandEntry("logs:logs", "Observe", "Show and follow the log of a train."),
     "digest": CommandEntry("digest:digest", "Observe", "Sum up progress, lost hours, alerts and disks."),
     "metrics": CommandEntry("metrics:metrics", "Observe", "Export metrics of all trains to Prometheus."),
@@ -60,6 +63,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "watch": CommandEntry("watch:watch", "Automation", "Run all watchdogs, finalize attempts, send alerts."),
     "alerts": CommandEntry("alerts:alerts", "Automation", "List, acknowledge, accept and silence alerts."),
     "cron": CommandEntry("cron:cron", "Automation", "Run periodic jobs, with or without system cron."),
+    "mcp": CommandEntry("mcp:mcp", "Automation", "Offer tools to assistants, by the Model Context Protocol."),
     "init": CommandEntry("init:init", "Set up", "Write a starter train.toml and site.toml."),
     "doctor": CommandEntry("doctor:doctor", "Set up", "Check that everything opsctl needs is installed."),
     "preflight": CommandEntry("preflight:preflight", "Set up", "Check a train for known mistakes before launch."),
@@ -114,6 +118,10 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if ctx.params.get("host") is not None and not ctx.resilient_parsing:
+            from opsctl.cli.remote_host import remote_command  # noqa: PLC0415 (only for --host)
+
+            return "remote", remote_command(ctx.params, args), []
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -128,9 +136,25 @@ class CommandGroup(click.Group):
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
 @click.option("-v", "--verbose", is_flag=True, help="Log every step and program to stderr: --log-level debug.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log from this level on to stderr (default: warning).")
+@click.option("--host", metavar="HOST", help="Run the command on this host, by ssh.")
+@click.option(
+    "--host-command",
+    default="opsctl",
+    envvar="OPSCTL_HOST_COMMAND",
+    metavar="COMMAND",
+    help="What starts opsctl on the host (default: opsctl).",
+)
 @click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context
-def cli(ctx: click.Context, site: Path | None, *, verbose: bool, log_level: str | None) -> None:
+def cli(
+    ctx: click.Context,
+    /,
+    site: Path | None,
+    *,
+    verbose: bool,
+    log_level: str | None,
+    **_host_options: str | None,  # CommandGroup.resolve_command reads them
+) -> None:
     """Keep a months-long training run going on a Slurm cluster.
 
     \b
@@ -139,6 +163,7 @@ def cli(ctx: click.Context, site: Path | None, *, verbose: bool, log_level: str 
     opsctl launch train.toml         check, render and submit the train
     opsctl status                    show what runs and what waits
     opsctl help launch               explain one command
+    opsctl --host login1 status      run the command on another machine
     """
     from opsctl.host import log_config  # noqa: PLC0415 (--help starts without logging)
 

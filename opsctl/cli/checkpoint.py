@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 from rich.table import Table
 
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
+from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape, shrink
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.foreign_checkpoints import find_foreign, print_foreign, to_rows
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
-from opsctl.errors import InputError, OpsctlError
-from opsctl.host.system import run_attached
-from opsctl.settings.loader import read_toml
-from opsctl.state.run_dir import RunDir, check_trusted
-from opsctl.trainer.manifest import Checkpoint
+from opsctl.errors import OpsctlError
 from opsctl.units import format_size
-
-F = TypeVar("F", bound=Callable[..., Any])
-trust_option: Callable[[F], F] = click.option(
-    "--trust-pickle", "trust", is_flag=True, help="Load files of other users that could run code as you."
-)
 
 
 @click.group()
@@ -94,7 +81,7 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
     """
     app: App = context.obj
     verdicts = []
-    for checkpoint in _of_step(app.find(train), step):
+    for checkpoint in of_step(app.find(train), step):
         try:
             problems = catalog.problems(checkpoint.path)
             verdict = "damaged" if problems else "verified"
@@ -159,90 +146,5 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 
 
-@checkpoint.command()
-@train_argument
-@trust_option
-@dry_run_option
-@json_option
-@click.pass_context
-def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as_json: bool) -> None:
-    """Rewrite checkpoints without their unused storage.
-
-    Runs the Python of TRAIN, which has torch.
-
-    \b
-    opsctl checkpoint shrink tiny-gpt --dry-run
-    """
-    run = ours(context.obj, train)
-    words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run), *(["--trust-pickle"] * trust)]
-    context.exit(_trainer(context.obj, run, words, as_json=as_json))
-
-
-@checkpoint.command()
-@train_argument
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="Step to export (default: the newest checkpoint).")
-@click.option("--compare", is_flag=True, help="Load the export in transformers and compare logits.")
-@trust_option
-@json_option
-@click.pass_context
-def export(
-    context: click.Context, train: str, target: Path, *, step: int | None, compare: bool, trust: bool, as_json: bool
-) -> None:
-    """Export a checkpoint of TRAIN for Hugging Face transformers.
-
-    Writes the newest checkpoint to the directory TARGET. Of another user's train, only tensors are loaded: other
-    objects in a checkpoint could run code as you.
-
-    \b
-    opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
-    """
-    app: App = context.obj
-    run = app.find(train)
-    checkpoints = _of_step(run, step)
-    if not checkpoints:
-        raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
-    words = ["export", str(checkpoints[-1].path), str(target.absolute()), *(["--compare"] * compare)]
-    words += ["--trust-pickle"] * trust
-    context.exit(_trainer(app, run, words, as_json=as_json))
-
-
-@checkpoint.command("import")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample (default: the longest of the model).")
-@json_option
-@click.pass_context
-def import_model(context: click.Context, directory: Path, *, sequence: int | None, as_json: bool) -> None:
-    """Print the settings to begin with a transformers model.
-
-    DIRECTORY holds config.json and safetensors of a Llama, Mistral, Qwen, GPT-2 or BLOOM. Every rank reads the weights
-    of its own layers at the start, on any layout.
-
-    \b
-    opsctl checkpoint import models/llama-3.2-1b --sequence 4096 >> train.toml
-    """
-    words = ["import", str(directory.absolute()), *(["--sequence", str(sequence)] if sequence else [])]
-    argv = [sys.executable, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
-    context.exit(run_attached(argv, env=os.environ))
-
-
-def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
-    """Run `python -m opsctl.trainer.checkpoint` with the Python of the train, which has torch; return the exit code."""
-    python = sys.executable
-    if run.is_ours:  # a program named by another user is never run
-        check_trusted([run.config], root=app.root if app.site.trust_parents else None)
-        python = str(read_toml(run.config).get("python") or python)
-    argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
-    return run_attached(argv, env=os.environ)
-
-
-def _of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
-    checkpoints = catalog.find_checkpoints(run.checkpoints)
-    if step is None:
-        return checkpoints
-    if chosen := [checkpoint for checkpoint in checkpoints if checkpoint.step == step]:
-        return chosen
-    raise InputError(f"{run.name}: no checkpoint of step {step}; existing checkpoints: {steps(checkpoints)}")
-
-
-checkpoint.add_command(offload_)
+for command in (shrink, export, import_model, compare, reshape, bf16, offload_):
+    checkpoint.add_command(command)

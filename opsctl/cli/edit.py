@@ -95,6 +95,12 @@ def _checked(
     hint = f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again" if frozen else ""
     refuse_errors(str(changed), problems, [*refusals, *frozen, *syntax_problems(body, app.runner)], hint=hint)
     show_warnings(run.name, problems, lambda text: click.echo(text, err=True))
+    if before.rollback.step is not None and after.rollback != before.rollback:
+        click.echo(
+            f"{run.name}: warning: [rollback] differs from that of {run.config}: skipped samples, the scale of the"
+            " learning rate or the step to begin at change",
+            err=True,
+        )
     trainer = planning.trainer_json(resolved, Path.cwd())
     config = changed.read_text(encoding="utf-8")
     files = Files(config=config, trainer=trainer, body=body, code=code.record() if code else "")

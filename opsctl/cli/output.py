@@ -30,11 +30,16 @@ dry_run_option: Callable[[F], F] = click.option(
 
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
     """Return the trains whose names start with `begun`; none if the settings are invalid."""
+    params = ctx.find_root().params
+    if params.get("host") is not None:
+        from opsctl.cli.remote_host import complete_on_host  # noqa: PLC0415 (only for --host)
+
+        return complete_on_host(params["host"], params["host_command"], begun)
     from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
     from opsctl.state.run_dir import all_trains  # noqa: PLC0415 (as above)
 
     try:
-        root = build(ctx.find_root().params.get("site")).root
+        root = build(params.get("site")).root
     except OpsctlError:
         return []
     return [run.name for run in all_trains(root) if run.name.startswith(begun)]

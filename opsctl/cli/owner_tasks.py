@@ -12,13 +12,13 @@ from opsctl.state.run_dir import RunDir
 def reconcile_as_owner(app: App, run: RunDir, *, dry_run: bool = False) -> None:
     """Reconcile `run` if it is ours. Raises Unreachable; prints other problems, so that the command goes on."""
     if not dry_run:
-        reconcile_own_train(app, run, show=_print)
+        reconcile_own_train(app, run, show=print_on_stderr)
 
 
 def keep_cron(app: App) -> None:
     """Submit the next tick if ticks of cron are overdue. Problems are printed only."""
-    keep_cron_alive(app, show=_print)
+    keep_cron_alive(app, show=print_on_stderr)
 
 
-def _print(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     click.echo(text, err=True)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import click
 
-from opsctl.actions.hold_release import hold_or_pause, release_or_request
+from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.cli.switches import disarm_switch, read_switch
+from opsctl.cli.owner_tasks import print_on_stderr, reconcile_as_owner
 from opsctl.errors import InputError, NotAllowed
-from opsctl.launch.train_arrays import TrainSnapshot
-from opsctl.nodesets import nodeset
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch
 
 
 @click.command()
@@ -32,26 +28,8 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
     """
     run = app.find(train)
-    reconcile_as_owner(app, run, dry_run=dry_run)
-    chain = app.chain(run)
-    snapshot = chain.check()
-    if not snapshot.waiting:
-        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, snapshot))
-    arrays = _arrays(snapshot)
-    if dry_run:
-        _report(run, {"would": "hold", "arrays": arrays}, f"would hold {_list(arrays)}", as_json=as_json)
-        return
-    held = hold_or_pause(chain, reason)
-    if held is None:
-        text = (
-            "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
-            " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
-            f" opsctl release {run.name} takes it back"
-        )
-        _report(run, {"done": "pause-switch", "arrays": []}, text, as_json=as_json)
-        return
-    text = f"held {_list(held)}; {_age(app)}; opsctl release {run.name} lets it go on"
-    _report(run, {"done": "held", "arrays": held}, text, as_json=as_json)
+    result = hold_train(app, run, reason, dry_run=dry_run, show=print_on_stderr)
+    _report(run, result.data, result.text, as_json=as_json)
 
 
 @click.command()
@@ -71,40 +49,8 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     opsctl release tiny-gpt --exclude node[003-004]
     """
     run = app.find(train)
-    reconcile_as_owner(app, run, dry_run=dry_run)
-    nodeset(exclude)
-    chain = app.chain(run)
-    snapshot = chain.check()
-    paused = read_switch(run, Switch.PAUSE)
-    # Held in the journal only: an earlier release was interrupted before it was recorded.
-    if not (snapshot.waiting or paused or snapshot.history.held):
-        raise InputError(
-            f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, snapshot)
-        )
-    if dry_run:
-        also = f", with {exclude} excluded" if exclude else ""
-        first = f"disarm the pause switch of {paused.by} and " if paused else ""
-        arrays = _arrays(snapshot)
-        text = f"would {first}release {_list(arrays) or 'nothing that is queued'}{also}"
-        would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
-        _report(run, would, text, as_json=as_json)
-        return
-    parts = []
-    if paused:
-        disarm_switch(app, run, Switch.PAUSE)
-        parts.append("the pause switch is disarmed")
-    result = release_or_request(chain, snapshot, exclude)
-    if result is None:
-        parts.append(
-            "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
-            f" any opsctl command of the owner for {run.name}, carries it out"
-        )
-        _report(run, {"done": "request", "arrays": []}, "; ".join(parts), as_json=as_json)
-        return
-    parts += [f"excluded now: {result.excluded}"] if result.excluded else []
-    parts += [f"released {_list(result.arrays)}"] if result.arrays else ["nothing is queued"]
-    done: dict[str, object] = {"done": "released", "arrays": result.arrays, "excluded": result.excluded}
-    _report(run, done, "; ".join(parts), as_json=as_json)
+    result = release_train(app, run, exclude, dry_run=dry_run, show=print_on_stderr)
+    _report(run, result.data, result.text, as_json=as_json)
 
 
 @click.command()
@@ -133,7 +79,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     if not arrays and not snapshot.history.cancelling:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
-        text = f"would cancel {_list(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
+        text = f"would cancel {name_arrays(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
         _report(run, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
         return
     try:
@@ -155,29 +101,6 @@ def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
         if not (name and task.isascii() and task.isdigit()):
             raise
     return app.find(name), int(task)
-
-
-def _arrays(snapshot: TrainSnapshot) -> list[str]:
-    return sorted({job.array for job in snapshot.waiting}, key=int, reverse=True)
-
-
-def _list(arrays: list[str]) -> str:
-    if not arrays:
-        return ""
-    return f"{'arrays' if len(arrays) > 1 else 'array'} {', '.join(arrays)}"
-
-
-def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:
-    return (
-        f"opsctl kill-switch arm {run.name} --pause stops what runs" if snapshot.active else f"opsctl status {run.name}"
-    )
-
-
-def _age(app: App) -> str:
-    """Return the effect of a hold on the queue position, which depends on the priority plugin of Slurm."""
-    if app.scheduler.limits().priority == "priority/multifactor":
-        return "its age in the queue is kept"
-    return "this Slurm keeps no age, so after release the train starts at the back of the queue"
 
 
 def _report(run: RunDir, data: dict[str, object], text: str, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ BAR = 40
 
 @click.command()
 @optional_train
-@click.option("--log", type=click.Path(path_type=Path), help="Report on a Megatron-style log instead of TRAIN.")
+@click.option("--log", type=click.Path(path_type=Path), help="Report on a log, or a tracker's files, instead of TRAIN.")
 @click.option("--sacct", type=click.Path(path_type=Path), help="File with sacct output that says when the jobs ran.")
 @click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d.")
 @click.option("--until", type=Since(), help="End of the report, in the same forms.")
@@ -58,12 +58,17 @@ def report(
     Shows the effective time of TRAIN: the share of the wall-clock spent on first-time training (ETTR). The causes of
     the rest always add up to the wall-clock.
 
+    --log takes the log of any known trainer, TensorBoard files or their directory, offline runs of W&B, and exported
+    tables (CSV, JSON). Each file, and each step that goes back, is one attempt.
+
     \b
     opsctl report tiny-gpt
     opsctl report tiny-gpt --since 7d --markdown
     opsctl report tiny-gpt --since 2026-03-01 --until 2026-04-01
     opsctl report tiny-gpt --html report.html
     opsctl report --log main_log.txt --sacct sacct.txt
+    opsctl report --log tensorboard/ --html report.html
+    opsctl report --log wandb/offline-run-20260301_120000-ab12cd34/run-ab12cd34.wandb
     """
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both.")

@@ -3,51 +3,59 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from opsctl.actions.find_statuses import find_statuses
+from opsctl.alerts.open_alerts import open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import cell, console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.progress_lines import progress_lines
+from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
+from opsctl.cli.status_card import fitted_card, status_block
+from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.errors import Unreachable
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
-from opsctl.units import format_duration
 
+FOOTER_LINES = 1
 MAX_SKIPPED = 5
 """Entries of the root that are named although they are no trains."""
-STYLES = {
-    "running": "green",
-    "finished": "green",
-    "held": "yellow",
-    "queued": "cyan",
-    "ended": "red",
-    "not submitted": "yellow",
-    "unknown": "magenta",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    """How the page is laid out."""
+
+    is_full: bool
+    """Whether every train gets its whole card."""
+    height: int | None = None
+    """Lines of the terminal for the page; None for any number."""
 
 
 @click.command()
 @optional_train
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--every", type=INTERVAL, default="10s", show_default=True, help="Time between two refreshes.")
+@click.option("--full", is_flag=True, help="Show every train as a card, not as one line.")
+@click.option("--read-only", is_flag=True, help="Carry out no armed switch and no overdue cron tick.")
 @json_option
 @click.pass_obj
-def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_json: bool) -> int:
+def status(
+    app: App, train: str | None, *, watch: bool, every: timedelta, full: bool, read_only: bool, as_json: bool
+) -> int:
     """Show the state, progress and time left of trains.
 
-    For TRAIN, or every train: running and queued tasks, pending reason, step, loss, speed, next checkpoint and time
-    left. If Slurm does not answer, shows what the run directories record; exit 75.
+    Of several trains one line each, below the open alerts. Of TRAIN, or of the only train, a card: alerts, running and
+    queued tasks, pending reason, step, loss, speed, next checkpoint and time left. If Slurm does not answer, shows what
+    the run directories record; exit 75.
 
     \b
     opsctl status
@@ -56,12 +64,16 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, as_jso
     opsctl status --json --watch --every 1m >> status.jsonl
     """
     terminal = console()
+
+    def read() -> list[TrainStatus]:
+        return _statuses(app, train, acts=not read_only)
+
     if watch:
-        _watch(app, train, terminal, every.total_seconds(), as_json=as_json)
-    statuses = _statuses(app, train)
+        _watch(app, read, terminal, every.total_seconds(), shape=PageShape(full), as_json=as_json)
+    statuses = read()
     away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
     if not as_json:
-        terminal.print(_page(statuses, app, terminal))
+        terminal.print(_page(statuses, app, terminal, PageShape(full)))
         if not train:
             _print_skipped(app)
         return Unreachable.exit_code if away else 0
@@ -78,18 +90,26 @@ def _print_skipped(app: App) -> None:
         click.echo(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}", err=True)
 
 
-def _watch(app: App, train: str | None, terminal: Console, every: float, *, as_json: bool) -> None:
+def _watch(
+    app: App,
+    read: Callable[[], list[TrainStatus]],
+    terminal: Console,
+    every: float,
+    *,
+    shape: PageShape,
+    as_json: bool,
+) -> None:
     """Refresh until Ctrl-C: in place on a terminal, otherwise page after page or one JSON line after the other."""
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
-            statuses = _statuses(app, train)
+            statuses = read()
             if as_json:
                 click.echo(json.dumps(_as_data(statuses), default=in_json, ensure_ascii=False))
             elif live:
-                page = _page(statuses, app, terminal)
+                page = _page(statuses, app, terminal, replace(shape, height=terminal.height - FOOTER_LINES))
                 live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
             else:
-                terminal.print(_page(statuses, app, terminal))
+                terminal.print(_page(statuses, app, terminal, shape))
             app.clock.sleep(every)
 
 
@@ -101,79 +121,31 @@ def _footer(now: datetime, every: float) -> RenderableType:
     return Text(f"{now.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
-def _statuses(app: App, train: str | None) -> list[TrainStatus]:
+def _statuses(app: App, train: str | None, *, acts: bool) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    return find_statuses(app, runs, is_named=bool(train), show=lambda text: click.echo(text, err=True))
+    return find_statuses(app, runs, is_named=bool(train), show=lambda text: click.echo(text, err=True), acts=acts)
 
 
-def _page(statuses: list[TrainStatus], app: App, terminal: Console) -> RenderableType:
+def _page(statuses: list[TrainStatus], app: App, terminal: Console, shown: PageShape) -> RenderableType:
+    """Return the page: why Slurm is silent, open alerts, then a line a train, or the card of one."""
     if not statuses:
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
-    away = [
+    head = [
         Text(f"{text}; showing what the run directories record", "yellow")
         for text in {status.slurm for status in statuses}
         if text
     ]
-    return Group(*away, *[status_block(status, now, ramp=ramp) for status in statuses])
+    if shown.is_full or len(statuses) == 1:
+        if len(statuses) > 1 or shown.height is None:
+            return Group(*head, *(status_block(status, now, ramp=ramp) for status in statuses))
+        card_room = shown.height - _count_rows(head, terminal)
+        return Group(*head, fitted_card(statuses[0], now, terminal, card_room, ramp=ramp))
+    room = None if shown.height is None else max(1, shown.height // 3)
+    head += alert_texts(open_alerts(app.site_dir.alerts / "ledger.json"), room)
+    table_room = None if shown.height is None else shown.height - _count_rows(head, terminal)
+    return Group(*head, draw_table(statuses, now, terminal, table_room))
 
 
-def status_block(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    table.add_row(Text(status.train, style="bold"), Text(status.state, style=STYLES.get(status.state, "")))
-    for label, text in _lines(status, now, ramp):
-        table.add_row(f"  {label}", cell(text))
-    return table
-
-
-def _lines(status: TrainStatus, now: datetime, ramp: str) -> list[tuple[str, str]]:
-    lines = [
-        ("runs", f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{_until(job.ends, now)}")
-        for job in status.running or ()
-    ]
-    lines += [
-        ("waits", f"{job.tasks} task{'s' * (job.tasks != 1)} of array {job.array}: {job.why}{_from(job.start)}")
-        for job in status.waiting or ()
-    ]
-    may_run = bool(status.running or (status.running is None and status.begun))
-    if status.running is None and status.begun:
-        lines.append(
-            ("began", f"{status.begun.attempt} on {status.begun.nodes or '?'}, {_for(status.begun.at, now)} ago")
-        )
-    if status.progress:
-        lines += progress_lines(status.progress, now, is_running=may_run, ramp=ramp)
-    elif status.running:
-        lines.append(("progress", "none yet: neither a heartbeat nor an iteration in its log"))
-    if status.last_attempt:
-        last = status.last_attempt
-        lines.append(("last attempt", f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"))
-        lines += [("advice", last.advice)] if last.advice and not status.running else []
-    lines += [("stop", status.stop)] if status.stop else []
-    lines += [
-        (f"{armed.switch} switch", f"armed by {armed.by} {_for(armed.since, now)} ago{_because(armed.why)}")
-        for armed in status.switches
-    ]
-    lines += [
-        ("request", f"{request.verb} by {request.by}: `opsctl watch` carries it out") for request in status.requests
-    ]
-    lines += [(alert.level, f"{alert.summary}{' (acknowledged)' * alert.acknowledged}") for alert in status.alerts]
-    lines += [("run", link) for link in status.links]
-    return lines + [("note", note) for note in status.notes]
-
-
-def _for(since: datetime | None, now: datetime) -> str:
-    return format_duration((now - since).total_seconds()) if since else "?"
-
-
-def _until(end: datetime | None, now: datetime) -> str:
-    return f", {format_duration((end - now).total_seconds())} until its limit" if end and end > now else ""
-
-
-def _from(start: datetime | None) -> str:
-    return f", expected to start {start.astimezone():%Y-%m-%d %H:%M}" if start else ""
-
-
-def _because(why: str) -> str:
-    return f": {why}" if why else ""
+def _count_rows(texts: Sequence[Text], terminal: Console) -> int:
+    return sum(1 if text.no_wrap else len(text.wrap(terminal, terminal.width)) for text in texts)

@@ -6,15 +6,12 @@ from dataclasses import asdict
 
 import click
 
+from opsctl.actions.hold_release import disarm_switch, read_switch
+from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_write
-from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
-from opsctl.state.journal import EventKind, actor
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Armed, Switch, arm, disarm, journal_switches, read
-
-QUEUE_ACTION = {Switch.KILL: "cancels", Switch.PAUSE: "holds"}
+from opsctl.state.switches import Switch
 
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
 
@@ -98,7 +95,7 @@ def show(app: App, train: str, *, as_json: bool) -> None:
         print_json([asdict(armed) for armed in armed_switches])
         return
     for armed in armed_switches:
-        print_text(f"{run.name}: {_described(armed)}")
+        print_text(f"{run.name}: {describe_switch(armed)}")
     if not armed_switches:
         print_text(f"{run.name}: no switch is armed")
 
@@ -123,93 +120,8 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
 
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
     run = app.find(train)
-    before = read_switch(run, switch)
-    snapshot, away = _look(app, run)
-    if switch is Switch.SAVE and snapshot is not None and not snapshot.is_queued:
-        raise InputError(
-            f"{run.name}: nothing is running or queued, so no task would save", hint=f"opsctl status {run.name}"
-        )
-    done: list[str] = []
-    if not dry_run:
-        arm(run, switch, why=reason)
-        if run.is_ours:  # for a team member, the file itself is the record
-            journal_switches(run, app.journal(run), (switch,))
-            done, away = _act_on_queue(app, run, switch, away)
-    if before:
-        text = "; ".join([f"already armed: {_described(before)}", *done])
-    else:
-        parts = [*done, *_coming(run, switch, snapshot, away, has_acted=bool(done))]
-        text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {'; '.join(parts)}"
-    _print_result(run, text, {"switch": switch.value, "was_armed": before is not None, "done": done}, as_json=as_json)
-
-
-def _look(app: App, run: RunDir) -> tuple[TrainSnapshot | None, str]:
-    """Return the train's rows of the queue, or why they are unknown."""
-    try:
-        return take_snapshot(run, app.journal(run), app.scheduler.jobs()), ""
-    except OpsctlError as error:
-        return None, error.message
-
-
-def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[list[str], str]:
-    """Apply the kill and pause switches to the queue. Return what was done, or why the queue could not be reached."""
-    if switch is Switch.SAVE or away:
-        return [], away
-    from opsctl.guard.apply_switches import apply_switches  # noqa: PLC0415 (slow import: arming only)
-    from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
-
-    try:
-        return apply_switches(app.chain(run), read_rules(run)), ""
-    except (OpsctlError, OSError) as error:
-        return [], str(error)
-
-
-def _coming(run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, has_acted: bool) -> list[str]:
-    """Return what will happen because of an armed switch."""
-    if switch is Switch.SAVE:
-        who = "the running task" if snapshot is None or snapshot.active else "the next task"
-        return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
-    by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
-    if snapshot is None:
-        return [f"{by_owner}; Slurm does not answer now: {away}", _stop_text(run)]
-    parts = [by_owner] if snapshot.waiting and not has_acted else []
-    parts += [_stop_text(run)] if snapshot.active else []
-    return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
-
-
-def _stop_text(run: RunDir) -> str:
-    """Return how the running task is stopped."""
-    from opsctl.guard.escalation import describe_plan  # noqa: PLC0415 (slow import: arming only)
-    from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
-
-    try:
-        return f"the running task is asked to save and stop; {describe_plan(run, read_rules(run))}"
-    except (OpsctlError, OSError):
-        return "the running task is asked to save and stop"
-
-
-def read_switch(run: RunDir, switch: Switch) -> Armed | None:
-    """Return the switch if it is armed. Raises RunDirError if the file cannot be read."""
-    try:
-        return read(run, switch)
-    except OSError as error:
-        raise RunDirError(f"{run.switches}: {error.strerror}: unknown whether a switch is armed") from error
-
-
-def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
-    """Disarm the switch. Raises RunDirError."""
-    if run.is_ours:
-        # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
-        app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
-    try:
-        disarm(run, switch)
-    except OSError as error:
-        raise cannot_write(run.switches / switch.value, error) from error
-
-
-def _described(armed: Armed) -> str:
-    why = f": {armed.why}" if armed.why else ""
-    return f"{armed.switch} by {armed.by} since {armed.since:%Y-%m-%d %H:%M} UTC{why}"
+    result = arm_switch(app, run, switch, reason, dry_run=dry_run)
+    _print_result(run, result.text, result.data, as_json=as_json)
 
 
 def _print_result(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> None:

@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from opsctl.diagnosis.line_levels import LineLevel, find_level, is_exception
+
 
 class CauseKind(StrEnum):
     """The class of a cause. NONE: the attempt ended as planned."""
@@ -109,10 +111,8 @@ UNEXPLAINED = Cause(
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
-_OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA})
-_WARNING = re.compile(r"Warning:|\bWARNING\b")
-"""Programs survive what they log as a warning, if the fault is their own. Hardware faults are logged so as well."""
-_ADVISORY = re.compile(r"Warning:|\bWARN(?:ING)?\b|^\[W|\bINFO\b|\bDEBUG\b|\bI0\d{3} ")
+OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NETWORK})
+"""Programs survive what they log as a warning of these classes. Hardware faults are logged as warnings as well."""
 
 
 @cache
@@ -148,9 +148,11 @@ def classify(text: str) -> Cause | None:
     """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
     rows = (*causes(), UNEXPLAINED)
     cause = next((cause for cause in rows if cause.pattern.search(text)), None)
-    if cause and _is_survived(cause, text):
-        return _as_note(cause)
-    return cause
+    if cause is None:
+        return None
+    if cause.weight is Weight.NOTE:
+        return _as(cause, Weight.ERROR) if is_exception(text) else cause
+    return _as(cause, Weight.NOTE) if _is_survived(cause, text) else cause
 
 
 def _is_survived(cause: Cause, text: str) -> bool:
@@ -159,12 +161,12 @@ def _is_survived(cause: Cause, text: str) -> bool:
         return False
     if "NCCL INFO" in text:
         return cause.weight > Weight.ECHO
-    if cause.weight is Weight.CAUSE:
-        return cause.kind in _OF_PROGRAM and _WARNING.search(text) is not None
-    return cause.weight is Weight.ERROR and _ADVISORY.search(text) is not None
+    if cause.weight < Weight.ERROR or (cause.weight is Weight.CAUSE and cause.kind not in OF_PROGRAM):
+        return False
+    return find_level(text) is LineLevel.NOTICE
 
 
 @cache
-def _as_note(cause: Cause) -> Cause:
-    """Return the cause of a line that a program logs as a warning: the program went on."""
-    return replace(cause, weight=Weight.NOTE)
+def _as(cause: Cause, weight: Weight) -> Cause:
+    """Return a cause with the weight of a line that is written as a warning, or as a last exception."""
+    return replace(cause, weight=weight, sure=Confidence.POSSIBLE if weight is Weight.NOTE else cause.sure)

@@ -8,9 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from opsctl.diagnosis.blame import Proof, find_rule, may_exclude
-from opsctl.diagnosis.causes import UNEXPLAINED, Cause, CauseKind, Confidence, Scope, Weight, causes, classify
-from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_preceding
+from opsctl.diagnosis.causes import (
+    OF_PROGRAM,
+    UNEXPLAINED,
+    Cause,
+    CauseKind,
+    Confidence,
+    Scope,
+    Weight,
+    causes,
+    classify,
+)
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_last_lines, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
+from opsctl.diagnosis.line_levels import LineLevel, find_level
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
 from opsctl.diagnosis.torchrun_summary import find_first_failure
@@ -25,8 +36,19 @@ LAUNCHER = re.compile(
     r'File "[^"]*(?:/bin/(?:torchrun|accelerate|deepspeed)|torch/distributed/(?:run|launch\w*|elastic/.*))"'
 )
 """Lines of tracebacks of launchers, which report the end of a rank."""
-ABRUPT = frozenset({"rank-killed", "killed", "segfault", "bus-error"})
-"""Ends that leave a rank no time to write, so that other ranks wait for it."""
+PRINTED = re.compile(
+    r"^Exception ignored in|^--- Logging error ---|^Exception in thread .*(?:MsgRouter|ChkStop|NetStat)"
+)
+"""Lines above exceptions that Python prints and ignores."""
+MAX_TRACEBACK_LINES = 60
+MAX_END_LINES = 8
+"""Lines at the end of a log among which a notice may be why a program ended without an error."""
+ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
+"""Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
+NO_CONNECTION = frozenset({"cannot-connect", "rendezvous-timeout", "infiniband"})
+"""Echoes of ranks that did not reach another rank. Other echoes are of ranks that lost one."""
+DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "interrupted": 0, "traceback": 0, "killed": 5}
+"""How much an end explains among the ends without a reason: least an exit code, most a signal of the kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +144,80 @@ def find_root_cause(
 
 
 def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
-    """Return the first event of the highest weight: of the rank that torchrun names as the first, if there are some.
+    """Return the first event of the highest rank: of the rank that torchrun names as the first, if there are some.
 
-    A rank that was killed before the others waited for it outweighs their wait.
+    A rank that was killed before the others waited for it outweighs their wait. What failed before Slurm ended the
+    job outweighs that end.
     """
-    weight = max((event.cause.weight for event in events), default=Weight.NOTE)
-    heavy = [event for event in events if event.cause.weight is weight]
-    if weight >= Weight.ERROR and (first := find_first_failure(events)):
-        heavy = [event for event in heavy if event.speaker.rank == first.rank] or heavy
-    chosen = next(iter(heavy), None)
-    if chosen and chosen.cause.kind is CauseKind.HANG:
-        earlier = events[: events.index(chosen)]
-        return next((event for event in earlier if event.cause.name in ABRUPT), chosen)
+    chosen = next((event for event in _order_by_rank(events) if _is_uncaught(event) and not _is_survived(event)), None)
+    if chosen is None:
+        return None
+    earlier = events[: events.index(chosen)]
+    if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
+        return _heaviest([event for event in earlier if _explains_end(event, chosen)]) or chosen
     return chosen
+
+
+def _explains_end(event: LogEvent, end: LogEvent) -> bool:
+    """Return whether an event may be why ranks waited, or why Slurm or a user ended the job or its other tasks."""
+    cause = event.cause
+    if end.cause.kind is CauseKind.HANG and (cause.kind is CauseKind.HANG or cause.name == "rank-killed"):
+        return cause.name == "rank-killed"
+    if cause.name in ENDS_OF_OTHERS or cause.name == "interrupted":
+        return False
+    if cause.kind is CauseKind.HANG:
+        return True
+    return _rank(event) >= (Weight.DEATH, 0)
+
+
+def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """Return the events, the heaviest first and equally heavy ones in their order."""
+    ordered = sorted(events, key=_rank, reverse=True)
+    first = find_first_failure(events) if ordered and _rank(ordered[0]) >= (Weight.ERROR, 0) else None
+    if first is None:
+        return ordered
+    return sorted(ordered, key=lambda event: (_rank(event), event.speaker.rank == first.rank), reverse=True)
+
+
+def _rank(event: LogEvent) -> tuple[Weight, int]:
+    """Return how much an event explains: its weight, and an order among those that explain little.
+
+    A program survives what it prints without the mark of an error, if it ends by an exception later. A bare exit code
+    explains less than any message.
+    """
+    cause = event.cause
+    if cause.weight >= Weight.ERROR:
+        is_marked = cause.kind not in OF_PROGRAM or find_level(event.text) is LineLevel.FATAL
+        unmarked = 4 if cause.weight is Weight.CAUSE else 2
+        return (cause.weight, 0) if is_marked else (Weight.DEATH, unmarked)
+    if cause.weight is Weight.DEATH:
+        return Weight.DEATH, DEATHS.get(cause.name, 3)
+    if cause.name in NO_CONNECTION:
+        return Weight.DEATH, 2
+    if cause.name == "loss-nan":
+        return Weight.DEATH, 1
+    return cause.weight, int(cause.kind is CauseKind.NUMERIC)
+
+
+def _is_uncaught(event: LogEvent) -> bool:
+    """Return whether an exception is not one of those that Python only prints while a program shuts down."""
+    is_exception = event.cause.weight >= Weight.ERROR and find_level(event.text) is LineLevel.FATAL
+    if not is_exception and event.cause is not UNEXPLAINED:
+        return True
+    for line in reversed(read_preceding(event, MAX_TRACEBACK_LINES)):
+        if PRINTED.search(line):
+            return False
+        if not line.startswith((" ", "\t")) and not line.startswith("Traceback"):
+            return True
+    return True
+
+
+def _is_survived(event: LogEvent) -> bool:
+    """Return whether a program went on for long after a notice, and did not repeat it at the end."""
+    if _rank(event) >= (Weight.ECHO, 0):
+        return False
+    last = read_last_lines(event, MAX_END_LINES + 1)
+    return len(last) > MAX_END_LINES and not any(event.cause.pattern.search(line) for line in last)
 
 
 def _summarize(cause: Cause, text: str) -> str:

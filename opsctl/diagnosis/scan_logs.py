@@ -44,6 +44,8 @@ GATE_WORDS = (
         b"annot ",
         b"not ",
         b" nan",
+        b"oom-",
+        b"oom_",
         b"denied",
         b"illed",
         b"xceeded",

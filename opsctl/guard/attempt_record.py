@@ -11,6 +11,7 @@ from pathlib import Path
 
 from opsctl.errors import InputError
 from opsctl.guard.newest_checkpoint import find_newest
+from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.launch.code_freeze import read_record
 from opsctl.nodesets import expand
 from opsctl.settings.loader import GuardSettings
@@ -147,7 +148,8 @@ def make_body_env(
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
     recorder = make_flight_recorder_env(attempt) if rules and rules.flight_recorder else {}
-    return {**recorder, **env, **{str(name): str(value) for name, value in contract.items()}}
+    contract_env = {str(name): str(value) for name, value in contract.items()}
+    return {**recorder, **env, **contract_env, **make_rollback_env(run)}
 
 
 def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:

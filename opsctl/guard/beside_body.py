@@ -6,18 +6,22 @@ The thread has the lowest priority, and so have the programs that it starts.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from opsctl.errors import OpsctlError
 from opsctl.guard import reproduction
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.late_record import write_late_record
 from opsctl.ports import Clock, Runner
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
+log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
 """A trainer whose steps are not known is waited for no longer."""
 LOOK_EVERY_S = 1.0
@@ -57,6 +61,14 @@ class BesideBody:
             if not self.is_over:
                 importlib.import_module(module)
         reproduction.dump_code(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
+
+    def finish(self) -> None:
+        """End the work. An attempt without a first step gets the record that files alone tell. Never raises."""
+        self.is_over = True
+        try:
+            write_late_record(self.run, self.attempt, self.env)
+        except (OSError, OpsctlError) as error:
+            log.warning("recording packages and code: %s", error)
 
     def _await_first_step(self) -> None:
         """Wait until the log shows a step of this attempt, the body has ended, or MAX_WAIT_S are over."""

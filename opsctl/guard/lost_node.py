@@ -1,17 +1,32 @@
-"""Whether Slurm ends a job because of a lost node, as far as the queue shows it while the job still runs."""
+"""Whether a job that still runs has lost a node: by Slurm's queue, or by a step that does not reach the node."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from opsctl.errors import OpsctlError
+from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.before_body import is_row_of
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.model import Job, JobState
-from opsctl.ports import Scheduler
+from opsctl.ports import Runner, Scheduler
 from opsctl.state.run_dir import Attempt
 
+PROBE_TIMEOUT_S = 8.0
+"""A step of a few processes starts within 3 s on a thousand nodes."""
 NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
+
+
+def find_missing_node(runner: Runner, env: Mapping[str, str]) -> bool:
+    """Return whether a node of this job certainly does not answer. Raises nothing."""
+    from opsctl.nodes.remote.srun import misses_a_node  # noqa: PLC0415 (after a failure only)
+
+    try:
+        return misses_a_node(runner, env["SLURM_JOB_ID"], len(expand_nodes(env)), timeout=PROBE_TIMEOUT_S)
+    except (OpsctlError, KeyError, OSError):
+        return False
 
 
 def find_lost_node(scheduler: Scheduler, attempt: Attempt) -> Job | None:

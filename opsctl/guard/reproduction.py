@@ -64,7 +64,7 @@ def dump_code(
         return
     for name, text in _describe_checkout(runner, env.get("SLURM_SUBMIT_DIR") or ".").items():
         _write_unless_over(run, attempt.repro / name, text, is_over)
-    python = _find_python(run)
+    python = find_python(run)
     for program, timeout_s in ((FREEZE, 120), (LIST, 60)):
         packages = "" if is_over() else _read_output(runner, [python, "-c", program], timeout_s)
         if packages:
@@ -77,7 +77,7 @@ def _write_unless_over(run: RunDir, path: Path, text: str, is_over: Callable[[],
         run.write(path, mask_logins(text), mode=0o600)
 
 
-def _find_python(run: RunDir) -> str:
+def find_python(run: RunDir) -> str:
     """Return the trainer's interpreter, as far as train.toml names one."""
     train = read_toml(run.config)
     command: Sequence[str] = train.get("command") or ()

@@ -1,12 +1,20 @@
-"""Ranks that outlive a failed rank. srun ends the other ranks at once, but waits for ranks on a dead node."""
+"""Ranks that outlive a failed rank. srun ends the other ranks at once, but waits for ranks on a dead node.
+
+Slurm itself notices a dead node after SlurmdTimeout, 5 minutes by default.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
+
+PROBE_AFTER_S = 5.0
+"""Before that, srun is about to end the other ranks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,16 +25,35 @@ class Stragglers:
     """The file with the exit code of the rank that failed first. It appears when a rank fails."""
     grace_s: float
     clock: Clock
+    misses_a_node: Callable[[], bool]
+    """Returns whether a node of the job does not answer. Called once, in a thread."""
     _since_s: float | None = None
+    _thread: threading.Thread | None = None
+    _is_node_lost: bool = False
 
     def are_late(self) -> bool:
-        """Return whether a rank failed more than `grace_s` ago, counted from the first call that saw the failure."""
+        """Return whether a rank failed more than `grace_s` ago, counted from the first call that saw the failure.
+
+        Ranks on a node that does not answer get no grace.
+        """
         if self.code is None:
             self._since_s = None  # the body removes an earlier file before it starts the ranks
             return False
         if self._since_s is None:
             self._since_s = self.clock.monotonic()
-        return self.clock.monotonic() - self._since_s > self.grace_s
+        past_s = self.clock.monotonic() - self._since_s
+        if past_s > PROBE_AFTER_S and self._thread is None:
+            self._thread = threading.Thread(target=self._probe, daemon=True)
+            self._thread.start()
+        return self._is_node_lost or past_s > self.grace_s
+
+    def _probe(self) -> None:
+        self._is_node_lost = self.misses_a_node()
+
+    @property
+    def why(self) -> str:
+        """Why the ranks get no more time."""
+        return "a node of the job does not answer" if self._is_node_lost else f"{self.grace_s:g} s have passed"
 
     @property
     def code(self) -> int | None:

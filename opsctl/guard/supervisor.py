@@ -24,7 +24,7 @@ from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
-from opsctl.guard.lost_node import find_lost_node
+from opsctl.guard.lost_node import find_lost_node, find_missing_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
@@ -51,8 +51,7 @@ log = logging.getLogger(__name__)
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 RANKS_GRACE_S = 3.0
 """Time between TERM and KILL for processes that the body left behind."""
-SRUN_GRACE_S = 0.5
-"""The same for processes that outlive a failed rank: they have had `exit_grace_seconds` already."""
+SRUN_GRACE_S = 0.5  # the same for processes that outlive a failed rank: they have had their grace
 
 
 @dataclass(kw_only=True)
@@ -105,6 +104,7 @@ class Supervisor:
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
             clock=self.clock,
+            misses_a_node=lambda: find_missing_node(self.runner, self.env),
         )
 
     @property
@@ -245,7 +245,7 @@ class Supervisor:
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._work_beside, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
-        self.beside.is_over = True
+        self.beside.finish()
         code = body.poll()
         code = self.stragglers.code if code is None else code
         code = 128 + signal.SIGTERM if code is None else code
@@ -273,7 +273,7 @@ class Supervisor:
                 log.warning("the body still runs %g s after TERM: ending it", self.rules.stop_grace_seconds)
                 return
             if self.stragglers.are_late():
-                log.warning("the body still runs %g s after a rank failed: ending it", self.rules.exit_grace_seconds)
+                log.warning("ending the body, which outlives a failed rank: %s", self.stragglers.why)
                 return
             if self._is_kill_due() or self._is_hung():
                 return

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from opsctl.launch.code_freeze import FrozenCode
 from opsctl.launch.container_command import container_words, shim_words
@@ -14,6 +17,9 @@ from opsctl.render import command_line, directives, render
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config_tables import DataConfig
+
+ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
+"""In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
 
 
 def job_spec(
@@ -56,17 +62,42 @@ def job_spec(
 def trainer_json(train: TrainSettings, base: Path) -> str:
     """Return the text of trainer.json for the embedded trainer; empty for any other trainer.
 
-    The trainer runs in another directory, so relative paths of corpora are resolved against `base`.
+    The trainer runs in another directory, so relative paths of corpora and weights are resolved against
+    `base`.
     """
     if train.trainer is None:
         return ""
     data = train.trainer.get("data", {})
-    prefix = data.get("prefix", DataConfig().prefix)
-    resolved = {**data, "prefix": str(base / prefix)}
-    if "blend" in data:
-        resolved["blend"] = [{**part, "prefix": str(base / part["prefix"])} for part in data["blend"]]
-    settings = {**train.trainer, "data": resolved}
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    settings = {**train.trainer, "data": _resolved({"prefix": DataConfig().prefix, **data}, base)}
+    if "evaluation" in settings:
+        settings["evaluation"] = _resolved(settings["evaluation"], base)
+    if "weights" in settings:
+        settings["weights"] = str(base / settings["weights"])
+    return dump_trainer(settings, train)
+
+
+def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
+    """Return the text of trainer.json: the settings of the trainer, with skipped samples and rate of [rollback].
+
+    `settings` may be those of an earlier trainer.json: what an earlier rollback set there is replaced.
+    """
+    rollback, table = train.rollback, train.trainer or {}
+    skipped = [*table.get("data", {}).get("skip_samples", ()), *rollback.skip_samples]
+    scale = table.get("optimizer", {}).get("lr_scale", 1.0) * (rollback.lr_scale or 1.0)
+    fields = {key: value for key, value in settings.items() if key not in {"data", "optimizer"}}
+    data = {key: value for key, value in settings.get("data", {}).items() if key != "skip_samples"}
+    optimizer = {key: value for key, value in settings.get("optimizer", {}).items() if key != "lr_scale"}
+    data |= {"skip_samples": list(dict.fromkeys(skipped))} if skipped else {}
+    optimizer |= {"lr_scale": scale} if scale != 1 else {}
+    fields |= {"data": data} | ({"optimizer": optimizer} if optimizer else {})
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+def _resolved(value: Any, base: Path) -> Any:
+    """Return `value` with every `prefix` in it resolved against `base`."""
+    if isinstance(value, Mapping):
+        return {key: str(base / part) if key == "prefix" else _resolved(part, base) for key, part in value.items()}
+    return [_resolved(part, base) for part in value] if isinstance(value, list | tuple) else value
 
 
 def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:
@@ -93,6 +124,7 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
         environment=train.environment,
         lines=train.setup.lines,
         command=command,
+        has_rollback_words=bool(train.command) and not ROLLBACK_WORDS.search(command) and train.rollback.has_words,
     )
 
 

@@ -16,6 +16,8 @@ from opsctl.errors import OpsctlError
 from opsctl.metrics.families import MetricSample
 from opsctl.model import Job, Level
 from opsctl.monitor.status import STATES, TrainStatus, read_status
+from opsctl.nodes.exclusions import Exclusions
+from opsctl.nodes.history import NodeHistory
 from opsctl.ports import Clock, Scheduler
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import report_train
@@ -23,6 +25,10 @@ from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
+
+SEVERITIES = (Level.UNKNOWN, Level.WARNING, Level.CRITICAL)
+MAX_ALERTS = 200
+"""Open alerts with a series of their own, the oldest first."""
 
 
 class MetricsServices(Protocol):
@@ -36,6 +42,10 @@ class MetricsServices(Protocol):
     def scheduler(self) -> Scheduler: ...
     @property
     def alerting(self) -> Alerting: ...
+    @property
+    def history(self) -> NodeHistory: ...
+    @property
+    def exclusions(self) -> Exclusions: ...
     def journal(self, run: RunDir) -> Journal: ...
 
 
@@ -47,6 +57,8 @@ def gather(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[Met
     runs, now = trains or all_trains(services.root), services.clock.now()
     jobs = _jobs(services) if runs else None
     samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(services)]
+    with contextlib.suppress(OSError, ValueError, OpsctlError):
+        samples += _nodes(services)
     if runs:
         samples.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
     for run in runs:
@@ -98,11 +110,32 @@ def _site(services: MetricsServices) -> Iterator[MetricSample]:
     if ticked := CronDir(services.alerting.site).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
-        levels = Counter(entry.level for entry in services.alerting.ledger.read().entries.values())
+        entries = list(services.alerting.ledger.read().entries.values())
     except OpsctlError:
         return
-    for level in (Level.UNKNOWN, Level.WARNING, Level.CRITICAL):
+    levels = Counter(entry.level for entry in entries)
+    for level in SEVERITIES:
         yield MetricSample("opsctl_alerts_open", levels[level], {"level": level.value})
+    is_open = [entry for entry in entries if entry.level in SEVERITIES]
+    for entry in sorted(is_open, key=lambda entry: entry.since)[:MAX_ALERTS]:
+        labels = {"alert": entry.key, "level": entry.level.value, "train": entry.finding.train if entry.finding else ""}
+        yield MetricSample("opsctl_alert_timestamp_seconds", entry.since.timestamp(), labels)
+
+
+def _nodes(services: MetricsServices) -> Iterator[MetricSample]:
+    """Yield what opsctl has found out about nodes. Slurm is not asked."""
+    records = services.history.all()
+    for health, count in sorted(Counter(record.health for record in records if record.health).items()):
+        yield MetricSample("opsctl_nodes", count, {"health": health})
+    for record in records:
+        incidents: Counter[str] = Counter()
+        for incident in record.incidents:
+            incidents[incident.check] += incident.count
+        for check, count in sorted(incidents.items()):
+            yield MetricSample("opsctl_node_incidents_total", count, {"node": record.node, "check": check})
+    for exclusion in services.exclusions.now():
+        labels = {"node": exclusion.node, "reason": exclusion.reason}
+        yield MetricSample("opsctl_node_excluded_until_timestamp_seconds", exclusion.until, labels)
 
 
 def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:

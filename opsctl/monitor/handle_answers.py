@@ -17,7 +17,7 @@ from opsctl.alerts.outbox import OutboxItem
 from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Level
-from opsctl.settings.alerts import EmailTable, SlackTable
+from opsctl.settings.alerts import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state import switches
 from opsctl.state.files import MAX_STATE_BYTES, read_json
 from opsctl.state.journal import EventKind
@@ -92,17 +92,31 @@ def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[Raw
             from opsctl.alerts.answers import mail_replies  # noqa: PLC0415 (only for sites that read mail)
 
             yield name, partial(mail_replies.poll, name, table, alerting.clock.now())
+        elif isinstance(table, NtfyTable) and table.reads_answers:
+            from opsctl.alerts.answers import ntfy_topic  # noqa: PLC0415 (as above)
+
+            yield name, partial(ntfy_topic.poll, name, table)
+        elif isinstance(table, AppriseTable) and table.reads_answers:
+            from opsctl.alerts.answers import pagerduty_incidents  # noqa: PLC0415 (as above)
+
+            yield name, partial(pagerduty_incidents.poll, name, table, _find_roots(alerting, name))
+
+
+def _find_roots(alerting: Alerting, channel: str) -> list[str]:
+    """Return the ids of the first messages of open alerts to the channel."""
+    state = alerting.ledger.read()
+    roots = []
+    for entry in state.entries.values():
+        thread = state.threads.get(entry.incident)
+        roots += [thread.roots[channel]] if thread and channel in thread.roots and entry.level is not Level.OK else []
+    return list(dict.fromkeys(roots))
 
 
 def _find_references(alerting: Alerting, channel: str) -> dict[str, str]:
     """Return the channel's names for the first messages of open alerts, by the ids of the messages."""
-    state = alerting.ledger.read()
     references = {}
-    for entry in state.entries.values():
-        thread = state.threads.get(entry.incident)
-        root = thread.roots.get(channel, "") if thread and entry.level is not Level.OK else ""
-        if root:
-            references[root] = next(filter(None, (box.reference(channel, root) for box in alerting.outboxes)), "")
+    for root in _find_roots(alerting, channel):
+        references[root] = next(filter(None, (box.reference(channel, root) for box in alerting.outboxes)), "")
     return {root: reference for root, reference in references.items() if reference}
 
 
@@ -146,7 +160,8 @@ def _handle(alerting: Alerting, answer: RawAnswer, find_chain: FindChain) -> lis
     ]
     results = list(dict.fromkeys(results)) or ["the alert is no longer open: nothing done"]
     alerting.ledger.journal("answer", **facts, by=person, done=results)
-    _confirm(alerting, state, answer, person, results)
+    if answer.is_confirmed:
+        _confirm(alerting, state, answer, person, results)
     return [f"{person} by {answer.channel}: {result}" for result in results]
 
 

@@ -15,15 +15,21 @@ ASKS = "roll back"
 """Part of the remedies after which training is repeated from a checkpoint."""
 
 
+def find_trouble_step(finding: Finding) -> int | None:
+    """Return the first step that a finding about the loss names; None if it names none."""
+    steps = [int(number) for number in _STEP.findall(" ".join((finding.summary, *finding.evidence)))]
+    return min(steps, default=None)
+
+
 def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
-    """Return the finding with the checkpoint to roll back to, if its remedy asks for that and a checkpoint is there.
+    """Return the finding with the checkpoint and the command of a rollback, if its remedy asks for that.
 
     The checkpoint is older than every step that the finding names. Finding out costs a listing of the directories.
     """
     if finding.level not in {Level.WARNING, Level.CRITICAL} or ASKS not in finding.remedy:
         return finding
-    steps = [int(number) for number in _STEP.findall(" ".join((finding.summary, *finding.evidence)))]
-    if not steps:
+    before = find_trouble_step(finding)
+    if before is None:
         return finding
     found: list[FoundCheckpoint] = []
     for directory in find_directories(train.run, train.config):
@@ -31,8 +37,9 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     earlier = {
         checkpoint.step: checkpoint.path
         for checkpoint in found
-        if checkpoint.is_complete and checkpoint.step is not None and checkpoint.step < min(steps)
+        if checkpoint.is_complete and checkpoint.step is not None and checkpoint.step < before
     }
     if not earlier:
-        return replace(finding, rollback=f"no complete checkpoint before step {min(steps)} is known")
-    return replace(finding, rollback=f"step {max(earlier)}: {earlier[max(earlier)]}")
+        return replace(finding, rollback=f"no complete checkpoint before step {before} is known")
+    step = max(earlier)
+    return replace(finding, rollback=f"step {step}: opsctl rollback {train.name} --to {step} ({earlier[step]})")

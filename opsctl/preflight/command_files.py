@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.preflight.command_flags import words
@@ -29,6 +30,11 @@ MAKES_FILES = re.compile(
     r"\b(cp|mv|ln|tar|unzip|rsync|scp|curl|wget|git|mkdir|mount|squashfuse|touch|tee|dd|install|make|pip|cat)\b|>"
 )
 """Setup lines that may make a file, or make one visible."""
+MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+SETTINGS_OPTION = re.compile(
+    r"--?(?:[\w.-]*config(?:[_-](?:file|path))?|deepspeed|deepspeed[_-]config|yaml[_-]cfg|ds[_-]config)"
+)
+"""Options of trainers and launchers that take a settings file."""
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}")
 
 
@@ -44,6 +50,8 @@ def find_misplaced_paths(
     if any("cd " in line for line in train.setup.lines) or runs_container(command, extra):
         return
     start, started = run / train.setup.directory, find_started_words(command)
+    yield from _find_missing_modules(command, start)
+    yield from _find_missing_settings(command, start, base, train.setup)
     for position, word in enumerate(command):
         path = word.partition("=")[2] if word.startswith("-") else word
         if "$" in path or not path or exists(start / path) is not False:
@@ -70,6 +78,28 @@ def _find_missing_sources(train: TrainSettings) -> Iterator[MisplacedPath]:
         is_made = any(MAKES_FILES.search(before) for before in train.setup.lines[:position])
         if path and exists(path) is False and not is_made and not _is_on_nodes(str(path), Path.home()):
             yield MisplacedPath(path=str(path), origin="[setup] lines")
+
+
+def _find_missing_modules(command: Sequence[str], start: Path) -> Iterator[MisplacedPath]:
+    """Yield a module that is missing in a package of the directory in which the trainer starts."""
+    for flag, module in pairwise(command):
+        parts = module.split(".")
+        if flag == "-m" and len(parts) > 1 and MODULE.fullmatch(module) and exists(start / parts[0] / "__init__.py"):
+            path = start.joinpath(*parts)
+            if exists(path.with_suffix(".py")) is False and exists(path) is False:
+                yield MisplacedPath(path="/".join(parts) + ".py")
+
+
+def _find_missing_settings(
+    command: Sequence[str], start: Path, base: Path, setup: ShellSetup
+) -> Iterator[MisplacedPath]:
+    """Yield settings files that options name and that exist neither at the start nor at the launch."""
+    words_ = list(chain.from_iterable(word.split("=", 1) for word in command))
+    for option, path in pairwise(words_):
+        is_settings = SETTINGS_OPTION.fullmatch(option) and path.endswith((".toml", ".yaml", ".yml", ".json"))
+        is_missing = "$" not in path and exists(start / path) is exists(base / path) is False
+        if is_settings and is_missing and not may_appear(path, start, setup):
+            yield MisplacedPath(path=path)
 
 
 def find_started_words(command: Sequence[str]) -> set[int]:

@@ -32,6 +32,7 @@ from opsctl.preflight.facts import (
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
+from opsctl.preflight.written_files import find_deepspeed_settings
 from opsctl.settings.watch import Filesystem
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
@@ -105,6 +106,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
     gpu = gpu_kind(gpu_names or [*request.spec.extra, request.spec.constraint]) if request.has_gpus else ""
     if request.has_gpus and not gpu and request.recipe.shape():
         why["memory and the time of a step"] = "neither opsctl health nor a constraint or gres names the kind of GPU"
+    scripts = _read_scripts(request, place)
     return Facts(
         now=place.now,
         user=place.user,
@@ -118,8 +120,8 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         files=_find_files(request, place),
         unseen=frozenset(_list_unseen(request, place)),
         misplaced_paths=tuple(find_misplaced_paths(request.train, place.run.path, place.base, request.spec.extra)),
-        scripts=_read_scripts(request, place),
-        deepspeed=_read_deepspeed_settings(request, place),
+        scripts=scripts,
+        deepspeed=_read_deepspeed_settings(request, place, scripts),
         observed_nodes=observed_nodes,
         gpu=gpu,
         saved=_read_newest_checkpoint(request, place.run, why),
@@ -224,9 +226,13 @@ def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
     return scripts
 
 
-def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace) -> dict[str, Any]:
+def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """Read DeepSpeed's file, or what a script writes into the file."""
     path = request.recipe.deepspeed_file
     if path:
+        for script in scripts.values():
+            if written := find_deepspeed_settings(script):
+                return written
         with contextlib.suppress(OSError, ValueError):
             settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}

@@ -61,7 +61,7 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
             _add(values, spellings, parse_flags(script_words), "--")
             _add(values, spellings, _read_key_values(script_words), "")
             named += script_words
-    files = {path: read_settings(path) for path in config_files(named, directory)} if directory else {}
+    files = {path: read_settings(path) for path in _list_config_files(named, directory)} if directory else {}
     deepspeed_names = {Path(values[name][0]).name for name in DEEPSPEED_FILE if values.get(name)}
     deepspeed: Mapping[str, tuple[str, ...]] = {}
     for path, settings in files.items():
@@ -76,6 +76,23 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
         deepspeed=deepspeed,
         model=_read_model(values, directory),
     )
+
+
+def _list_config_files(words_: Sequence[str], directory: Path) -> list[Path]:
+    """Return the configuration files that the words name, also by a directory and names without an ending.
+
+    `-d DIR NAME NAME` is GPT-NeoX's, `--config-path DIR --config-name NAME` is hydra's.
+    """
+    named = list(words_)
+    flags = parse_flags(words_)
+    for path, name in zip(flags.get("config-path", ()), flags.get("config-name", ()), strict=False):
+        named += [f"{path}/{name}", f"{path}/{name}.yaml"]
+    for flag in ("-d", "--conf_dir"):
+        if flag in words_:
+            place, *names = words_[words_.index(flag) + 1 :] or [""]
+            for name in names[:8]:
+                named += [f"{place}/{name}", f"{place}/{name}.yml"]
+    return config_files(named, directory)
 
 
 def _add(

@@ -75,11 +75,15 @@ class Recipe:
     """Whether the trainer takes a batch that the replicas do not divide."""
 
     precision: str = "bf16"
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """By setting: the precision that it sets."""
     fp8: bool = False
     recompute: str = "none"
     """none, selective or full."""
     attention: str = ""
     """flash, stored (the attention matrix is kept), or empty if unknown."""
+    kernels: str = "fused"
+    """fused, or eager: single PyTorch operations."""
     offload: bool = False
 
     steps: int | None = None
@@ -96,6 +100,13 @@ class Recipe:
     exit_minutes: int | None = None
     """Minutes after its start at which the trainer saves and exits."""
     deepspeed_file: str = ""
+    port: int | None = None
+    """The port of the first rank, if it is fixed."""
+    endpoint: str = ""
+    """The address at which ranks meet: `host:port`, or `tcp://host:port`."""
+    limit_minutes: int | None = None
+    limit_seconds: int | None = None
+    """Time limits of collectives."""
     evaluate_every: int | None = None
     evaluate_batches: int | None = None
     keep_last: int = 0
@@ -175,6 +186,7 @@ class Recipe:
             recompute=self.recompute,
             attention="unfused" if self.attention == "stored" else "flash",
             sequence_parallel=self.is_embedded or self.sequence_parallel,
+            kernels=self.kernels,
         )
 
     def _count_chunks(self) -> int:
@@ -186,6 +198,7 @@ class Recipe:
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""
         embedded_name, megatron_name = NAMES[setting]
+        megatron_name = OTHER_NAMES.get(self.trainer, {}).get(setting, megatron_name)
         return embedded_name if self.is_embedded else self.names.get(setting, megatron_name)
 
 
@@ -207,6 +220,15 @@ NAMES = {
     "nodes": ("", "--num-nodes"),
 }
 """By setting: the names of the embedded trainer and of Megatron."""
+OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "GPT-NeoX": {"save": "save", "load": "load", "save_every": "checkpoint-factor"},
+    "nanotron": {
+        "save": "checkpoints.checkpoints_path",
+        "load": "checkpoints.resume_checkpoint_path",
+        "save_every": "checkpoints.checkpoint_interval",
+    },
+}
+"""Names of other trainers, where the user has not written one."""
 
 
 def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
@@ -241,12 +263,13 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         precision="fp32" if config.precision == "fp32" else "bf16-optimizer",
         recompute="full" if config.recompute else "none",
         evaluate_every=config.evaluation.every,
-        evaluate_batches=config.evaluation.batches,
+        evaluate_batches=config.evaluation.batches * max(1, len(config.evaluation.sets) + bool(config.data.held_out)),
         steps=config.steps,
         save_every=saving.every,
         keep_last=saving.keep_last,
         keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
+        uneven=parallel.blocks is not None,
         corpora=tuple(config.data.corpora()),
     )
 
@@ -273,6 +296,7 @@ def _from_settings(
         names=read.names,
         unread=read.unread,
         refuses=read.refuses if read.all_own else frozenset(),
+        precisions=read.precisions,
         corpora=tuple(_prefixes(flags.get("data-path", ()))) if read.trainer in {"Megatron", ""} else (),
         tokenizers=tuple(
             value[0] for name in TOKENIZERS if (value := values.get(name)) and value[0].startswith(("/", "./", "../"))

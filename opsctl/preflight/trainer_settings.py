@@ -9,6 +9,7 @@ switches   by name: the fields that a switch sets, unless its value says no
 values     by name: the fields that each value sets
 defaults   fields without any setting
 ignored    patterns of names that do not change what opsctl reckons
+abbreviates  whether a unique beginning of a name stands for the name, as with argparse
 refuses    mistakes with which the trainer itself stops at its start
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,26 @@ from opsctl.preflight.command_flags import parse_whole
 from opsctl.preflight.given_settings import GivenSettings, spell
 
 DIRECTORY = Path(__file__).parent / "trainers"
-COMMANDS = ("nemo", "torchtitan", "gpt-neox", "transformers", "megatron")
+COMMANDS = ("nemo", "nanotron", "torchtitan", "gpt-neox", "transformers", "megatron")
 """Trainers in the order in which their signs are looked for."""
+LAUNCHER = "launcher"
+"""The table of settings that belong to no trainer: ports and limits."""
 FALLBACK = "megatron"
 """The names of this trainer are read for a command of no known trainer, without certainty."""
-TEXTS = frozenset({"save", "load", "recompute", "attention", "precision", "fsdp", "deepspeed_file", "model_path"})
+TEXTS = frozenset(
+    {
+        "save",
+        "load",
+        "recompute",
+        "attention",
+        "precision",
+        "fsdp",
+        "deepspeed_file",
+        "model_path",
+        "kernels",
+        "endpoint",
+    }
+)
 """Fields that hold a text; other fields hold whole numbers."""
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
 LAUNCHERS = re.compile(
@@ -55,6 +71,15 @@ class TrainerTable:
     ignored: re.Pattern[str]
     prefixes: tuple[str, ...]
     refuses: frozenset[str]
+    abbreviates: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """All names that the table reads."""
+        found = {*self.switches, *self.values}
+        for names in self.read.values():
+            found.update(names)
+        return set(_spell_all(self, tuple(found)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +93,8 @@ class ReadSettings:
     """By field: the setting as the user wrote it."""
     unread: tuple[str, ...] = ()
     refuses: frozenset[str] = frozenset()
+    precisions: Mapping[str, str] = field(default_factory=dict)
+    """By setting as the user wrote it: the precision that it sets."""
     all_own: bool = field(default=False)
     """Whether every field comes from the command's own flags, not from a script or a file."""
 
@@ -86,6 +113,7 @@ def load_table(name: str) -> TrainerTable:
         ignored=re.compile("|".join(table["ignored"]["names"])),
         prefixes=tuple(table.get("prefixes", [""])),
         refuses=frozenset(table["refuses"]),
+        abbreviates=table.get("abbreviates", False),
     )
 
 
@@ -93,7 +121,10 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
     """Return the settings by the table of the trainer that the names show."""
     known = next((name for name in COMMANDS if _fits(load_table(name), given.values)), "")
     table = load_table(known or FALLBACK)
+    given = _write_out(table, given) if table.abbreviates else given
     fields, sources = _read(table, given.values)
+    launching, launcher_sources = _read(load_table(LAUNCHER), given.values)
+    fields, sources = {**launching, **fields}, {**launcher_sources, **sources}
     for name, settings in (("deepspeed", given.deepspeed), ("hf-config", given.model)):
         further, _ = _read(load_table(name), {spell(key): value for key, value in settings.items()})
         fields = {**further, **fields}
@@ -101,9 +132,33 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
         trainer=table.trainer if known else "",
         fields=fields,
         names={field: given.spellings[name] for field, name in sources.items()},
+        precisions=_list_precisions(table, given) if known else {},
         unread=tuple(_list_unread(table, given)) if known else (),
         refuses=table.refuses if known else frozenset(),
         all_own=set(sources.values()) <= given.own,
+    )
+
+
+def _list_precisions(table: TrainerTable, given: GivenSettings) -> dict[str, str]:
+    """Return every setting of a precision. GPT-NeoX's `fp16.type` may name another one than fp16."""
+    if "fp16.type" in given.values:
+        return {}
+    pairs = [*_list_set(table, given.values), *_list_set(load_table(LAUNCHER), given.values)]
+    return {given.spellings[name]: settings["precision"] for name, settings in pairs if "precision" in settings}
+
+
+def _write_out(table: TrainerTable, given: GivenSettings) -> GivenSettings:
+    """Return the settings with abbreviated names written out."""
+    full = {}
+    for name in given.values:
+        candidates = [known for known in table.names if known.startswith(name)]
+        if name not in table.names and len(candidates) == 1:
+            full[name] = candidates[0]
+    return replace(
+        given,
+        values={full.get(name, name): value for name, value in given.values.items()},
+        spellings={full.get(name, name): spelling for name, spelling in given.spellings.items()},
+        own=frozenset(full.get(name, name) for name in given.own),
     )
 
 
@@ -158,10 +213,7 @@ def _convert(field_name: str, texts: tuple[str, ...]) -> Any:
 
 
 def _list_unread(table: TrainerTable, given: GivenSettings) -> Iterator[str]:
-    read = {*table.switches, *table.values}
-    for names in table.read.values():
-        read.update(names)
-    known = set(_spell_all(table, tuple(read)))
+    known = table.names | load_table(LAUNCHER).names
     for name, spelling in given.spellings.items():
         if name not in known and not table.ignored.fullmatch(name) and not LAUNCHERS.fullmatch(name):
             yield spelling

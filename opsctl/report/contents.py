@@ -122,6 +122,8 @@ class Report:
     tflops: float | None
     """Median for one GPU, over the lines with a figure."""
     loss: tuple[Point, ...]
+    curves: dict[str, tuple[Point, ...]]
+    """Gradient norm, learning rate and speeds, by the field of Iteration."""
     attempts: tuple[AttemptReport, ...]
     periods: tuple[Period, ...]
     notes: tuple[str, ...] = ()
@@ -229,6 +231,7 @@ def add_up(
         step_s=median(step_seconds) if step_seconds else None,
         tflops=median(summary.tflops.values) if summary.tflops.values else None,
         loss=summary.loss.points(),
+        curves={name: curve.points() for name, curve in summary.curves.items()},
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(named.span.is_unreadable for named in attempts),
         causes=total.list_causes(),

@@ -1,7 +1,13 @@
-"""A report as one self-contained HTML page, without scripts, pictures, fonts or links to other hosts."""
+"""A report as one self-contained HTML page, without pictures, fonts or links to other hosts.
+
+Its only script, templates/report/curves.js, is allowed by its hash; without scripts the page shows the same.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +25,14 @@ from opsctl.units import format_duration, format_percent, format_time
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Size of drawings in their own units. The browser stretches drawings to the page; text is HTML and keeps its shape."""
+CURVE_TITLES = {
+    "loss": "Loss",
+    "grad_norm": "Gradient norm",
+    "lr": "Learning rate",
+    "tokens_per_s": "Tokens a second, as logged",
+    "samples_per_s": "Samples a second",
+    "tflops": "TFLOP/s of a GPU",
+}
 MAX_ATTEMPT_ROWS = 200
 """Rows of the table of attempts: the newest."""
 GOOD = frozenset({"finished", "left", "COMPLETED", "deadline", "stopped", "exited", "killed", "paused"})
@@ -42,16 +56,22 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossCurve:
-    """The drawing of the loss over the steps."""
+class CurveDrawing:
+    """The drawing of one figure over the steps."""
 
+    title: str
+    label: str
+    """What the figure is and how it is drawn, for people who do not see the drawing."""
+    data: str
+    """The points as JSON, for the script."""
     line: str
     """Points of a polyline."""
     band: str
     """Points of a polygon from the lowest to the highest loss of every bin."""
     y: tuple[AxisTick, ...]
     x: tuple[AxisTick, ...]
-    restarts: tuple[Box, ...]
+    restarts: tuple[tuple[Box, int], ...]
+    """Marks, and their steps."""
     is_log: bool
 
 
@@ -68,6 +88,7 @@ def _environment() -> Environment:
 
 def render_page(report: Report) -> str:
     """Return the whole page."""
+    script = _read_script()
     ratio = formats.ratio(report)
     ratios = {ratio[0], "without the queue"}
     boxes, ticks = draw_losses(report)
@@ -93,13 +114,26 @@ def render_page(report: Report) -> str:
             column_ticks=ticks,
             attempts=list(draw_attempts(report)),
             moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
-            curve=draw_loss(report),
+            curves=list(draw_curves(report)),
+            script=script,
+            script_hash=_hash(script),
             names=formats.ATTEMPT_COLUMNS,
             rows=rows[-MAX_ATTEMPT_ROWS:],
             earlier=max(0, len(rows) - MAX_ATTEMPT_ROWS),
             made=format_time(report.made),
         )
     )
+
+
+@cache
+def _read_script() -> str:
+    environment = _environment()
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, "report/curves.js")[0]
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _list_shares(report: Report) -> list[tuple[str, ...]]:
@@ -181,17 +215,24 @@ def attempt_end_label(attempt: AttemptReport) -> str:
     return "bad" if attempt.outcome in BAD else "other"
 
 
-def draw_loss(report: Report) -> LossCurve | None:
-    """Return the loss over the steps; None for fewer than two points."""
-    points = report.loss
-    if len(points) < 2:
-        return None
-    y, y_ticks = loss_scale(min(point.low for point in points), max(point.high for point in points))
+def draw_curves(report: Report) -> Iterator[CurveDrawing]:
+    """Yield the loss and every further figure over the steps that has two points."""
+    for name, points in {"loss": report.loss, **report.curves}.items():
+        if len(points) > 1:
+            yield _draw_curve(report, CURVE_TITLES[name], points)
+
+
+def _draw_curve(report: Report, title: str, points: Sequence[Point]) -> CurveDrawing:
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    y, y_ticks = loss_scale(low, high)
     x = Scale(low=points[0].step, high=points[-1].step)
     lows = _place_points(points, [point.low for point in points], x, y)
     means = _place_points(points, [point.mean for point in points], x, y)
     highs = _place_points(points, [point.high for point in points], x, y)
-    return LossCurve(
+    return CurveDrawing(
+        title=title,
+        label=f"{title} by step",
+        data=_to_data(points, is_log=y.is_log),
         line=" ".join(means),
         band=" ".join([*highs, *reversed(lows)]),
         y=y_ticks,
@@ -199,6 +240,13 @@ def draw_loss(report: Report) -> LossCurve | None:
         restarts=_draw_restarts(report, x),
         is_log=y.is_log,
     )
+
+
+def _to_data(points: Sequence[Point], *, is_log: bool) -> str:
+    columns: dict[str, object] = {"steps": [point.step for point in points], "log": is_log}
+    for name in ("mean", "low", "high"):
+        columns[name] = [float(f"{getattr(point, name):.6g}") for point in points]
+    return json.dumps(columns, separators=(",", ":"))
 
 
 def _place_points(points: Sequence[Point], values: Sequence[float], x: Scale, y: Scale) -> list[str]:
@@ -209,14 +257,17 @@ def _place_points(points: Sequence[Point], values: Sequence[float], x: Scale, y:
     ]
 
 
-def _draw_restarts(report: Report, x: Scale) -> tuple[Box, ...]:
+def _draw_restarts(report: Report, x: Scale) -> tuple[tuple[Box, int], ...]:
     """Return a mark for every attempt that repeats steps of the attempt before."""
     return tuple(
-        Box(
-            x=WIDTH * x.at(attempt.first_step),
-            width=0,
-            kind="restart",
-            title=f"{attempt.attempt} goes back to {attempt.first_step:,}",
+        (
+            Box(
+                x=WIDTH * x.at(attempt.first_step),
+                width=0,
+                kind="restart",
+                title=f"{attempt.attempt} goes back to {attempt.first_step:,}",
+            ),
+            attempt.first_step,
         )
         for before, attempt in pairwise(report.attempts)
         if before.last_step and attempt.first_step and x.low < attempt.first_step <= before.last_step

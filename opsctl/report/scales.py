@@ -48,10 +48,13 @@ class Scale:
 
 
 def format_number(value: float) -> str:
-    """Return a short label: `0.5`, `1,500`, `20k`, `1.5M`."""
+    """Return a short label: `2e-5`, `0.5`, `1,500`, `20k`, `1.5M`."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if suffix == 'k' else size):g}{suffix}"
+    if 0 < abs(value) < 1e-3:
+        digits, _, power = f"{value:.2e}".partition("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:,.10g}"
 
 

@@ -46,6 +46,15 @@ _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
 _QUEUE_CHANGES = frozenset({EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED})
 
 
+@dataclass(frozen=True, slots=True)
+class TrainReading:
+    """The report of a train, and the lines of its log that the report is made of."""
+
+    report: Report
+    parts: tuple[LogPart, ...]
+    """One for each attempt, in order."""
+
+
 def report_train(
     run: RunDir,
     events: Sequence[Event],
@@ -54,6 +63,18 @@ def report_train(
     period: ReportPeriod = WHOLE,
     jobs: Sequence[JobRun] = (),
 ) -> Report:
+    """Return where the time of a train went, as `read_train` does."""
+    return read_train(run, events, now, period=period, jobs=jobs).report
+
+
+def read_train(
+    run: RunDir,
+    events: Sequence[Event],
+    now: datetime,
+    *,
+    period: ReportPeriod = WHOLE,
+    jobs: Sequence[JobRun] = (),
+) -> TrainReading:
     """Return where the time of a train went, from its first submission to its end or to `now`, within `period`.
 
     `jobs` are its jobs in Slurm's accounting, if there is accounting.
@@ -77,7 +98,8 @@ def report_train(
     ]
     waits = find_waits(events, end=end)
     report = add_up(run.name, named, waits, log.summary, window, made=now, notes=log.notes)
-    return replace(report, notes=(*report.notes, *_note_silence(report)))
+    report = replace(report, notes=(*report.notes, *_note_silence(report)))
+    return TrainReading(report, tuple(part.log for part in log.parts))
 
 
 def _has_step_times(summary: LogSummary) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from string import Formatter
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
@@ -122,12 +123,77 @@ class AppriseTable(SettingsTable):
     kind: Literal["apprise"] = Field(description="kind of the channel")
     url: Secret = Field(SecretStr(""), description=IN_CLEAR)
     url_file: str = Field("", description="file that contains one apprise URL")
+    pagerduty_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    pagerduty_token_file: str = Field(
+        "",
+        description="file with a read-only REST API token: who acknowledges an incident in PagerDuty acknowledges the"
+        " alert; needs a url of pagerduty://",
+    )
+    pagerduty_api_url: str = Field(
+        "https://api.pagerduty.com",
+        description="base URL of PagerDuty's REST API; https://api.eu.pagerduty.com in Europe",
+    )
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether acknowledgements are read."""
+        return bool(self.pagerduty_token.get_secret_value() or self.pagerduty_token_file)
 
     @model_validator(mode="after")
     def _has_url(self) -> AppriseTable:
         if not (self.url.get_secret_value() or self.url_file):
             raise ValueError("needs a url_file")
+        _refuse_clear_token(self.pagerduty_api_url, "pagerduty_api_url", has_token=self.reads_answers)
         return self
+
+
+class NtfyTable(SettingsTable):
+    """`kind = "ntfy"`: sent to a topic of ntfy, with buttons that answer the alert."""
+
+    kind: Literal["ntfy"] = Field(description="kind of the channel")
+    server: str = Field("https://ntfy.sh", description="address of the ntfy server")
+    topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    topic_file: str = Field("", description="file with the name of the topic; who knows the name can read the alerts")
+    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    token_file: str = Field(
+        "", description="file with an access token, which may write `topic` and read `answer_topic`"
+    )
+    answer_topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    answer_topic_file: str = Field(
+        "", description="file with the name of the topic to which the buttons post; unset: alerts have no buttons"
+    )
+    answer_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    answer_token_file: str = Field(
+        "", description="file with an access token that may only write `answer_topic`; the buttons contain the token"
+    )
+    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
+    answer_key_file: str = Field("", description="file with a random text that signs the buttons: openssl rand -hex 32")
+    buttons: tuple[Literal["ack", "silence", "hold", "release"], ...] = Field(
+        ("ack", "silence"), max_length=3, description="buttons of an alert, at most three"
+    )
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether answers are read."""
+        return bool(self.answer_topic.get_secret_value() or self.answer_topic_file)
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> NtfyTable:
+        if not (self.topic.get_secret_value() or self.topic_file):
+            raise ValueError("needs a topic_file")
+        if self.reads_answers and not (self.answer_key.get_secret_value() or self.answer_key_file):
+            raise ValueError("answer_topic needs an answer_key_file: answers must carry a signature")
+        _refuse_clear_token(self.server, "server", has_token=True)
+        return self
+
+
+def _refuse_clear_token(url: str, field: str, *, has_token: bool) -> None:
+    """Refuse an address to which a secret would go in clear."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{field}: {url!r:.80} must start with https://")
+    if has_token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise ValueError(f"{field}: a secret would go to {parts.hostname} in clear: use https://")
 
 
 class WebhookTable(SettingsTable):
@@ -175,7 +241,8 @@ class StdoutTable(SettingsTable):
 
 
 ChannelTable = Annotated[
-    EmailTable | SlackTable | AppriseTable | WebhookTable | FileTable | StdoutTable, Field(discriminator="kind")
+    EmailTable | SlackTable | AppriseTable | NtfyTable | WebhookTable | FileTable | StdoutTable,
+    Field(discriminator="kind"),
 ]
 
 
@@ -198,7 +265,9 @@ class AlertSettings(SettingsTable):
         {}, description="channels by name; without any, alerts go to a file in the site directory"
     )
     people: dict[Name, tuple[str, ...]] = Field(
-        {}, description="people who may answer alerts: their Slack user ids and mail addresses, by name"
+        {},
+        description="people who may answer alerts: their mail addresses, user ids of Slack and PagerDuty, and"
+        " ntfy:CHANNEL for an ntfy channel that only they subscribe to, by name",
     )
     duty: DutyTable | None = Field(None, description="the duty roster; unset: none")
     escalation: tuple[EscalationTable, ...] = ()

@@ -25,6 +25,7 @@ from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.preflight import PreflightSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
+from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
@@ -212,6 +213,7 @@ class TrainSettings(SettingsTable):
     trackers: TrackerSettings = TrackerSettings()
     hooks: HookSettings = HookSettings()
     progress: ProgressSettings = ProgressSettings()
+    rollback: RollbackSettings = RollbackSettings()
     watch: TrainWatchSettings = TrainWatchSettings()
     preflight: PreflightSettings = PreflightSettings()
     publish: PublishTable | None = Field(None, description="replaces [publish] of the site")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,36 @@ def dump_toml(settings: Mapping[str, Any]) -> str:
     Raises ValueError for a value that TOML cannot hold.
     """
     return "\n".join(_lines(settings, ())) + "\n"
+
+
+def set_keys(text: str, table: str, values: Mapping[str, Any]) -> str:
+    """Return TOML `text` with the keys of a top-level table set, removed if None; all else stays as written.
+
+    Raises ValueError if the table is written in a form that cannot be changed line by line.
+    """
+    expected = tomllib.loads(text)
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    fields = {**expected.get(table, {}), **values}
+    expected[table] = {key: value for key, value in fields.items() if value is not None}
+    lines = text.splitlines()
+    header = re.compile(rf"\s*\[\s*{table}\s*\]\s*(?:#.*)?")
+    begin = next((number for number, line in enumerate(lines) if header.fullmatch(line)), None)
+    if begin is None:
+        lines += ["", f"[{table}]"]
+        begin = len(lines) - 1
+    end = next(
+        (number for number in range(begin + 1, len(lines)) if lines[number].lstrip().startswith("[")), len(lines)
+    )
+    body = [line for line in lines[begin + 1 : end] if line.partition("=")[0].strip() not in values]
+    body = [f"{key} = {_value(value)}" for key, value in values.items() if value is not None] + body
+    changed = "\n".join([*lines[: begin + 1], *body, *lines[end:]]) + "\n"
+    try:
+        is_right = tomllib.loads(changed) == expected
+    except tomllib.TOMLDecodeError:
+        is_right = False
+    if not is_right:
+        raise ValueError(f"[{table}] must be a table of its own, with one line for each key")
+    return changed
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:

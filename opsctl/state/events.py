@@ -40,6 +40,8 @@ class EventKind(StrEnum):
     DISARMED = "disarmed"
     EDITED = "edited"
     ALLOWED = "allowed"
+    ROLLED_BACK = "rolled-back"
+    ROLLBACK_UNDONE = "rollback-undone"
     REQUEST_DONE = "request-done"
     REQUEST_REFUSED = "request-refused"
 
@@ -68,6 +70,8 @@ FIELDS: dict[EventKind, frozenset[str]] = {
     EventKind.DISARMED: frozenset({"switch", "by"}),
     EventKind.EDITED: frozenset({"revision"}),
     EventKind.ALLOWED: frozenset({"check", "what", "origin"}),
+    EventKind.ROLLED_BACK: frozenset({"rollback", "step", "checkpoint", "aside"}),
+    EventKind.ROLLBACK_UNDONE: frozenset({"rollback", "step"}),
     EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
     EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
 }
@@ -165,6 +169,8 @@ def _match(pattern: re.Pattern[str]) -> Callable[[object], None]:
 
 _TYPES: Mapping[str, Callable[[Any], object]] = {
     "tasks": _count,
+    "rollback": _count,
+    "aside": _texts,
     "rank": _rank,
     "excluded": _truth,
     "until": _time,

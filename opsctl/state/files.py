@@ -36,6 +36,7 @@ __all__ = [
     "open_regular",
     "read_bounded",
     "read_json",
+    "read_range",
     "read_text",
     "touch",
     "write_atomic",
@@ -69,6 +70,17 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def read_range(path: Path, begin: int, max_bytes: int) -> tuple[bytes, int]:
+    """Return at most `max_bytes` of a regular file from offset `begin`, and its size; a negative `begin` counts from
+    the end. Raises OSError."""
+    handle = open_regular(path)
+    try:
+        size = os.fstat(handle).st_size
+        return os.pread(handle, max_bytes, begin if begin >= 0 else max(0, size + begin)), size
+    finally:
+        os.close(handle)
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -16,7 +16,14 @@ from tests.integration.trainer.conftest import ROOT, tiny
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
 
-FAMILIES = ("gpt2", "bloom")
+GROUPED = {"family": "llama", "kv_heads": 2, "ffn": 80, "head_width": 12}
+FAMILIES = {
+    "gpt2": {"family": "gpt2"},
+    "bloom": {"family": "bloom"},
+    "llama": GROUPED,
+    "qwen2": GROUPED | {"tied": True, "qkv_bias": True, "head_width": 8},
+    "qwen3": GROUPED | {"qk_norm": True},
+}
 TOPOLOGIES = {  # pipeline, tensor, data
     "pp2.tp2": (2, 2, 1),
     "pp2.dp2": (2, 1, 2),
@@ -39,7 +46,7 @@ def config(topology: str, *, family: str = "gpt2", precision: str = "fp32", **ch
     pipeline, tensor, _ = TOPOLOGIES[topology]
     return tiny(
         precision=precision,
-        model={"family": family, "layers": 6, "hidden": 32, "heads": 4, "sequence": 32},
+        model=FAMILIES[family] | {"layers": 6, "hidden": 32, "heads": 4, "sequence": 32},
         parallel={"pipeline": pipeline, "tensor": tensor},
         **changes,
     )
@@ -72,6 +79,10 @@ CHANGES = [
     ("dp2", "pp2.tp2", "gpt2"),
     ("pp2.tp2", "one", "bloom"),
     ("pp2.tp2", "pp2.dp2", "bloom"),
+    *[("pp2.tp2", to, family) for to in ("one", "tp2.dp2", "pp4") for family in ("llama", "qwen2")],
+    ("pp2.dp2", "pp2.tp2", "llama"),
+    ("one", "pp2.tp2", "qwen2"),
+    ("tp2.dp2", "one", "qwen3"),
 ]
 
 

@@ -18,6 +18,10 @@ CUTS = {
 }
 
 
+FAMILIES = {"Block": {}, "LlamaBlock": {"family": "llama", "kv_heads": 2, "ffn": 80, "qk_norm": True}}
+
+
+@pytest.mark.parametrize("block", FAMILIES)
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     ("plant", "words"),
@@ -28,13 +32,12 @@ CUTS = {
         ({"precision": "bf16", "layer": 3, "fault": "once"}, "no single layer"),
     ],
 )
-def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, plant, words):
+def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, *, plant, words, block):
     world, parallel = CUTS[cut]
     place = {"step": 3} | plant
-    config = tiny(
-        steps=4, model=MODEL, precision=place.pop("precision"), parallel=parallel, data={"prefix": str(corpus)}
-    )
+    precision, model = place.pop("precision"), MODEL | FAMILIES[block]
+    config = tiny(steps=4, model=model, precision=precision, parallel=parallel, data={"prefix": str(corpus)})
     ranks = run_ranks(tmp_path, world, config, plant=place)
     assert len({rank["fault"] for rank in ranks}) == 1
     assert all(rank["untouched"] and rank["step"] == 3 for rank in ranks)
-    assert ranks[0]["fault"].startswith(words)
+    assert ranks[0]["fault"].startswith(words.replace("Block", block))

@@ -13,9 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "alerts",
+    "assistants",
     "checkpoints",
     "cli",
     "cron",
+    "dash",
     "diagnosis",
     "guard",
     "launch",
@@ -58,11 +60,13 @@ ALLOWED = {
     "opsctl/cli/init.py": "reads a template of the package",
     "opsctl/preflight/prepare_launch.py": "reads the TRAIN.toml that the user names",
     "opsctl/cli/edit.py": "as prepare_launch.py",
+    "opsctl/assistants/tool_table.py": "reads a table of the package",
     "opsctl/launch/code_freeze.py": "reads the code that TRAIN.toml names, and writes into a new directory of its own",
     "opsctl/checkpoints/layouts.py": "reads a table of the package",
     "opsctl/checkpoints/save_directories.py": "reads a table of the package",
     "opsctl/telemetry/progress/log_events.py": "reads a table of the package",
     "opsctl/telemetry/progress/log_formats.py": "reads a table of the package",
+    "opsctl/telemetry/progress/tracker_log.py": "reads a table of the package",
 }
 
 

@@ -51,6 +51,8 @@ def test_there_are_commands_to_check() -> None:
 def test_documented_command_is_understood(line: str) -> None:
     words, context = split_words(line), click.Context(cli, info_name="opsctl")
     command: click.Command = cli
+    if words[0].startswith("-"):
+        _, words, _ = cli.make_parser(context).parse_args(words)  # options before the command
     while isinstance(command, click.Group) and words:
         if command.name == "nodes" and words[0] not in command.commands:
             words = ["list", *words]  # `opsctl nodes` is short for `opsctl nodes list`

@@ -61,15 +61,28 @@ class Browser:
 
     def show(self, page: Path, *, width: int, scheme: str) -> None:
         """Open a page and wait until it is loaded."""
+        self.open(page.as_uri(), size=(width, 900), scheme=scheme)
+
+    def open(self, url: str, *, size: tuple[int, int], scheme: str = "light") -> None:
+        """Open an address in a window of this size and wait until the page is loaded."""
         self.events = []
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        width, height = size
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.next())
 
     def evaluate(self, expression: str) -> Any:
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)["result"]
+        return result.get("value")
+
+    def wait_for(self, expression: str, *, seconds: float = 60) -> None:
+        """Wait until an expression has a true value on the page."""
+        until = time.monotonic() + seconds
+        while not self.evaluate(f"Boolean({expression})"):
+            assert time.monotonic() < until, f"not on the page: {expression}"
+            time.sleep(0.1)
 
     def read_console(self) -> list[dict[str, Any]]:
         """Return the events that the browser's console would show."""

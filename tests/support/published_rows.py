@@ -162,7 +162,8 @@ def _topology(fields: dict[str, str], cluster: Cluster) -> Topology:
         precision=_precision(fields),
         recompute="alternate" if recompute == "selective" and zero == 3 else recompute,
         attention="unfused" if unfused else "flash",
-        sequence_parallel=not unfused,
+        sequence_parallel=not unfused and fields["sequence_parallel"] != "0",
+        kernels="eager" if "eager" in fields["notes"] else "fused",
         overlap=not (is_old and (pp > 1 or zero == 3)),
         offload="offload" in fields["notes"],
     )

@@ -24,17 +24,21 @@ def main(run_dir: Path) -> None:
     # DeepSpeed looks for its accelerator when it is imported.
     from opsctl.trainer import nan_search  # noqa: PLC0415
     from opsctl.trainer.batches import open_data  # noqa: PLC0415
-    from opsctl.trainer.checkpoint.save import open_checkpoints  # noqa: PLC0415
+    from opsctl.trainer.checkpoint.resume import open_resuming  # noqa: PLC0415
+    from opsctl.trainer.checkpoint.save import Checkpoints  # noqa: PLC0415
     from opsctl.trainer.engine import Engine  # noqa: PLC0415
+    from tests.support.host_syncs import HostSyncs  # noqa: PLC0415
 
     cut, state = layout(settings, me.world_size), RunState()
     control = connect(me, timeout_s=60)
-    engine = Engine(settings, cut, me.rank)
-    checkpoints = open_checkpoints(run_dir / "checkpoints", settings, cut, engine, control, parameters=100_000)
+    resuming = open_resuming(run_dir / "checkpoints", settings, cut, control)
+    found = resuming.find(state) if plan.get("resume") else None
+    engine = Engine(settings, cut, me.rank, begins=found is None)
+    checkpoints = Checkpoints(resuming, engine, parameters=100_000)
     batches = open_data(settings).training(settings, data_rank=cut.data_rank(me.rank), data_ranks=cut.data)
-    fields = {"losses": [], "norms": [], "fault": ""}
-    if plan.get("resume"):
-        checkpoints.resume(state)
+    fields = {"losses": [], "norms": [], "fault": "", "is_undrawn": has_no_weights(engine)}
+    if found:
+        resuming.load(found, engine, state)
     fields["first"] = read_digests(engine)
     for _ in range(plan["steps"]):
         if plan.get("plant", {}).get("step") == state.step + 1:
@@ -45,7 +49,9 @@ def main(run_dir: Path) -> None:
             settings.batch.ramp().at(state.consumed_samples),
         )
         rate = settings.rate().at(consumed + batch)
-        loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
+        with HostSyncs() as syncs:
+            loss, norm = engine.step(batches.step(consumed, batch), batch=batch, rate=rate, consumed=consumed)
+        fields["syncs"] = syncs.callers
         if math.isnan(norm):
             after_step, again = read_digests(engine), batches.step(consumed, batch)
             fields["fault"] = nan_search.find_origin(engine, again, consumed=consumed, control=control)
@@ -62,6 +68,11 @@ def main(run_dir: Path) -> None:
     fields["parameters"] = sum(p.numel() for p in engine.deepspeed.module.parameters())
     (run_dir / f"rank-{me.rank}.json").write_text(json.dumps(fields))
     leave(control, 0)
+
+
+def has_no_weights(engine) -> bool:
+    """Return whether no matrix has initial weights."""
+    return all(bool(p.isnan().all()) for p in engine.deepspeed.module.parameters() if p.ndim > 1)
 
 
 def read_digests(engine) -> dict[str, str]:

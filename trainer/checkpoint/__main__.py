@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         ("bf16", _bf16, "Write the weights of a checkpoint or an export in bf16."),
         ("reshape", _reshape, "Write a checkpoint for any topology into directory TARGET."),
         ("export", _export, "Write a checkpoint for Hugging Face transformers."),
+        ("compare", _compare, "Compare the logits of a checkpoint with those of its export TARGET."),
     ):
         argument_parser = add(name, run, purpose)
         argument_parser.add_argument("source", type=Path, metavar="CHECKPOINT")
@@ -87,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "export":
             argument_parser.add_argument(
                 "--compare", action="store_true", help="load the export in transformers and compare logits"
+            )
+            argument_parser.add_argument(
+                "--tokenizer", type=Path, metavar="DIRECTORY", help="a model of transformers whose tokenizer to copy"
             )
     return parser
 
@@ -216,12 +220,11 @@ def _import(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(trainer, indent=1))  # noqa: T201 - a command line
         return 0
-    scaling = table.pop("rope_scaling", {})
-    for head, keys in (("trainer", {"weights": trainer["weights"]}), ("trainer.model", table)):
-        print(f"[{head}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items()))  # noqa: T201 - likewise
-    if scaling:
-        rows = "".join(f"{key} = {_toml(value)}\n" for key, value in scaling.items())
-        print(f"[trainer.model.rope_scaling]\n{rows}")  # noqa: T201 - likewise
+    scaling = table.pop("rope_scaling", None)
+    tables = {"trainer.model": table, **({"trainer.model.rope_scaling": scaling} if scaling else {})}
+    # [trainer] comes last, so that its other keys can be written below.
+    for head, keys in (tables | {"trainer": {"weights": trainer["weights"]}}).items():
+        print("\n".join([f"\n[{head}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]))  # noqa: T201 - likewise
     return 0
 
 
@@ -232,10 +235,16 @@ def _toml(value: object) -> str:
 def _export(arguments: argparse.Namespace) -> int:
     from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
 
-    export.export(arguments.source, arguments.target, trust=arguments.trust_pickle)
-    if not arguments.compare:
-        _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
-        return 0
+    export.export(arguments.source, arguments.target, tokenizer=arguments.tokenizer, trust=arguments.trust_pickle)
+    if arguments.compare:
+        return _compare(arguments)
+    _print_rows(arguments, [{"path": arguments.target}], "{path}: exported")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from opsctl.trainer.checkpoint import export  # noqa: PLC0415 - torch takes a second
+
     difference = export.compare(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(
         arguments,

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
-from opsctl.trainer.checkpoint.transformers_config import write_config
+from opsctl.trainer.checkpoint.transformers_config import read_fields, write_config
 from opsctl.trainer.checkpoint.transformers_names import to_transformers
 from opsctl.trainer.checkpoint.weights import Weights
 
+_TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
+"""Files of a tokenizer in a directory of transformers."""
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-def export(checkpoint: Path, target: Path, *, trust: bool = False) -> Path:
+
+def export(checkpoint: Path, target: Path, *, tokenizer: Path | None = None, trust: bool = False) -> Path:
     """Write the weights of `checkpoint` into the directory `target`, completely or not at all; return `target`.
 
-    Raises Refused, OSError.
+    `tokenizer` is a model of transformers whose tokenizer and special tokens are copied. Raises Refused, OSError.
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - of the `export` extra
 
@@ -38,8 +45,19 @@ def export(checkpoint: Path, target: Path, *, trust: bool = False) -> Path:
         size = sum(path.stat().st_size for path in part.iterdir())
         index = {"metadata": {"total_size": size}, "weight_map": where}
         write_atomic(part / "model.safetensors.index.json", json.dumps(index, indent=1))
+        if tokenizer:
+            config |= _copy_tokenizer(tokenizer, part)
         write_atomic(part / "config.json", json.dumps(config, indent=1) + "\n")
     return target
+
+
+def _copy_tokenizer(source: Path, target: Path) -> dict[str, Any]:
+    """Copy the files of the tokenizer, if there are any; return the special tokens of the config in `source`."""
+    fields = read_fields(source)
+    for path in sorted(set(chain.from_iterable(source.glob(pattern) for pattern in _TOKENIZER))):
+        if path.is_file():
+            shutil.copyfile(path, target / path.name)
+    return {key: fields[key] for key in _TOKENS if key in fields}
 
 
 def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool = False) -> float:

@@ -17,42 +17,59 @@ from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import Checkpoint, Manifest
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.process_groups import Control
+from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.run_state import RunState
 
 _FREE = ("dropout", "init_std")
 """Keys of the model table that may differ between the checkpoint and the run."""
+_ACCEPTABLE = ("sequence", "rope_theta", "rope_scaling")
+"""Keys that may differ with `accept`, unless positions are learnt: no weight depends on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A verified checkpoint of this run."""
+
+    path: Path
+    saved: Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """The objects that all ranks need to resume."""
+    """The search for a checkpoint before the model is built, and the load of that checkpoint afterwards."""
 
     directory: Path
     config: TrainerConfig
     topology: dict[str, int | str]
-    engine: Engine
     control: Control
 
-    def resume(self, state: RunState) -> None:
-        """Load the newest verified checkpoint into engine and `state`. Raises Refused if it belongs to another run."""
+    def find(self, state: RunState) -> Found | None:
+        """Return the newest verified checkpoint; all ranks together. Raises Refused if it belongs to another run."""
         checkpoint = self._newest_verified(state)
         if checkpoint is None:
-            state.step, state.consumed_samples, state.checkpoint_step = 0, 0, None
+            state.step, state.consumed_samples, state.checkpoint_step, state.earlier_tokens = 0, 0, None, 0
             if self.control.process.is_first:
-                print_line(f"no checkpoint in {self.directory}: starting from the beginning")
-            return
+                weights = self.config.weights
+                begin = f"with the weights of {weights}" if weights else "from the beginning"
+                print_line(f"no checkpoint in {self.directory}: starting {begin}")
+            return None
         saved = manifest.read_manifest(checkpoint.path)  # _newest_verified has just read the manifest
         self._refuse_other(checkpoint, saved)
         self._refuse_other_rate(checkpoint, saved)
         self._note_other_optimizer(state, saved)
-        self.engine.load(checkpoint.path, universal=saved.kind == manifest.UNIVERSAL)
-        self._restore_random(checkpoint, saved)
+        return Found(path=checkpoint.path, saved=saved)
+
+    def load(self, found: Found, engine: Engine, state: RunState) -> None:
+        """Load a checkpoint into `engine`, `state` and the random generators; all ranks together."""
+        saved = found.saved
+        engine.load(found.path, universal=saved.kind == manifest.UNIVERSAL)
+        self._restore_random(found)
         _take_over(state, saved)
+        sequence = saved.model.get("sequence", self.config.model.sequence)
+        state.earlier_tokens += saved.consumed_samples * (sequence - self.config.model.sequence)
         if self.control.process.is_first:
             how = " (written by another topology)" if saved.kind == manifest.UNIVERSAL else ""
-            print_line(
-                f"resumed from checkpoint {checkpoint.path.name}: {saved.consumed_samples} samples consumed{how}"
-            )
+            print_line(f"resumed from checkpoint {found.path.name}: {saved.consumed_samples} samples consumed{how}")
 
     def _newest_verified(self, state: RunState) -> Checkpoint | None:
         """Return the newest undamaged checkpoint; every rank hashes its share, and damaged checkpoints are set aside.
@@ -93,18 +110,27 @@ class Resuming:
             expected = {**self.topology, "precision": self.config.precision, **expected}
         unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
         actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
-        differences = [
-            f"{key} is {actual.get(key)} there and {value} here"
+        differences = {
+            key: f"{key} is {actual.get(key)} there and {value} here"
             for key, value in expected.items()
             if actual.get(key) != value
-        ]
-        if differences:
-            raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences)}")
+        }
+        acceptable = self.config.model.family != "gpt2" and differences.keys() <= set(_ACCEPTABLE)
+        if not differences or (acceptable and self.config.accept):
+            return
+        hint = " (no weight depends on that: --accept takes it)" if acceptable else ""
+        raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences.values())}{hint}")
 
     def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
-        """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it."""
+        """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it.
+
+        Another `lr_scale` is no jump: it is set for just that.
+        """
         rate = self.config.rate().at(saved.consumed_samples)
-        if self.config.accept or saved.rate is None or math.isclose(rate, saved.rate, rel_tol=1e-6):
+        if self.config.accept or saved.rate is None:
+            return
+        rescaled = saved.rate * self.config.optimizer.lr_scale / float(saved.optimizer.get("lr_scale", 1.0))
+        if math.isclose(rate, rescaled, rel_tol=1e-6):
             return
         raise Refused(
             f"checkpoint {checkpoint.path}: the learning rate of step {saved.step} was {saved.rate:.4g} and is"
@@ -121,13 +147,25 @@ class Resuming:
             if self.control.process.is_first:
                 print_line(state.notes[-1])
 
-    def _restore_random(self, checkpoint: Checkpoint, saved: Manifest) -> None:
+    def _restore_random(self, found: Found) -> None:
         """Restore the random state of this rank; with another topology, draw a new one from the seed and the step."""
         rank = self.control.process.rank
-        if saved.kind == manifest.NATIVE:
-            restore_random_state(checkpoint.path / random_file(rank))
+        if found.saved.kind == manifest.NATIVE:
+            restore_random_state(found.path / random_file(rank))
         else:
-            torch.manual_seed(torch.initial_seed() ^ saved.step << 20)
+            torch.manual_seed(torch.initial_seed() ^ found.saved.step << 20)
+
+
+def open_resuming(directory: Path, config: TrainerConfig, layout: Layout, control: Control) -> Resuming:
+    """Return the resuming of this run from the checkpoints in `directory`."""
+    topology: dict[str, int | str] = {
+        "pipeline": layout.pipeline,
+        "tensor": layout.tensor,
+        "data": layout.data,
+        "zero_stage": config.parallel.zero_stage,
+        "balance": config.parallel.division,
+    }
+    return Resuming(directory=directory, config=config, topology=topology, control=control)
 
 
 def preview_newest(directory: Path, state: RunState) -> None:
@@ -147,6 +185,7 @@ def _take_over(state: RunState, saved: Manifest) -> None:
     state.step, state.consumed_samples, state.checkpoint_step = saved.step, saved.consumed_samples, saved.step
     state.slowest_step_s, state.save_s = saved.slowest_step_s, saved.save_s
     state.seed, state.data, state.positions = saved.seed, saved.data, saved.positions
+    state.earlier_tokens = saved.earlier_tokens
 
 
 def _raise_unreadable(checkpoint: Checkpoint, errors: list[OSError]) -> None:

@@ -8,7 +8,6 @@ directory, or removes the directory.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -20,13 +19,12 @@ from opsctl.trainer import loss_spikes, manifest
 from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.disk_space import expected_size, shortage
 from opsctl.trainer.checkpoint.rank_files import RecordingEngine
+from opsctl.trainer.checkpoint.removal import Removal
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
-from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import FileRecord, Manifest
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.run_state import RunState
 
 
@@ -54,12 +52,15 @@ class _Save:
 class Checkpoints:
     """The checkpoints of this run, which all ranks write together. One save at a time."""
 
-    def __init__(self, resuming: Resuming, writers: Control, recorder: RecordingEngine, parameters: int) -> None:
-        self._config, self._engine, self._control = resuming.config, resuming.engine, resuming.control
+    def __init__(self, resuming: Resuming, engine: Engine, *, parameters: int) -> None:
+        """Make `engine` write through this object; all ranks together. `parameters` are those of the whole model."""
+        self._config, self._control, self._engine = resuming.config, resuming.control, engine
         self._directory, self._topology, self._parameters = resuming.directory, resuming.topology, parameters
-        self._writers, self._recorder = writers, recorder
+        self._recorder = RecordingEngine()
+        engine.write_with(self._recorder)
+        self._writers = Control(self._control.process, timeout=timedelta(seconds=self._config.limits.save_s))
+        self._removal = Removal(self._directory)
         self._save: _Save | None = None
-        self.resume = resuming.resume
 
     def save(self, state: RunState, *, background: bool, keep: str = "") -> None:
         """Start to save the state after `state.step`. `keep` is a reason never to prune the checkpoint.
@@ -120,25 +121,35 @@ class Checkpoints:
         return self._directory / f".saving-{manifest.directory_name(state.step)}"
 
     def _prepare(self, part: Path) -> str:
-        """Remove leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
+        """Retire leftovers of earlier saves, check the space and make the directory, on rank 0; return the problem."""
         if not self._control.process.is_first:
             return ""
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            for leftover in part.parent.glob(".saving-*"):
-                shutil.rmtree(leftover)
-            size, files = expected_size(
-                part.parent,
-                parameters=self._parameters,
-                precision=self._config.precision,
-                ranks=self._control.process.world_size,
-            )
-            lacking = shortage(part.parent, size=size, files=files)
+            self._removal.retire_unfinished()
+            lacking = self._find_shortage(part.parent)
+            if lacking and self._removal.is_under_way():  # the other ranks wait for at most twice as long
+                self._removal.wait(self._config.parallel.timeout_s / 2)
+                lacking = self._find_shortage(part.parent)
             if not lacking:
                 part.mkdir()
             return lacking
         except OSError as error:
             return str(error)
+
+    def _find_shortage(self, directory: Path) -> str:
+        size, files = expected_size(
+            directory,
+            parameters=self._parameters,
+            precision=self._config.precision,
+            ranks=self._control.process.world_size,
+        )
+        return shortage(directory, size=size, files=files)
+
+    def close(self) -> None:
+        """Let rank 0 wait for a removal under way, shorter than the other ranks wait for rank 0."""
+        limits = self._config.limits
+        self._removal.wait(min(limits.exit_s, self._config.parallel.timeout_s) / 2)
 
     def _finish(self, save: _Save) -> None:
         """Write the copies, gather the errors of all ranks, and commit.
@@ -154,8 +165,6 @@ class Checkpoints:
             errors += [f"rank {rank}: {error}" for error in rank_errors]
         save.failure = "; ".join(errors) or self._writers.from_first(self._commit(save, files))
         if self._writers.process.is_first:
-            if save.failure:
-                shutil.rmtree(save.part, ignore_errors=True)
             save.log_lines = self._prune()
         self._writers.barrier()
         save.seconds = time.monotonic() - save.started
@@ -192,6 +201,7 @@ class Checkpoints:
             positions=save.state.positions,
             optimizer=self._config.optimizer.model_dump(),
             rate=self._config.rate().at(save.state.consumed_samples),
+            earlier_tokens=save.state.earlier_tokens,
             slowest_step_s=save.state.slowest_step_s,
             save_s=time.monotonic() - save.started,
             files=files,
@@ -205,18 +215,19 @@ class Checkpoints:
             manifest.unprotect(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
             log_lines.append(f"checkpoints of old loss spikes stay protected: {error}")
-        try:
-            manifest.sweep(self._directory)
-        except OSError as error:
-            log_lines.append(f"remains of a removed checkpoint cannot be deleted: {error}")
+        log_lines += filter(None, [self._removal.take_failure()])
         for old in manifest.find_superfluous(
             checkpoints, keep_last=checkpoint_config.keep_last, keep_every=checkpoint_config.keep_every
         ):
             try:
-                manifest.remove(old.path)
+                manifest.retire(old.path)
                 log_lines.append(f"removed checkpoint {old.path.name}")
             except OSError as error:
                 log_lines.append(f"checkpoint {old.path.name} cannot be removed: {error}")
+        try:
+            self._removal.retire_unfinished()  # also this save, if it failed
+        except OSError as error:
+            log_lines.append(f"remains of a save cannot be removed: {error}")
         return log_lines
 
 
@@ -230,36 +241,3 @@ def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
             save.failure = save.failure or f"{type(error).__name__}: {error}"
 
     return guarded
-
-
-def open_checkpoints(
-    directory: Path,
-    config: TrainerConfig,
-    layout: Layout,
-    engine: Engine,
-    control: Control,
-    *,
-    parameters: int,
-) -> Checkpoints:
-    """Return the checkpoints in `directory`, and make `engine` write through them. All ranks together."""
-    recorder = RecordingEngine()
-    engine.write_with(recorder)
-    writers = Control(control.process, timeout=timedelta(seconds=config.limits.save_s))
-    resuming = Resuming(
-        directory=directory,
-        config=config,
-        topology=_topology(config, layout),
-        engine=engine,
-        control=control,
-    )
-    return Checkpoints(resuming, writers, recorder, parameters)
-
-
-def _topology(config: TrainerConfig, layout: Layout) -> dict[str, int | str]:
-    return {
-        "pipeline": layout.pipeline,
-        "tensor": layout.tensor,
-        "data": layout.data,
-        "zero_stage": config.parallel.zero_stage,
-        "balance": config.parallel.balance,
-    }

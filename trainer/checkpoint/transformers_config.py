@@ -118,12 +118,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
 
     Raises OSError. Raises Refused with everything that this trainer cannot do.
     """
-    try:
-        fields = json.loads(read_bounded(directory / "config.json", _MAX_CONFIG_BYTES, follow=True))
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{directory}/config.json is no JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise Refused(f"{directory}/config.json is no JSON object")
+    fields = read_fields(directory)
     kind = str(fields.get("model_type"))
     readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
@@ -137,6 +132,17 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
         raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise Refused(f"{directory}/config.json: {error!r} is missing or of a wrong type") from error
+
+
+def read_fields(directory: Path) -> dict[str, Any]:
+    """Return the `config.json` of `directory`. Raises OSError, Refused."""
+    try:
+        fields = json.loads(read_bounded(directory / "config.json", _MAX_CONFIG_BYTES, follow=True))
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{directory}/config.json is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise Refused(f"{directory}/config.json is no JSON object")
+    return fields
 
 
 def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None) -> Iterator[str]:

@@ -44,8 +44,10 @@ class RawAnswer:
     message: str
     """Id of the alert that is answered."""
     sender: str
-    """The channel's name for the person: a Slack user id or a mail address."""
+    """The channel's name for the person: a user id of Slack or PagerDuty, a mail address, `ntfy:CHANNEL`."""
     text: str
+    is_confirmed: bool = True
+    """Whether the result is sent to the channel. To PagerDuty that would resolve the incident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

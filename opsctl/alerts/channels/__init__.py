@@ -16,6 +16,7 @@ CHANNELS: dict[str, str] = {
     "email": "opsctl.alerts.channels.email:Email",
     "slack": "opsctl.alerts.channels.slack:Slack",
     "apprise": "opsctl.alerts.channels.apprise_url:ByUrl",
+    "ntfy": "opsctl.alerts.channels.ntfy:Ntfy",
     "webhook": "opsctl.alerts.channels.webhook:Webhook",
     "file": "opsctl.alerts.channels.plain_text:ToFile",
     "stdout": "opsctl.alerts.channels.plain_text:ToStdout",

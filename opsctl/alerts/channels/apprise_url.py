@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import apprise
 
 from opsctl.alerts.channel_secrets import mask, reveal
-from opsctl.alerts.message import Message
+from opsctl.alerts.message import Message, find_incident
 from opsctl.alerts.outbox import Undelivered
 from opsctl.model import Level
 from opsctl.ports import Runner
@@ -58,7 +58,7 @@ class ByUrl:
         scheme = self._url.partition("://")[0].lower()
         if scheme not in INCIDENTS:
             return self._url
-        incident = message.root.rpartition(".")[0] or message.root
+        incident = find_incident(message.root)
         return f"{self._url}{'&' if '?' in self._url else '?'}{INCIDENTS[scheme].format(incident)}"
 
 

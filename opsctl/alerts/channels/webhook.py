@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from http.client import HTTPResponse
 
 from opsctl.alerts.channel_secrets import mask, reveal
@@ -11,7 +12,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.ports import Runner
 from opsctl.settings.alerts import PLACEHOLDER, WebhookTable
-from opsctl.web import FAILURES, describe, fetch, open_session, parse_address
+from opsctl.web import FAILURES, Address, describe, fetch, open_session, parse_address
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1000
@@ -28,34 +29,44 @@ class Webhook:
             raise Undelivered("url: must start with https://", is_permanent=True) from None
 
     def send(self, message: Message, *, reply_to: str = "") -> str:  # noqa: ARG002 (the template may pass the thread)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        headers = {"Idempotency-Key": message.id}
         if self._authorization:
             headers["Authorization"] = self._authorization
-        body = fill(self._table.template, message).encode()
-        try:
-            with fetch(open_session(), self._address, timeout=self._timeout, headers=headers, data=body) as response:
-                self._check(response)
-        except FAILURES as error:
-            is_refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-            raise Undelivered(self._mask(describe(error)), is_ambiguous=not is_refused) from None
-        return ""
-
-    def _check(self, response: HTTPResponse) -> None:
-        code = response.status
-        if 200 <= code < 300:
-            return
-        text = " ".join(response.read(MAX_ANSWER_BYTES).decode(errors="replace").split())
-        wait = response.headers.get("Retry-After", "")
-        raise Undelivered(
-            self._mask(f"answered {code} {text}".strip()),
-            is_permanent=300 <= code < 500 and code not in TRY_AGAIN,
-            is_ambiguous=code in {502, 504},
-            retry_after=float(wait) if wait.isdecimal() else 0,
+        post_json(
+            self._address, fill(self._table.template, message), headers=headers, timeout=self._timeout, hide=self._mask
         )
+        return ""
 
     def _mask(self, text: str) -> str:
         token = self._authorization.rpartition(" ")[2]  # an error may quote the token without its scheme
         return "webhook: " + mask(text, [self._url, self._address.url, self._authorization, token])
+
+
+def post_json(
+    address: Address, body: str, *, headers: Mapping[str, str], timeout: float, hide: Callable[[str], str]
+) -> None:
+    """Send JSON by POST. Raises Undelivered, whose text has passed through `hide`."""
+    fields = {"Content-Type": "application/json", **headers}
+    try:
+        with fetch(open_session(), address, timeout=timeout, headers=fields, data=body.encode()) as response:
+            _check(response, hide)
+    except FAILURES as error:
+        is_refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+        raise Undelivered(hide(describe(error)), is_ambiguous=not is_refused) from None
+
+
+def _check(response: HTTPResponse, hide: Callable[[str], str]) -> None:
+    code = response.status
+    if 200 <= code < 300:
+        return
+    text = " ".join(response.read(MAX_ANSWER_BYTES).decode(errors="replace").split())
+    wait = response.headers.get("Retry-After", "")
+    raise Undelivered(
+        hide(f"answered {code} {text}".strip()),
+        is_permanent=300 <= code < 500 and code not in TRY_AGAIN,
+        is_ambiguous=code in {502, 504},
+        retry_after=float(wait) if wait.isdecimal() else 0,
+    )
 
 
 def fill(template: str, message: Message) -> str:

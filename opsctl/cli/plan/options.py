@@ -12,7 +12,7 @@ import click
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
-from opsctl.calc.parallel_layout import ATTENTIONS, RECOMPUTATIONS
+from opsctl.calc.parallel_layout import ATTENTIONS, KERNELS, RECOMPUTATIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_HEAD_COLUMNS = 512
@@ -53,6 +53,13 @@ attention_option: Callable[[F], F] = click.option(
     default="flash",
     show_default=True,
     help="Attention kernel; unfused stores the matrix.",
+)
+kernels_option: Callable[[F], F] = click.option(
+    "--kernels",
+    type=click.Choice(KERNELS),
+    default="fused",
+    show_default=True,
+    help="Kernels; eager is PyTorch without torch.compile.",
 )
 failures_option: Callable[[F], F] = click.option(
     "--failures", type=float, default=6.5, show_default=True, help="Failures per 1000 node-days."

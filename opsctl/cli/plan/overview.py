@@ -18,7 +18,7 @@ from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.model_source import PlannedModel, find_model
-from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, precision_option
+from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, kernels_option, precision_option
 from opsctl.cli.plan.overview_page import write_page
 from opsctl.cli.plan.plots import facts, listing
 from opsctl.errors import InputError
@@ -59,6 +59,7 @@ class _Overview:
 @click.option("--batch-tokens", type=float, help="Global batch size, in tokens.")
 @click.option("--tokens", type=float, help="Number of training tokens, in billions.")
 @precision_option
+@kernels_option
 @click.option("--topology", "layout", metavar="WORDS", help="Plan this layout alone, such as 'TP8 PP4 MB1'.")
 @click.option("--measured", metavar="'S for WORDS'", help="Calibrate: seconds of a step that a layout took.")
 @click.option("--from-log", type=click.Path(path_type=Path), help="Calibrate by this log of --topology.")
@@ -141,6 +142,7 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
         batch=batch,
         tokens=tokens,
         precision=given["precision"],
+        kernels=given["kernels"],
         per_1000_node_days=given["failures"],
         save_s=given["save"],
         price=given["price"],

@@ -52,7 +52,7 @@ LABELS = {
 @click.option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
 @click.option("--tokens", type=float, help="Number of training tokens, in billions.")
-@click.option("--price", type=float, help="Price of one GPU-hour.")
+@click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
 @currency_option
 @click.option(
     "--train",
@@ -105,6 +105,7 @@ def throughput(
             ),
             *negative(**drop_none(price=price), start_up=start_up, wait=min(wait, default=0)),
             *(f"--{name} needs --tokens" for name, value in (("price", price), ("plot", plot)) if value and not tokens),
+            *(["--price needs --currency, such as USD"] if price and not currency else []),
             *([] if train or log else _missing(seconds, tflops, gpus, batch)),
         ],
     )
@@ -135,7 +136,14 @@ def throughput(
     if as_json:
         print_json(figures)
     else:
-        facts({_label(name): _format(name, value) for name, value in figures.items() if value is not None})
+        unit = f" {figures.pop('currency', '')}"
+        facts(
+            {
+                _label(name): _format(name, value) + unit * (name == "cost")
+                for name, value in figures.items()
+                if value is not None
+            }
+        )
 
 
 def _missing(seconds: float | None, tflops: float | None, gpus: int | None, batch: int | None) -> Iterator[str]:

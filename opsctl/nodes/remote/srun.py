@@ -10,7 +10,7 @@ from itertools import product
 from typing import ClassVar
 
 from opsctl.nodes.remote.local import run_here
-from opsctl.ports import Answer, Runner
+from opsctl.ports import Answer, Runner, TimedOut
 
 NOT_STARTED = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
@@ -18,6 +18,8 @@ NOT_STARTED = re.compile(
     r"|allocation failure|Immediate execution impossible|Socket timed out|unrecognized option)"
 )
 """Messages of an srun that did not start the command."""
+NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (Communication connection|Socket|Zero)")
+"""Messages of an srun that started the command on other nodes."""
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
 """Variables that this process may have from its own job, and that would change the step."""
@@ -67,6 +69,20 @@ class ShortJob:
         options += [f"--account={self.account}"] if self.account else []
         options.append(f"--time={self.minutes}")
         return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout + self.wait_s, stdin=stdin)
+
+
+def misses_a_node(runner: Runner, job: str, count: int, *, timeout: float) -> bool:
+    """Return whether a step on all `count` nodes of a running job certainly did not reach one of them within `timeout`.
+
+    A step that Slurm refuses shows nothing about the nodes. Raises MissingProgram.
+    """
+    size = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1")
+    command = ("srun", "--overlap", "--mem=0", f"--jobid={job}", "--time=1", *size, "--chdir=/", "true")
+    try:
+        done = runner.run(command, timeout=timeout, env=REMOVED_ENV)
+    except TimedOut:
+        return True
+    return bool(done.code and NOT_REACHED.search(done.err))
 
 
 def _run_srun(

@@ -86,6 +86,9 @@ def precision(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if len(given) > 1:
         problem = request.refuse if "precision" in request.recipe.refuses else warning
         yield problem("command: --fp16 and --bf16 together", "leave one of the two out")
+    elif len({*request.recipe.precisions.values()}) > 1:
+        settings_text = ", ".join(f"{name} ({kind})" for name, kind in request.recipe.precisions.items())
+        yield warning(f"command: two precisions: {settings_text}", "leave one of the two out")
     for name in given if len(given) == 1 else []:
         other = [known for known in in_file if (known == "fp16") != (name == "fp16")]
         if other and len(other) == len(in_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from posixpath import normpath
 
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.preflight.facts import Facts
@@ -12,8 +13,10 @@ from opsctl.units import format_duration, parse_slurm_minutes
 
 SPARE = 1.5
 """A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
-EVERY_TASK = ("Megatron", "GPT-NeoX")
+EVERY_TASK = ("Megatron", "GPT-NeoX", "nanotron")
 """Trainers that continue only from the directory of --load."""
+SWITCHES = {"NeMo": "exp_manager.create_checkpoint_callback=True", "torchtitan": "--checkpoint.enable"}
+"""By trainer: what switches checkpoints on."""
 
 
 def save(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -24,7 +27,10 @@ def save(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if recipe.trainer in EVERY_TASK and not recipe.save:
         yield warning(f"command: no {_flag(request, 'save')}: {cost}", "save to {{ checkpoint_dir }}")
     elif recipe.saves is False:
-        yield warning(f"command: checkpoints are switched off: {cost}", "switch them on: --checkpoint.enable")
+        yield warning(
+            f"command: checkpoints are switched off: {cost}",
+            f"switch them on: {SWITCHES.get(recipe.trainer, 'see its settings')}",
+        )
     elif recipe.trainer in EVERY_TASK and recipe.save_every is None:
         yield warning(
             f"command: {_flag(request, 'save')} without {_flag(request, 'save_every')}: nothing is saved before the end"
@@ -44,7 +50,7 @@ def load(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
             " starts at step 0",
             f"add {_flag(request, 'load')} {recipe.save}: at the first start the directory may be empty",
         )
-    elif recipe.trainer in EVERY_TASK and recipe.load and recipe.load.rstrip("/") != recipe.save.rstrip("/"):
+    elif recipe.trainer in EVERY_TASK and recipe.load and normpath(recipe.load) != normpath(recipe.save or "/"):
         yield warning(
             f"command: loads from {recipe.load} and saves to {recipe.save or 'nowhere'}: each of"
             f" {request.spec.tasks} tasks starts with the same checkpoint",

@@ -29,7 +29,7 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     name = recipe.name("save_every")
     if recipe.save_every == 0:
         yield warning(
-            f"{name} is 0: a failure costs all work of a task, up to {format_duration(limit_s)}",
+            f"{name} is {'no' if 'strategy' in name else 0}: a failure costs all work of a task, up to {format_duration(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
     speed = estimate_step(request, facts)
@@ -151,7 +151,8 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "use a checkpoint that training saved",
         )
         return
-    expected = {key: getattr(config.model, key) for key in MODEL_FIELDS}
+    stretches = config.accept and config.model.family != "gpt2"
+    expected = {key: getattr(config.model, key) for key in MODEL_FIELDS if not (stretches and key == "sequence")}
     stored = {**saved.topology, "precision": saved.precision, **saved.model}
     if saved.kind == manifest.NATIVE:
         parallel, world = config.parallel, request.spec.nodes * request.spec.processes_per_node
@@ -160,7 +161,7 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "tensor": parallel.tensor,
             "data": request.recipe.replicas(world),
             "zero_stage": parallel.zero_stage,
-            "balance": parallel.balance,
+            "balance": parallel.division,
             "precision": config.precision,
         }
     differences = [
@@ -171,7 +172,7 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if differences:
         yield error(
             f"the checkpoint of step {saved.step} belongs to another run: {'; '.join(differences)}",
-            "use the same topology, run python -m opsctl.trainer.checkpoint reshape, or choose another name",
+            "use the same topology, run opsctl checkpoint reshape, or choose another name",
         )
 
 

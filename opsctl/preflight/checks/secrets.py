@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error
@@ -16,6 +17,12 @@ SPECIAL_TOKEN = re.compile(
 )
 """Variables of tokenizers, which are no secrets."""
 ASSIGNMENT = re.compile(r"\b([A-Z][A-Z0-9_]*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
+OPTION = re.compile(
+    r"--?([\w-]*(?:token|secret|password|passwd|api[_-]?key|access[_-]key))[= ]+[\"']?([^\s\"']{16,})", re.I
+)
+"""An option with a secret in the next word: short values are names or numbers."""
+WANDB = re.compile(r"\bwandb\s+login\s+(?:--\S+\s+)*[0-9a-f]{40}\b")
+NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(?!\$)[^\s'\"]{12,}")
 STAND_IN = re.compile(r"[<$`]|your|xxx|\.\.\.|changeme|dummy|todo|(?:none|null|false|true|offline|disabled|\d)$", re.I)
 """The beginning of a value that stands in for a secret, such as $(cat file) or your_key."""
 URL_SECRET = re.compile(
@@ -39,8 +46,7 @@ def _list_texts(train: TrainSettings) -> Iterator[tuple[str, str]]:
     """Yield every text that is written to the run directory, and its place in TRAIN.toml."""
     for number, line in enumerate(train.setup.lines, start=1):
         yield f"[setup] lines, line {number}", line
-    for number, word in enumerate(train.command, start=1):
-        yield f"command, word {number}", word
+    yield from _list_words(train.command)
     for name, value in train.environment.items():
         if not _is_secret_name(name):
             yield f"[environment] {name}", value
@@ -49,8 +55,18 @@ def _list_texts(train: TrainSettings) -> Iterator[tuple[str, str]]:
             yield f"[hooks] {name}", hook
 
 
+def _list_words(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield every word, and every option with the word after it."""
+    for number, word in enumerate(command, start=1):
+        yield f"command, word {number}", word
+    for number, (word, following) in enumerate(pairwise(command), start=2):
+        if word.startswith("-") and "=" not in word and not following.startswith("-"):
+            yield f"command, word {number}", f"{word} {following}"
+
+
 def _is_secret_name(name: str) -> bool:
-    return bool(SECRET.search(name)) and not SPECIAL_TOKEN.search(name)
+    upper = name.upper().replace("-", "_")
+    return bool(SECRET.search(upper)) and not SPECIAL_TOKEN.search(upper)
 
 
 def _find_secret(text: str) -> str:
@@ -59,6 +75,11 @@ def _find_secret(text: str) -> str:
         value = match[2].strip("\"'")
         if _is_secret_name(match[1]) and value and not STAND_IN.match(value):
             return f"sets {match[1]}"
+    for match in OPTION.finditer(text):
+        if _is_secret_name(match[1]) and not STAND_IN.match(match[2]) and "/" not in match[2]:
+            return f"gives --{match[1].lstrip('-')}"
+    if WANDB.search(text) or NETRC.search(text):
+        return "gives the key of a login"
     literal = VARIABLE.sub("", text)
     if URL_SECRET.search(literal):
         return "holds a password or token in an address"

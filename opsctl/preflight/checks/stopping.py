@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from opsctl.preflight.command_flags import COMMENT
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.step_estimate import estimate_step
@@ -84,9 +85,9 @@ def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
     command = " ".join(request.train.command)
     if "{{" in command and any(name in command for name in ("minutes_left", "deadline_file")):
         return True
-    lines = [*request.train.setup.lines]
-    for text in (*request.train.command, *facts.scripts.values()):
-        lines += text.splitlines()
+    lines: list[str] = []
+    for text in (*request.train.setup.lines, *request.train.command, *facts.scripts.values()):
+        lines += COMMENT.sub("", text).splitlines()
     parts: list[str] = []
     for line in lines:
         parts += re.split(r"[;&|]+", line)

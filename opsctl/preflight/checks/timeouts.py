@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from opsctl.preflight.command_flags import find_assignments, number, parse_whole
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, warning
+from opsctl.preflight.recipe import Recipe
 from opsctl.preflight.step_estimate import estimate_step
 
 LEAST_S = 60
@@ -28,6 +30,8 @@ VARIABLES: Mapping[str, int] = {
     "DEEPSPEED_TIMEOUT": 60,
     "TORCH_DISTRIBUTED_TIMEOUT": 1,
 }
+ENDPOINT = re.compile(r":(\d{1,5})/?$")
+"""A fixed port at the end of an address."""
 
 
 def timeouts(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -65,6 +69,7 @@ def _list_limits(request: LaunchRequest, facts: Facts) -> Iterator[tuple[str, fl
     for name, unit_s in FLAGS.items():
         if (count := number(request.recipe.flags, name)) is not None:
             yield f"command: --{name}", count * unit_s
+    yield from _list_limits_of_files(request.recipe)
     texts = _texts(request, facts)
     for name, unit_s in VARIABLES.items():
         if (count := parse_whole(request.train.environment.get(name, ""))) is not None:
@@ -74,14 +79,27 @@ def _list_limits(request: LaunchRequest, facts: Facts) -> Iterator[tuple[str, fl
                 yield f"{where}: {name}", value * unit_s
 
 
+def _list_limits_of_files(recipe: Recipe) -> Iterator[tuple[str, float]]:
+    """Yield the limits in scripts and settings files; flags of the command itself are read before."""
+    for field, limit_s in (
+        ("limit_minutes", 60 * (recipe.limit_minutes or 0)),
+        ("limit_seconds", recipe.limit_seconds),
+    ):
+        name = recipe.names.get(field, "")
+        if limit_s and name.removeprefix("--") not in recipe.flags:
+            yield f"command: {name}", limit_s
+
+
 def ports(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """opsctl gives each attempt a free port: a port of one's own may still be in use by the attempt before."""
     places = []
     if parse_whole(request.train.environment.get("MASTER_PORT", "")):
         places.append(f"[environment] MASTER_PORT = {request.train.environment['MASTER_PORT']}")
-    for name in ("master-port", "main-process-port"):
-        if port := number(request.recipe.flags, name):
-            places.append(f"command: --{name} {port}")
+    recipe = request.recipe
+    if recipe.port:
+        places.append(f"command: {recipe.names['port']} {recipe.port}")
+    if (match := ENDPOINT.search(recipe.endpoint)) and int(match[1]):
+        places.append(f"command: {recipe.names['endpoint']} {recipe.endpoint}")
     for where, text in _texts(request, facts).items():
         places += [f"{where}: MASTER_PORT={port}" for port in find_assignments(text, "MASTER_PORT") if port]
     for place in places:

@@ -244,11 +244,26 @@ class LogReader:
         self.last_line = line
         if (at := line.find(b"loss:")) >= 0:
             summary.loss.add(step, _parse_until_bar(line, at + len(b"loss:")))
+        if (at := line.find(b"grad norm:")) >= 0:  # of every line: spikes matter
+            summary.add_figure("grad_norm", step, _parse_until_bar(line, at + len(b"grad norm:")))
         if summary.tflops.is_next():
-            tflops = _parse_value(line, b"TFLOPs:")
-            if math.isnan(tflops):
-                tflops = _parse_value(line, b"throughput per GPU (TFLOP/s/GPU):")
-            summary.tflops.add(tflops)
+            self._sample_figures(line, step)
+
+    def _sample_figures(self, line: bytes, step: int) -> None:
+        """Add the figures that change slowly, of some lines."""
+        tflops = _parse_value(line, b"TFLOPs:")
+        if math.isnan(tflops):
+            tflops = _parse_value(line, b"throughput per GPU (TFLOP/s/GPU):")
+        self.summary.tflops.add(tflops)
+        figures = {
+            "tflops": tflops,
+            "lr": _parse_value(line, b"learning rate:"),
+            "samples_per_s": _parse_value(line, b"samples per second:"),
+            "tokens_per_s": _parse_value(line, b"tokens per second:"),
+        }
+        for name, value in figures.items():
+            if not math.isnan(value):
+                self.summary.add_figure(name, step, value)
 
 
 def _first_hit(hits: Sequence[int]) -> int:

@@ -15,6 +15,8 @@ from opsctl.telemetry.progress.bounded_curve import BoundedCurve, ValueSample
 from opsctl.telemetry.progress.iteration_lines import Iteration
 
 UNKNOWN = math.nan
+CURVES = ("grad_norm", "lr", "tokens_per_s", "samples_per_s", "tflops")
+"""Figures of Iteration that are kept as curves, beside the loss."""
 
 
 class LogStep(NamedTuple):
@@ -119,6 +121,8 @@ class LogSummary:
 
     parts: list[LogPart] = field(default_factory=lambda: [LogPart()])
     loss: BoundedCurve = field(default_factory=BoundedCurve)
+    curves: dict[str, BoundedCurve] = field(default_factory=dict)
+    """Further figures over the steps, by the name of their field in Iteration; without figures that the log lacks."""
     tflops: ValueSample = field(default_factory=ValueSample)
     first: Iteration | None = None
     last: Iteration | None = None
@@ -126,3 +130,20 @@ class LogSummary:
     @property
     def lines(self) -> int:
         return sum(map(len, self.parts))
+
+    def take_figures(self, iteration: Iteration) -> None:
+        """Add the figures of a line to the curves, and its speed to the sample."""
+        if iteration.loss is not None:
+            self.loss.add(iteration.step, iteration.loss)
+        for name in CURVES:
+            value = getattr(iteration, name)
+            if value is not None:
+                self.add_figure(name, iteration.step, value)
+        if self.tflops.is_next():
+            self.tflops.add(iteration.tflops if iteration.tflops is not None else UNKNOWN)
+
+    def add_figure(self, name: str, step: int, value: float) -> None:
+        """Add a value to a curve."""
+        if name not in self.curves:
+            self.curves[name] = BoundedCurve()
+        self.curves[name].add(step, value)

@@ -151,10 +151,7 @@ class ForeignLogReader(LogReader):
         self.before = (iteration.step, self.head_latest)
         summary = self.summary
         summary.first, self.last = summary.first or iteration, iteration
-        if iteration.loss is not None:
-            summary.loss.add(iteration.step, iteration.loss)
-        if summary.tflops.is_next():
-            summary.tflops.add(iteration.tflops if iteration.tflops is not None else UNKNOWN)
+        summary.take_figures(iteration)
 
     def _elapsed_step_s(self, step: int) -> float:
         """Return the seconds for one step by the times of two step lines, nan if unknown."""

@@ -14,16 +14,18 @@ from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.log_reader import LogReader, parse_float, parse_stamp
 from opsctl.telemetry.progress.log_summary import LogSummary
 from opsctl.telemetry.progress.read_foreign_log import ForeignLogReader, detect_formats, detect_in_text, is_foreign
+from opsctl.telemetry.progress.tracker_log import is_tracker_path, read_tracker_log
 
 __all__ = ["parse_float", "parse_stamp", "read_summary"]
 
+DIRECTORY_HINT = "--log takes the log itself, or a directory with TensorBoard files or offline runs of W&B"
 CHUNK_BYTES = 4 << 20
 
 
 def read_summary(
     path: Path, cuts: Sequence[int] | None = None, *, pattern: str = "", follow: bool = False
 ) -> LogSummary:
-    """Read a whole log.
+    """Read a whole log, or the files of a tracker.
 
     `cuts` are the offsets at which the attempts began, in rising order. The summary then has one part for the text
     before the first offset, and one part for each offset. Without `cuts`, a new part begins where a trainer loads a
@@ -33,8 +35,10 @@ def read_summary(
     Raises RunDirError for a log without read permission, InputError for a path that is not a file.
     """
     try:
+        if cuts is None and is_tracker_path(path) and (summary := read_tracker_log(path, follow=follow)).lines:
+            return summary
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: not a file", hint="--log takes the log file itself")
+            raise InputError(f"{path}: not a file", hint=DIRECTORY_HINT)
         reader = _choose_reader(path, cuts, pattern, follow=follow)
         with _open(path, follow=follow) as file:
             offset, rest = 0, b""

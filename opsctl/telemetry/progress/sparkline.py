@@ -9,16 +9,23 @@ from itertools import pairwise
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII = "_.-=+*#@"
 """Signs for terminals whose encoding has no block characters."""
+MIN_COLUMNS_FOR_HALF = 8
+"""A shorter curve is drawn on the scale of all its values."""
 BROKEN = "x"
 """The sign for nan and infinite values."""
 
 
 def sparkline(values: Sequence[float], width: int, *, ramp: str = BLOCKS) -> str:
-    """Return `values` as at most `width` signs, from the lowest value to the highest; empty for fewer than two."""
+    """Return `values` as at most `width` signs; empty for fewer than two.
+
+    The scale is that of the last half: where a loss has fallen from 11 to 2.5, the fall from 2.6 to 2.5 still shows.
+    Earlier values beyond the scale get its highest or lowest sign.
+    """
     if len(values) < 2:
         return ""
     columns = [_worst(share) for share in _shares(values, min(width, len(values)))]
-    known = [column for column in columns if math.isfinite(column)]
+    half = columns[len(columns) // 2 :] if len(columns) >= MIN_COLUMNS_FOR_HALF else columns
+    known = [column for column in half if math.isfinite(column)] or list(filter(math.isfinite, columns))
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     return "".join(_sign(column, low, high, ramp) for column in columns)
 
@@ -37,5 +44,7 @@ def _worst(values: Sequence[float]) -> float:
 def _sign(value: float, low: float, high: float, ramp: str) -> str:
     if not math.isfinite(value):
         return BROKEN
-    share = (value - low) / (high - low) if high > low else 0.5
+    if value == low == high:
+        return ramp[len(ramp) // 2]
+    share = (min(high, max(low, value)) - low) / (high - low) if high > low else float(value > low)
     return ramp[min(len(ramp) - 1, int(share * len(ramp)))]

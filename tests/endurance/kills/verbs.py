@@ -94,6 +94,17 @@ def ticks(train: Train) -> State:
     return {"ticks": len(jobs)}
 
 
+def rolled_back(train: Train) -> None:
+    """A rollback was done, and the train has saved again since."""
+    files.saved(train)
+    code, _, text = train.runs.run(train, train.typed(ROLLBACK))
+    assert code == 0, text
+    files.save(train.run.checkpoints, 25)
+    files.save(train.run.checkpoints, 40)
+
+
+ROLLBACK = ("rollback", "{t}", "--to", "20")
+
 SLURM: dict[str, dict[str, Any]] = {
     "launch": {"words": LAUNCH},
     "launch, changed, after a cancel": {"words": ("launch", "{root}/second.toml"), "before": (LAUNCH, CANCEL)},
@@ -148,6 +159,13 @@ SLURM: dict[str, dict[str, Any]] = {
         "also": ticks,
         "without": ("/output/",),
         "before": (("cron", "start"),),
+    },
+    "rollback": {"words": ROLLBACK, "before": (LAUNCH,), "slurm": LATER, "happened": files.saved},
+    "rollback --undo": {
+        "words": ("rollback", "{t}", "--undo"),
+        "before": (LAUNCH,),
+        "slurm": LATER,
+        "happened": rolled_back,
     },
     "edit": {"words": ("edit", "{t}", "{root}/changed.toml"), "before": (LAUNCH,)},
 }

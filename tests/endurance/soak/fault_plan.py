@@ -213,6 +213,6 @@ def can_mount(place: Path, size: str) -> bool:
     """A small disk at `place`, if this machine lets us."""
     place.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", place], check=False, capture_output=True
     )
     return done.returncode == 0

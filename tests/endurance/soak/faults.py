@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.endurance.soak.soak_cluster import LONG, WAITING, Field, until
+from tests.endurance.soak.soak_cluster import LONG, PAIR, WAITING, Field, until
 
 RESTS = 10
 """Cycles before the same trouble may happen to the same train again: a flap would be alerted later."""
@@ -27,6 +27,8 @@ class Trouble:
     after: int = 0
     """Cycles after the first visible cycle that do not count."""
     train: str = ""
+    also: tuple[str, ...] = ()
+    """Further keys that are alerted with it: those of the other train on the same node."""
 
 
 @dataclass
@@ -46,6 +48,13 @@ class Open:
     @property
     def is_alerted(self) -> bool:
         return self.visible_cycles >= self.trouble.visible_before_alert
+
+
+def disturbs_pair(trouble: Trouble, open_troubles: list[Open]) -> bool:
+    """Return whether the node of two trains would be drained while one of them has a trouble, or the reverse."""
+    of_pair = [open.trouble for open in open_troubles if open.trouble.train in PAIR]
+    is_drain = any(other.key.startswith("node_health") for other in (trouble, *of_pair))
+    return trouble.train in PAIR and bool(of_pair) and is_drain
 
 
 def gone(field: Field, name: str) -> Trouble:
@@ -95,9 +104,10 @@ def slow(field: Field, name: str) -> Trouble:
 
 def drained(field: Field, name: str) -> Trouble:
     node = field.node_of(name) or "none"
-
+    others = [other for other in PAIR if name in PAIR and other != name and field.node_of(other) == node]
     return Trouble(
         key=f"node_health/{name}/{node}",
+        also=tuple(f"node_health/{other}/{node}" for other in others),
         word="WARNING",
         train=name,
         visible_before_alert=2,

@@ -28,6 +28,10 @@ from tests.endurance.soak.soak_report import Figures, count_fallback, report
 from tests.endurance.soak.watcher_process import Watcher
 
 TEN_MINUTES = timedelta(minutes=10)
+ROLLBACKS = 0.1
+"""Share of the cycles in which a train goes on from an earlier step."""
+JUMPS = 0.06
+"""Share of the cycles whose clock is off by hours."""
 OUTAGE_CYCLES = 8
 """Long enough for the alert that Slurm does not answer."""
 SITE = """root = "{root}"
@@ -181,6 +185,12 @@ class Soak:
             self.outage = -1
 
     def _change_troubles(self, number: int) -> None:
+        if self.dice.random() < ROLLBACKS:
+            name = self.dice.choice(LONG)
+            if not any(open.trouble.train == name for open in self.open):
+                self.field.roll_back(name)
+                self.figures.faults["rollback"] += 1
+                self._note(number, f"rollback of {name} to step {self.field.steps[name]}")
         for open in [open for open in self.open if open.is_alerted and self._may_touch(open.trouble)]:
             self._end(open, number)
             self.open.remove(open)
@@ -191,13 +201,20 @@ class Soak:
         trouble = self._draw()
         is_taken = any(open.trouble.train == trouble.train for open in self.open)
         is_fresh = self.fresh.get(trouble.train, 0) > self.answered_cycles
-        if is_taken or is_fresh or self.rests.get(trouble.key, 0) > number or not self._may_touch(trouble):
+        if (
+            is_taken
+            or is_fresh
+            or troubles.disturbs_pair(trouble, self.open)
+            or self.rests.get(trouble.key, 0) > number
+            or not self._may_touch(trouble)
+        ):
             return
         if trouble.key.startswith("node_health") and trouble.key.endswith("/none"):
             return
         trouble.begin()
         self._note(number, f"begins {trouble.key}")
-        self._expect(trouble.key, trouble.word)
+        for key in (trouble.key, *trouble.also):
+            self._expect(key, trouble.word)
         self.figures.troubles[trouble.key.partition("/")[0]] += 1
         self.open.append(Open(trouble))
 
@@ -217,8 +234,9 @@ class Soak:
     def _end(self, open: Open, number: int) -> None:
         open.trouble.end()
         self._note(number, f"ends {open.trouble.key}")
-        self._expect(open.trouble.key, "RESOLVED")
-        self.rests[open.trouble.key] = number + troubles.RESTS
+        for key in (open.trouble.key, *open.trouble.also):
+            self._expect(key, "RESOLVED")
+            self.rests[key] = number + troubles.RESTS
         self.fresh[open.trouble.train] = self.answered_cycles + 3
 
     def _note(self, number: int, text: str) -> None:
@@ -233,15 +251,27 @@ class Soak:
         """Run one cycle, and sometimes a second watcher at the same time. A calm cycle has no skew and no second."""
         self.field.ahead += TEN_MINUTES
         self.field.write_progress()
-        skew = timedelta(seconds=0 if is_calm else self.dice.choice((-45, 0, 45)))
+        skew = timedelta() if is_calm else self._draw_skew()
         self.watcher.start_cycle(self.field.ahead + skew)
         if not is_calm and self.dice.random() < 0.25:
-            self._run_second(self.field.ahead - skew)
+            self._run_second(self.field.ahead - (skew if abs(skew) < TEN_MINUTES else timedelta()))
         self._count(self.watcher.read_answer())
         for open in self.open:
             open.update(self.figures.cycles, slurm_answers=not self.weather.blind)
         self.was_blind = self.weather.blind
         self.answered_cycles += not self.was_blind
+
+    def _draw_skew(self) -> timedelta:
+        """Return by how much the clock of this cycle is off: some seconds, rarely hours, back or ahead.
+
+        Not next to a silence of Slurm: by a clock that jumped ahead, the silence has lasted for hours.
+        """
+        if self.dice.random() < JUMPS and not (self.weather.blind or self.was_blind):
+            self.figures.faults["clock jumps"] += 1
+            hours = self.dice.choice((-1, 1)) * self.dice.uniform(1, 12)
+            self._note(self.figures.cycles, f"the clock jumps by {hours:.1f} h")
+            return timedelta(hours=hours)
+        return timedelta(seconds=self.dice.choice((-45, 0, 45)))
 
     def _run_second(self, ahead: timedelta) -> None:
         """Run another user's cycle at the same time, by a clock that is 90 s off. Sometimes kill that watcher."""

@@ -1,4 +1,4 @@
-"""Twenty trains on a real Slurm: eight that run, of which two in short attempts, and twelve that wait in the queue."""
+"""Twenty trains on a real Slurm: eight that run, two of these in short attempts and two on one node; twelve wait."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from opsctl.trainer.contract import Heartbeat, Phase, to_json
 
 LONG, SHORT, WAITING = (tuple(f"{kind}{n}" for n in range(many)) for kind, many in (("l", 6), ("s", 2), ("w", 12)))
 NODES = len(LONG) + len(SHORT)
+PAIR, SHARED_NODE = LONG[-2:], "node001"
+"""Two trains that run on one node, which no other train may use."""
+MAX_ROLLBACK_STEPS = 1500
 LINES = 12
 LINE = " iteration {step:8d}/ 9999999 | elapsed time per iteration (s): 1.0 | lm loss: {loss:.6E} | TFLOPs: {speed} |"
 TRAIN = """name = "{name}"
@@ -79,7 +82,9 @@ class Field:
         return [job for job in rows if job.name == name and not job.state.is_final]
 
     def launch(self, name: str) -> None:
-        command, tasks, extra, off = SLEEP, 2, ["--exclusive"], ["checkpoint"]
+        command, tasks, extra, off = SLEEP, 2, ["--exclusive", f"--exclude={SHARED_NODE}"], ["checkpoint"]
+        if name in PAIR:
+            extra = [f"--nodelist={SHARED_NODE}"]
         if name in SHORT:
             # An attempt's guard writes into its log by the machine's clock, which the watchers' is hours ahead of.
             command, tasks, off = ATTEMPT, 300, ["checkpoint", "hang"]
@@ -121,6 +126,10 @@ class Field:
                 os.utime(run / "logs/main_log.txt", (now, now))
                 if name in LONG[:2]:
                     self._beat(run, name, now)
+
+    def roll_back(self, name: str) -> None:
+        """Let the train go on from an earlier step, as after `opsctl rollback`: its log repeats some steps."""
+        self.steps[name] = max(0, self.steps[name] - self.dice.randint(LINES, MAX_ROLLBACK_STEPS))
 
     def _line(self, name: str) -> str:
         self.steps[name] += 1

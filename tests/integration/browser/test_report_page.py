@@ -65,7 +65,9 @@ def test_page_renders_without_errors_or_requests(
     assert [url for url in chromium.requests() if not url.startswith("data:")] == [page.as_uri()]
     assert chromium.evaluate("innerWidth") == width
     assert chromium.evaluate("document.documentElement.scrollWidth") == width
-    assert chromium.evaluate("document.querySelectorAll('svg').length") == 4 + 32
+    curves = chromium.evaluate("document.querySelectorAll('[data-curve]').length")
+    assert curves >= 2
+    assert chromium.evaluate("document.querySelectorAll('svg').length") == 3 + curves + 32
     assert len(chromium.take_screenshot(tmp_path / "page.png")) > 30_000
 
 
@@ -107,12 +109,46 @@ def test_every_bar_colour_is_unique_and_in_the_legend(chromium: Browser, page: P
     assert "rgb(0, 0, 0)" not in fills.values()
 
 
+POINTER = """(() => {
+  const plot = document.querySelector('[data-curve]'), box = plot.getBoundingClientRect();
+  const at = (kind, share) => plot.dispatchEvent(new PointerEvent(kind, {
+    clientX: box.left + share * box.width, clientY: box.top + 9, pointerId: 1, bubbles: true }));
+  plot.setPointerCapture = () => {};
+  STEPS
+  const axis = [...document.querySelectorAll('.x.zoomed span')].slice(0, 2).map(e => e.textContent);
+  return [document.querySelector('.readout').textContent, axis, document.querySelector('.loss').getAttribute('points')];
+})()"""
+
+
+def test_curve_is_read_under_the_pointer(chromium: Browser, page: Path) -> None:
+    chromium.show(page, width=1400, scheme="light")
+    text, _, _ = chromium.evaluate(POINTER.replace("STEPS", "at('pointermove', 0.5);"))
+    assert text.startswith("step ") and ": " in text
+    left, _, _ = chromium.evaluate(POINTER.replace("STEPS", "at('pointerleave', 0.5);"))
+    assert left == ""
+
+
+def test_dragging_zooms_all_curves_and_a_double_click_ends_it(chromium: Browser, page: Path) -> None:
+    chromium.show(page, width=1400, scheme="light")
+    drag = "at('pointerdown', 0.25); at('pointermove', 0.5); at('pointerup', 0.5);"
+    whole = chromium.evaluate(POINTER.replace("STEPS", ""))[2]
+    _, axis, zoomed = chromium.evaluate(POINTER.replace("STEPS", drag))
+    assert zoomed != whole
+    begin, end = (int(label.replace(",", "")) for label in axis)
+    assert 0 < begin < end
+    assert chromium.evaluate("[...document.querySelectorAll('.x.zoomed')].every(axis => !axis.hidden)")
+    chromium.evaluate(POINTER.replace("STEPS", "plot.dispatchEvent(new MouseEvent('dblclick'));"))
+    assert chromium.evaluate("[...document.querySelectorAll('.x.zoomed')].every(axis => axis.hidden)")
+    assert chromium.read_console() == []
+
+
 def test_hostile_text_stays_text(chromium: Browser, page: Path) -> None:
     chromium.show(page, width=1400, scheme="light")
     assert HOSTILE in chromium.evaluate(
         "[...document.querySelectorAll('svg.attempt title')].map(e => e.textContent).join()"
     )
-    assert chromium.evaluate("document.scripts.length + document.images.length") == 0
+    assert chromium.evaluate("document.scripts.length") == 1
+    assert chromium.evaluate("document.images.length") == 0
 
 
 def test_train_without_steps_has_a_page(chromium: Browser, tmp_path: Path) -> None:

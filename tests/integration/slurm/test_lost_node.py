@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -43,6 +44,23 @@ def lose_a_node(scene: Scene) -> tuple[dict[str, object], str]:
 def test_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
     end, lost = lose_a_node(scene)
     assert (end["outcome"], end["kind"], end["suspects"]) == ("node-failed", "node", [lost]), end
+
+
+def test_ranks_of_a_node_without_power_are_not_waited_for(scene: Scene) -> None:
+    trains, sandbox = scene
+    fails = f"[ $SLURM_PROCID = 1 ] || {{ until [ -e {trains.place}/lost ]; do sleep 0.1; done; exit 1; }}; sleep 300"
+    command = ("sh", "-c", f"echo go >>{trains.place}/began; {fails}")
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=2, extra=()))
+    began = trains.place / "began"
+    until(lambda: began.exists() and len(began.read_text().split()) == 2)
+    nodes = next(row.nodes for row in trains.rows() if row.nodes)
+    sandbox.fault(expand(nodes)[1], FaultKind.CRASH)
+    (trains.place / "lost").touch()
+    before = time.monotonic()
+    ends = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
+    assert time.monotonic() - before < 40, "a minute of grace"
+    assert json.loads(ends[0].read_text())["outcome"] in {"crashed", "node-failed"}
+    assert "a node of the job does not answer" in trains.run().main_log.read_text()
 
 
 def test_down_leaves_no_slurmstepd(fresh_slurm: Callable[..., Sandbox]) -> None:

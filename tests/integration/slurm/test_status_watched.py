@@ -1,4 +1,4 @@
-"""`opsctl status --watch` on a real terminal of 80 columns, and in a pipe."""
+"""`opsctl status --watch` on a real terminal of 80 columns and 16 lines, and in a pipe."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.switches import Switch, arm
 from tests.support.trains import Trains, trains_on
 
 LINE = "iteration {0}/ 1000 | elapsed time per iteration (s): 2.0 | lm loss: {1} | TFLOPs: 150.0 |\n"
@@ -60,7 +61,7 @@ def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str
 
 def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 80, 0, 0))
     with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
@@ -74,6 +75,8 @@ def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if re.search(r"loss +7\.01  [▁-█]{32} since step 60$", line.rstrip())]
     assert "held" in text
+    assert max(int(rows) for rows in re.findall(r"\x1b\[(\d+)A", text) or ["0"]) < 16
+    assert "…" not in text
 
 
 def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
@@ -84,3 +87,12 @@ def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
         assert process.wait(timeout=100) == 130
     assert [page[0]["progress"]["step"] for page in pages] == [299, 299]
     assert len(pages[0][0]["progress"]["losses"]) == 240
+
+
+def test_read_only_status_carries_out_no_switch(trains: Trains) -> None:
+    arm(trains.run(), Switch.KILL, why="enough")
+    before = trains.arrays()
+    trains.opsctl("status", "--read-only")
+    assert trains.arrays() == before
+    trains.opsctl("status")
+    assert trains.arrays() == set()

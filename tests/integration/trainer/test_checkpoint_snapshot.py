@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from opsctl.trainer.checkpoint.disk_space import expected_size, shortage  # noqa: E402 - likewise
-from opsctl.trainer.checkpoint.host_copy import HostCopies  # noqa: E402 - torch may be absent
+from opsctl.trainer.checkpoint.host_copy import HostCopies, pin  # noqa: E402 - torch may be absent
 
 Pair = namedtuple("Pair", "left right")
 
@@ -83,3 +83,31 @@ def test_missing_bytes_and_inodes_are_reported_together(tmp_path):
     assert f"not enough space in {tmp_path}: needs about 1000000000000.0 MB, and " in lacking
     if os.statvfs(tmp_path).f_files:  # some file systems create inodes on demand
         assert "; needs about 1000000000000000000 files, and " in lacking
+
+
+class PinnedPages:
+    """The calls of CUDA's runtime that lock pages; `error` is their result."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error, self.bytes = error, {}
+
+    def cudaHostRegister(self, pointer, size, flags):
+        self.bytes[pointer] = size
+        return self.error
+
+    def cudaHostUnregister(self, pointer):
+        del self.bytes[pointer]
+
+
+def test_pinned_memory_has_the_size_of_the_tensor():
+    pages = PinnedPages()
+    buffer = torch.empty(3_000_001, dtype=torch.bfloat16)
+    assert pin(buffer, pages)
+    assert list(pages.bytes.values()) == [6_000_002]
+    del buffer
+    assert not pages.bytes
+
+
+def test_small_or_refused_buffers_stay_unpinned():
+    assert not pin(torch.empty(100), PinnedPages())
+    assert not pin(torch.empty(1_000_000), PinnedPages(error=2))

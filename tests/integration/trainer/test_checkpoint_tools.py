@@ -127,9 +127,9 @@ def test_manifest_of_another_version_is_left_in_place(copy, capsys):
     assert main(["verify", str(copy)]) == 1
     assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
     assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=OneRank())
     with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -141,9 +141,9 @@ def test_read_error_of_another_rank_stops_all_ranks(copy):
         def gather(self, value):
             return [value, ([], OSError(5, "Input/output error", "x.pt"))]
 
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=TwoRanks())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=TwoRanks())
     with pytest.raises(OSError, match=r"step-0000020 cannot be verified: \[Errno 5\] Input/output error: 'x.pt'"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
     assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
@@ -153,9 +153,9 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
     (copy / "rank-00001.pt").write_bytes(b"")
     for number in range(1000):
         copy.with_name("damaged-step-0000020" + (f".{number}" if number else "")).mkdir()
-    resuming = Resuming(directory=copy.parent, config=None, topology={}, engine=None, control=OneRank())
+    resuming = Resuming(directory=copy.parent, config=None, topology={}, control=OneRank())
     with pytest.raises(Refused, match=r"is damaged and cannot be set aside: .* a thousand times"):
-        resuming.resume(RunState())
+        resuming.find(RunState())
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,7 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
         ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
         ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
         ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
+        ("native", {"model": {"sequence": 64}, "accept": True}, "sequence is 32 there and 64 here$"),
         ("weights", {}, "holds only weights"),
     ],
 )
@@ -188,9 +189,28 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     )
     here = make_config(**changes)
     topology = {"pipeline": here.parallel.pipeline}
-    resuming = Resuming(directory=tmp_path, config=here, topology=topology, engine=None, control=OneRank())
+    resuming = Resuming(directory=tmp_path, config=here, topology=topology, control=OneRank())
     with pytest.raises(Refused, match=message) if message else contextlib.nullcontext():
         resuming._refuse_other(Checkpoint(1, tmp_path), other)
+
+
+@pytest.mark.parametrize(("family", "changes"), [("bloom", {}), ("llama", {"rope_theta": 5e5})])
+def test_length_of_samples_may_change_if_accepted(tmp_path, family, changes):
+    """No weight depends on it, except where positions are learnt."""
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
+
+    def make_config(model, **tables):
+        return TrainerConfig.model_validate(tiny(**tables) | {"model": {"family": family, "layers": 2} | model})
+
+    other = manifest.Manifest(
+        step=1, consumed_samples=16, topology={}, model=make_config({}).model.model_dump(), precision="fp32"
+    )
+    here = make_config(changes | {"sequence": 256})
+    resuming = Resuming(directory=tmp_path, config=here, topology={}, control=OneRank())
+    with pytest.raises(Refused, match=r"sequence is 128 there and 256 here.* \(no weight depends .* --accept takes it"):
+        resuming._refuse_other(Checkpoint(1, tmp_path), other)
+    accepting = replace(resuming, config=here.model_copy(update={"accept": True}))
+    accepting._refuse_other(Checkpoint(1, tmp_path), other)
 
 
 class OneRank:

@@ -72,6 +72,8 @@ def test_every_key_is_documented():
         ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
         ({"seed": 1 << 32}, "less than 4294967296"),
         ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
+        ({"evaluation": {"sets": [{"name": "a", "prefix": "x"}, {"name": "a", "prefix": "y"}]}}, "have one name: a, a"),
+        ({"evaluation": {"sets": [{"name": "a b", "prefix": "x"}]}}, "should match pattern"),
         ({"parallel": {"zero_stage": 0}}, "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32"),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
@@ -93,7 +95,12 @@ def test_problems_between_tables_are_reported_together():
 
 def test_unknown_key_lists_known_keys():
     with pytest.raises(ValidationError) as caught:
-        make_config(stepz=1, model={"layerz": 2}, data={"blend": [{"prefix": "x", "wait": 3, "q": 1}]}, seed=-1)
+        make_config(
+            stepz=1,
+            model={"layerz": 2},
+            data={"blend": [{"prefix": "x", "wait": 3, "q": 1}], "stages": [{"from_sampel": 1}]},
+            seed=-1,
+        )
     assert describe_errors(caught.value).split("; ") == [
         "seed: Input should be greater than or equal to 0",
         "model.layerz: unknown key",
@@ -102,6 +109,10 @@ def test_unknown_key_lists_known_keys():
         "did you mean 'weight'?",
         "data.blend.0.q: unknown key",
         "known: prefix, weight",
+        "data.stages.0.from_sample: Field required",
+        "data.stages.0.blend: Field required",
+        "data.stages.0.from_sampel: unknown key",
+        "did you mean 'from_sample'?",
         "stepz: unknown key",
         "did you mean 'steps'?",
     ]
@@ -120,7 +131,15 @@ def test_unknown_key_lists_known_keys():
         ),
         ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
         ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
+        ({"parallel": {"pipeline": 2, "blocks": [4]}}, 2, "blocks = [4] names 1 stages, and pipeline = 2"),
+        ({"parallel": {"pipeline": 2, "blocks": [3, 3]}}, 2, "blocks = [3, 3] has 6 blocks, and layers = 4"),
         ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
+        (
+            {"parallel": {"tensor": 4}, "model": {"family": "llama", "heads": 4, "kv_heads": 2}},
+            4,
+            "tensor = 4 does not divide kv_heads = 2: each rank takes whole groups of heads, and keys and values are "
+            "not copied; use tensor = 2",
+        ),
         ({"model": {"vocabulary": 257}, "parallel": {"tensor": 4}}, 4, "vocabulary = 257: each rank holds as many"),
         ({"batch": {"micro_batch": 3}}, 2, "global_batch = 16 is not a multiple of micro_batch x data-parallel ranks"),
     ],

@@ -36,6 +36,7 @@ def add_blend(train, corpus):
     """Give the train a blend of two weighted corpora, which are the same corpus here."""
     blend = [{"prefix": str(corpus), "weight": 3.0}, {"prefix": str(corpus), "weight": 1.0}]
     train.config["data"] = {**DATA, "blend": blend}
+    train.config["evaluation"] |= {"sets": [{"name": "whole", "prefix": str(corpus)}]}
     return train
 
 
@@ -52,10 +53,9 @@ def read_field(attempt, field):
     return {int(step): value for step, value in re.findall(rf"iteration +(\d+)/.*? {field}: +(\S+)", attempt.log)}
 
 
-def read_evaluations(attempt):
-    return {
-        int(step): loss for step, loss in re.findall(r"validation loss at iteration (\d+) \| .*?: (\S+)", attempt.log)
-    }
+def read_evaluations(attempt, name=""):
+    line = rf"validation loss at iteration (\d+){name and f' on {name}'} \| .*?: (\S+)"
+    return {int(step): loss for step, loss in re.findall(line, attempt.log)}
 
 
 def test_batch_grows_and_skipped_samples_are_counted(whole):
@@ -82,6 +82,18 @@ def test_evaluation_is_logged_and_falls(whole):
     assert list((whole.run_dir / "metrics" / "tensorboard").iterdir())
 
 
+def test_every_evaluation_set_has_a_loss_of_its_own(whole):
+    logged = read_evaluations(whole.attempts[0], "whole")
+    assert list(logged) == [4, 8]
+    assert logged != read_evaluations(whole.attempts[0])
+    lines = (whole.run_dir / "metrics" / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "evaluation_set" in row]
+    assert [(row["evaluation_set"], row["step"], f"{row['evaluation_loss']:.6E}") for row in rows] == [
+        ("whole", 4, logged[4]),
+        ("whole", 8, logged[8]),
+    ]
+
+
 def test_missing_seed_is_drawn_logged_and_saved(whole):
     (seed,) = re.findall(r"^seed (\d+), drawn at random$", whole.attempts[0].log, re.MULTILINE)
     assert manifest.read_manifest(whole.checkpoints / "step-0000010").seed == int(seed)
@@ -95,7 +107,8 @@ def test_resume_within_the_ramp_changes_nothing(whole, train, corpus):
     attempt = run.start(world=2)
     assert attempt.finish() == [0, 0], attempt.log
     assert attempt.losses == {step: loss for step, loss in whole.attempts[0].losses.items() if step > 5}
-    assert read_evaluations(attempt) == {8: read_evaluations(whole.attempts[0])[8]}
+    for name in ("", "whole"):
+        assert read_evaluations(attempt, name) == {8: read_evaluations(whole.attempts[0], name)[8]}
     resumed, reference = (manifest.read_manifest(train.checkpoints / "step-0000010") for train in (run, whole))
     assert resumed.files == reference.files
     assert resumed.consumed_samples == reference.consumed_samples

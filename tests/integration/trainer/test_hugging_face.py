@@ -1,6 +1,7 @@
 """Weights of real models of transformers: read, trained on, and written, with the same logits."""
 
 import json
+import shutil
 import tomllib
 
 import pytest
@@ -137,6 +138,16 @@ def test_run_begins_with_the_weights_on_any_layout(corpus, tmp_path, parallel):
     assert ranks[0]["losses"][0] == pytest.approx(float(torch.stack(losses).mean()), abs=2e-6)
 
 
+def test_resume_needs_the_first_weights_no_more(corpus, tmp_path):
+    save_model("llama3-tied", tmp_path / "hf")
+    model = read_model(tmp_path / "hf", sequence=32).model_dump(exclude_defaults=True)
+    config = tiny(model=model, parallel={}, data={"prefix": str(corpus)}, weights=str(tmp_path / "hf"))
+    saved = run_ranks(tmp_path / "run", 1, config, steps=1, save=True)
+    shutil.rmtree(tmp_path / "hf")
+    loaded = run_ranks(tmp_path / "run", 1, config, steps=1, resume=True)
+    assert [rank["first"] for rank in loaded] == [rank["last"] for rank in saved]
+
+
 REFUSED = {
     "qwen2": ({"use_sliding_window": True, "sliding_window": 16}, "its attention sees the last 16 tokens"),
     "llama": ({"hidden_act": "gelu"}, "hidden_act is gelu, and this trainer has only silu"),
@@ -195,14 +206,28 @@ def test_import_prints_the_tables_of_a_train(tmp_path, capsys):
     assert main(["import", str(tmp_path / "nowhere")]) == 2
 
 
+def spoil(path):
+    """Change one weight of a file."""
+    tensors = safetensors.load_file(path)
+    next(iter(tensors.values()))[:] = 1
+    safetensors.save_file(tensors, path, metadata={"format": "pt"})
+
+
 def test_exported_llama_gives_the_same_logits(corpus, tmp_path):
     """Two stages of two tensor ranks, trained for some steps."""
     model = {"family": "llama", "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 80, "sequence": 32}
     config = tiny(model=model, parallel={"pipeline": 2, "tensor": 2}, data={"prefix": str(corpus)})
     run_ranks(tmp_path, 4, config, steps=3, save=True)
     checkpoint = tmp_path / "checkpoints" / "step-0000003"
-    assert main(["export", str(checkpoint), str(tmp_path / "out")]) == 0
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"eos_token_id": 256}')
+    (tmp_path / "hf" / "tokenizer.json").write_text("{}")
+    assert main(["export", str(checkpoint), str(tmp_path / "out"), "--tokenizer", str(tmp_path / "hf")]) == 0
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 256
     assert compare(checkpoint, tmp_path / "out") <= 1e-5
+    spoil(tmp_path / "out" / "model-00003-of-00006.safetensors")
+    assert main(["compare", str(checkpoint), str(tmp_path / "out")]) == 1
     assert read_model(tmp_path / "out") == ModelConfig.model_validate(
         model | {"head_width": 8, "rope_theta": 10_000.0, "norm_eps": 1e-5, "tied": False}
     )

@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
 
-from opsctl.trainer import memory_usage
+from opsctl.trainer import memory_usage, process_groups
 from opsctl.trainer.contract import TrainerStop
 from opsctl.trainer.memory_usage import MemoryUsage, host_percent
+from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.stop_hooks import Hooks
 from tests.integration.trainer.conftest import tiny
@@ -93,6 +94,34 @@ def test_limit_is_compared_in_percent():
 def test_without_a_limit_nothing_is_measured():
     assert MemoryUsage().measure() == (0.0, 0.0)
     assert make_hooks().agree(Ranks((100.0, 100.0)), RunState()).stop is None
+
+
+def test_every_rank_opens_a_context_on_its_gpu_only(monkeypatch):
+    """The first look at the memory of the GPU comes before DeepSpeed chooses a device."""
+    contexts, current = [], [0]
+    fake = {
+        "is_available": lambda: True,
+        "device_count": lambda: 4,
+        "set_device": current.append,
+        "mem_get_info": lambda: contexts.append(current[-1]) or (90, 100),
+        "memory_reserved": lambda: 0,
+        "memory_allocated": lambda: 0,
+    }
+    for name, function in fake.items():
+        monkeypatch.setattr(memory_usage.torch.cuda, name, function)
+    joined = []
+    monkeypatch.setattr("deepspeed.init_distributed", lambda **how: joined.append(how["dist_backend"]))
+    monkeypatch.setattr(
+        process_groups.dist, "new_group", lambda **_: joined.append(MemoryUsage(gpu_limit=90).measure())
+    )
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(process_groups.dist.distributed_c10d, "default_pg_timeout", None)
+    monkeypatch.setattr(process_groups.dist.distributed_c10d, "default_pg_nccl_timeout", None)
+    process_groups.connect(RankProcess(rank=6, world_size=8, local_rank=2, node="n1"), timeout_s=9.0)
+    assert joined == ["nccl", (0.0, 10.0)]
+    assert contexts == [2]
+    assert os.environ["LOCAL_RANK"] == "2"
 
 
 def test_run_on_a_full_node_stops_with_the_reason(train):

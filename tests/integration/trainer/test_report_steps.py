@@ -45,6 +45,12 @@ def test_growing_batch_is_counted_exactly():
     assert (interval.samples_per_s, interval.batch, interval.consumed_samples) == (24.0, 16, 24)
 
 
+def test_tokens_of_shorter_samples_are_not_counted_twice():
+    """16 samples of 64 tokens, then 16 of 128."""
+    log, state = StepLog(make_config(), world_size=1), RunState(step=1, consumed_samples=16, earlier_tokens=-16 * 64)
+    assert log.add(take_step(state, 4.0), rate=1e-4, batch=16).consumed_tokens == 16 * 64 + 16 * 128
+
+
 def test_nan_loss_is_counted():
     log, state = StepLog(make_config(), world_size=1), RunState(step=98)
     log.add(take_step(state, 2.0), rate=1e-4, batch=16)
@@ -181,3 +187,22 @@ def test_tensorboard_without_its_library_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(Refused, match="needs the tensorboard library"):
         Metrics(LogConfig(directory=str(tmp_path), tensorboard=True), {}, step=0, writes=True)
+
+
+def test_wandb_without_its_library_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(Refused, match=r"log\.wandb = true needs the wandb library"):
+        Metrics(LogConfig(directory=str(tmp_path), wandb=True), {}, step=0, writes=True, tracks=True)
+
+
+def test_tracker_that_fails_is_noted(tmp_path, monkeypatch):
+    class Tracker:
+        def init(self, **_):
+            raise RuntimeError("no network")
+
+    monkeypatch.setitem(sys.modules, "wandb", Tracker())
+    metrics = Metrics(LogConfig(directory=str(tmp_path), wandb=True), {}, step=0, writes=True, tracks=True)
+    state = RunState(step=1)
+    metrics.evaluation(2.5, batches=1, state=state, name="code")
+    assert state.notes == ["Weights & Biases cannot be used: no network"]
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["evaluation_loss"] == 2.5

@@ -1,5 +1,6 @@
 """Interrupted and resumed runs have the losses and the checkpoint bytes of an uninterrupted run."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -8,7 +9,10 @@ import signal
 import pytest
 
 from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint.resume import Resuming
+from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Phase, TrainerStop
+from opsctl.trainer.errors import Refused
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -105,3 +109,22 @@ def test_changed_number_of_steps_needs_to_be_accepted(uninterrupted, train):
     saved = manifest.read_manifest(run.checkpoints / manifest.directory_name(22))
     assert (saved.rate, saved.optimizer["decay"]) == (0.0, "cosine")
     assert sum(saved.positions.values()) == saved.consumed_samples
+
+
+@pytest.mark.parametrize(("lr_scale", "steps", "is_refused"), [(0.5, 20, False), (1.0, 20, False), (0.5, 40, True)])
+def test_another_scale_of_the_rate_is_no_jump(lr_scale, steps, is_refused, tmp_path):
+    saved_config = TrainerConfig.model_validate(tiny(optimizer={"lr_scale": 1.0}))
+    config = TrainerConfig.model_validate(tiny(steps=steps, optimizer={"lr_scale": lr_scale}))
+    saved = manifest.Manifest(
+        step=10,
+        consumed_samples=160,
+        topology={},
+        model={},
+        precision="fp32",
+        optimizer=saved_config.optimizer.model_dump(),
+        rate=saved_config.rate().at(160),
+    )
+    assert config.rate().at(160) == pytest.approx(lr_scale * saved.rate) or steps == 40
+    resuming = Resuming(directory=tmp_path, config=config, topology={}, engine=None, control=None)
+    with pytest.raises(Refused) if is_refused else contextlib.nullcontext():
+        resuming._refuse_other_rate(manifest.Checkpoint(10, tmp_path), saved)

@@ -14,6 +14,7 @@ import torch
 from opsctl.trainer.architecture import layers, parameter_groups, universal_info
 from opsctl.trainer.config import ModelConfig, TrainerConfig
 from opsctl.trainer.gpt import slopes
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.tensor_parallel import Slice
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks
@@ -38,8 +39,10 @@ def config(corpus):
 
 
 def test_losses_and_norms_equal_those_of_a_plain_loop(config, tmp_path):
-    cut = run_ranks(tmp_path, 4, config | {"parallel": CUT})
-    losses, norms = train_plainly(TrainerConfig.model_validate(config))
+    """Also with stages of two blocks and one."""
+    model = {"model": MODEL | {"layers": 3}}
+    cut = run_ranks(tmp_path, 4, config | model | {"parallel": CUT | {"blocks": [2, 1]}})
+    losses, norms = train_plainly(TrainerConfig.model_validate(config | model))
     assert min(norms) > config.get("optimizer", {}).get("clip", 1.0)  # each step is clipped
     for rank in cut:
         assert rank["losses"] == pytest.approx(losses, abs=1e-6)
@@ -63,6 +66,7 @@ def test_no_restart_spike(config, tmp_path):
     saved = run_ranks(tmp_path / "cut", 4, parallel, steps=3, save=True)
     loaded = run_ranks(tmp_path / "cut", 4, parallel, steps=3, resume=True)
     for reference, before, after in zip(whole, saved, loaded, strict=True):
+        assert (before["is_undrawn"], after["is_undrawn"]) == (False, True)
         assert after["first"] == before["last"]
         assert before["losses"] + after["losses"] == reference["losses"]
         assert after["last"] == reference["last"]
@@ -91,6 +95,13 @@ def test_joined_slices_equal_the_whole_model(family):
             assert torch.cat(parts, dim=1 if patterns else 0).equal(value)
             assert all(part.model_parallel for part in parts)
     assert matched == {*replicated, *rows}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_are_counted_exactly(family):
+    """The dry run and the room that a save needs go by this count."""
+    model = ModelConfig.model_validate(MODEL | FAMILIES[family])
+    assert model_parameters(model) == sum(value.numel() for value in build_parameters(model, Slice()).values())
 
 
 def build_parameters(model, part):

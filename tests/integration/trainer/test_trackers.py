@@ -45,7 +45,11 @@ def run(tmp_path: Path) -> RunDir:
 def start(run: RunDir, code: str, *words: str) -> str:
     """Run `code` as rank 0 of an attempt and return its output."""
     paths = [str(Path(opsctl_contract.__file__).parent), os.environ.get("PYTHONPATH", "")]
-    contract = {"TRAIN_STOP_REQUEST": str(run.path / "stop"), "TRAIN_MLFLOW_RUN": str(run.mlflow_run)}
+    contract = {
+        "TRAIN_RUN_DIR": str(run.path),
+        "TRAIN_STOP_REQUEST": str(run.path / "stop"),
+        "TRAIN_MLFLOW_RUN": str(run.mlflow_run),
+    }
     variables = tracker_variables(run, Journal(run, SystemClock()).events(), {})
     env = {**os.environ, **contract, **variables, "PYTHONPATH": ":".join(filter(None, paths)), "WANDB_SILENT": "true"}
     argv = [sys.executable, "-c", code, *words]
@@ -65,3 +69,29 @@ def test_mlflow_continues_the_recorded_run(run: RunDir) -> None:
     pytest.importorskip("mlflow", reason="needs mlflow: make integrations")
     assert start(run, MLFLOW, "1") == "steps [1]\n"
     assert start(run, MLFLOW, "2") == "steps [1, 2]\n"
+
+
+def test_trainer_draws_in_one_run_of_weights_and_biases(run: RunDir) -> None:
+    """Steps that an attempt repeats are drawn again, and a tracker that fails stops no training."""
+    pytest.importorskip("wandb", reason="needs wandb: make integrations")
+    code = """
+import sys
+from opsctl.trainer.config_tables import LogConfig
+from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.run_state import RunState
+import os
+metrics = Metrics(LogConfig(wandb=True), os.environ, step=0, writes=False, tracks=True, settings={"steps": 5})
+for step in (int(sys.argv[1]), int(sys.argv[1]) + 1):
+    state = RunState(step=step)
+    metrics.evaluation(2.5, batches=1, state=state, name="code")
+    print(state.notes, metrics._charts[0]._run.summary.get("lm-loss-validation/code"), metrics._charts[0]._run.id)
+metrics.close()
+"""
+    os.environ["WANDB_MODE"] = "offline"
+    try:
+        first, second = (start(run, code, step).splitlines()[-1] for step in ("4", "3"))
+    finally:
+        del os.environ["WANDB_MODE"]
+    assert first.startswith("[] 2.5 gpt-")
+    assert first == second
+    assert len(list((run.path / "metrics" / "wandb").glob("offline-run-*"))) == 2

@@ -44,6 +44,31 @@ def test_python_of_another_users_train_is_not_run(run, monkeypatch):
     assert not ran.exists()
 
 
+def test_conversions_name_checkpoint_and_target(run, tmp_path):
+    """The trainer's own tool does the work, so the words are what it gets."""
+    program, words = run / "python", tmp_path / "words"
+    program.write_text(f'#!/bin/sh\necho "$@" >>{words}\n')
+    program.chmod(0o755)
+    config = run / "train.toml"
+    config.write_text(f'python = "{program}"\n' + config.read_text())
+    (tmp_path / "out").mkdir()
+    opsctl("reshape", "tiny", tmp_path / "out", "--step", 20)
+    opsctl("bf16", "tiny", tmp_path / "half", "--json")
+    opsctl("compare", "tiny", tmp_path / "out")
+    newest, tool = run / "checkpoints" / "step-0000040", "-P -m opsctl.trainer.checkpoint"
+    assert words.read_text().splitlines() == [
+        f"{tool} reshape {newest.with_name('step-0000020')} {tmp_path}/out",
+        f"{tool} bf16 {newest} {tmp_path}/half --json",
+        f"{tool} compare {newest} {tmp_path}/out",
+    ]
+    words.unlink()
+    assert json.loads(opsctl("reshape", "tiny", tmp_path / "out", "--dry-run", "--json"))["source"] == str(newest)
+    assert f"would write step-0000040 into {tmp_path}/half" in opsctl("bf16", "tiny", tmp_path / "half", "--dry-run")
+    assert not words.exists()
+    with pytest.raises(InputError, match="no checkpoint of step 7"):
+        opsctl("reshape", "tiny", tmp_path / "out", "--step", 7)
+
+
 def test_list_shows_problem_and_topology(run):
     manifest.keep(run / "checkpoints" / "step-0000020", "a spike")
     (run / "checkpoints" / "step-0000030" / "layer_00.pt").unlink()

@@ -1,6 +1,7 @@
 """`opsctl plan` through the command line."""
 
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,7 +151,7 @@ def test_published_shape_can_be_changed() -> None:
             ["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
             "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, V100-16, A100, A100-40, A800, A6000, L40S, "
             "H100, H100-96, H100-PCIe, H100-NVL, H200, GH200, B200, B300, GB200, GB300, MI250X, MI300X, MI325X, "
-            "MI355X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
+            "MI350X, MI355X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
             "  71 stages for 70 layers",
         ),
         (
@@ -179,8 +180,9 @@ def test_published_shape_can_be_changed() -> None:
         ),
         (
             ["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
-            "throughput: 4 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
-            "  price is -2, needs to be 0 or more\n  --price needs --tokens",
+            "throughput: 5 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
+            "  price is -2, needs to be 0 or more\n  --price needs --tokens\n"
+            "  --price needs --currency, such as USD",
         ),
         (
             ["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0", "--tflops", "1"],
@@ -252,6 +254,25 @@ def test_all_problems_are_in_one_error(words: list[str], message: str) -> None:
     error = plan(*words).exception
     assert isinstance(error, InputError)
     assert error.message == message
+
+
+def test_throughput_prints_the_cost_in_its_currency() -> None:
+    words = (
+        "throughput",
+        "--model",
+        "bloom",
+        "--gpus",
+        "384",
+        "--batch",
+        "2048",
+        "--seconds",
+        "105",
+        "--tokens",
+        "366",
+    )
+    output = plan(*words, "--price", "2", "--currency", "EUR").output
+    assert re.search(r"cost +[\d,.]+ EUR$", output, re.MULTILINE)
+    assert "currency" not in output
 
 
 BAD = ("0", "-1", "nan", "inf", "-inf", "1e308", "1e-320", "1e30", "1e-30", "1000000000")

@@ -138,6 +138,20 @@ def test_train_never_submitted_is_shown_as_such(run: RunDir) -> None:
     }
 
 
+def test_two_trains_have_a_line_each_or_a_card(run: RunDir) -> None:
+    RunDir(run.path.parent / "new").create()
+    (run.path.parent / "new" / "train.toml").write_text("")
+    away, head, *lines = status().stdout.splitlines()
+    assert (away[:12], head.split()[:2], [line.split()[0] for line in lines]) == (
+        "Slurm does n",
+        ["train", "state"],
+        ["gpt", "new"],
+    )
+    assert "70" in lines[0].split()
+    assert "armed by" in lines[0]
+    assert "  progress " in status("--full").stdout
+
+
 def test_no_trains_need_no_slurm(run: RunDir) -> None:
     shutil.rmtree(run.path)
     assert (status().return_value, "no trains" in status().stdout) == (0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,26 @@ from tests.support.finalized_trains import QueuedTrain
 
 @pytest.fixture
 def stragglers(train: QueuedTrain, tmp_path: Path) -> Stragglers:
-    return Stragglers(first_exit=tmp_path / "first-exit", grace_s=60, clock=train.clock)
+    return make_stragglers(train, tmp_path, misses_a_node=False)
+
+
+def make_stragglers(train: QueuedTrain, path: Path, *, misses_a_node: bool) -> Stragglers:
+    return Stragglers(
+        first_exit=path / "first-exit", grace_s=60, clock=train.clock, misses_a_node=lambda: misses_a_node
+    )
+
+
+@pytest.mark.parametrize("misses_a_node", [True, False])
+def test_ranks_on_a_node_that_does_not_answer_get_no_grace(
+    train: QueuedTrain, tmp_path: Path, misses_a_node: bool
+) -> None:
+    stragglers = make_stragglers(train, tmp_path, misses_a_node=misses_a_node)
+    stragglers.first_exit.write_text("1\n")
+    assert not stragglers.are_late()
+    train.clock.sleep(6)
+    stragglers.are_late()
+    time.sleep(0.2)
+    assert stragglers.are_late() is misses_a_node
 
 
 def test_no_rank_is_late_before_a_failure(train: QueuedTrain, stragglers: Stragglers) -> None:

@@ -86,5 +86,23 @@ def test_relative_data_path_is_made_absolute():
     assert written == {"seed": 1, "data": {"prefix": "/here/data/c"}}
 
 
+def test_stages_and_weights_are_found_from_anywhere():
+    stages = [{"from_sample": 5, "blend": [{"prefix": "late", "weight": 1.0}]}]
+    embedded = {
+        "name": "t",
+        "trainer": {
+            "steps": 1,
+            "weights": "hf",
+            "data": {"stages": stages},
+            "evaluation": {"sets": [{"name": "a", "prefix": "b"}]},
+        },
+        "slurm": {"nodes": 1, "time_limit": "9"},
+    }
+    written = json.loads(trainer_json(parse(TrainSettings, embedded, "t"), Path("/here")))
+    assert written["weights"] == "/here/hf"
+    assert written["evaluation"]["sets"] == [{"name": "a", "prefix": "/here/b"}]
+    assert written["data"]["stages"][0]["blend"] == [{"prefix": "/here/late", "weight": 1.0}]
+
+
 def test_foreign_trainer_has_no_trainer_json(train):
     assert trainer_json(train(), Path("/here")) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,15 @@ LINE = (
     "iteration {0}/ 1000 | consumed tokens: {1} | elapsed time per iteration (s): 2.0 | "
     "lm loss: {2} | TFLOPs: 150.0 |\n"
 )
+INCIDENT = {
+    "at": 1.7e9,
+    "last": 1.7e9,
+    "count": 2,
+    "node": "node002",
+    "check": "gpus",
+    "severity": "critical",
+    "evidence": "7 of 8 GPUs",
+}
 
 
 @dataclass
@@ -83,6 +93,10 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
     app = build(site)
     finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])
+    app.exclusions.add([("node002", "GPU fell off the bus")], hours=24)
+    record = {"node": "node002", "at": now.timestamp(), "health": "faulty", "incidents": [INCIDENT]}
+    (SiteDir.of(root).nodes / "node").mkdir(parents=True, exist_ok=True)
+    (SiteDir.of(root).nodes / "node" / "node002.json").write_text(json.dumps(record))
     SiteDir.of(root).last_tick.write_text(f"{now.timestamp() - 60:.0f}\n")
     queue = Queue([row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)])
     app.__dict__["scheduler"] = queue  # where the cached property keeps it

@@ -76,9 +76,42 @@ def test_metrics_of_a_running_train(metrics_site: MetricsSite) -> None:
         ("opsctl_train_next_checkpoint_step", "gpt"): 250,
         ("opsctl_alerts_open", "critical"): 1,
         ("opsctl_alerts_open", "warning"): 0,
+        ("opsctl_nodes", "faulty"): 1,
+        ("opsctl_node_incidents_total", "gpus", "node002"): 2,
         ("opsctl_cron_last_tick_timestamp_seconds",): round(metrics_site.now.timestamp() - 60),
     }
     assert {key: samples.get(key) for key in expected} == expected
+
+
+def test_open_alert_has_its_start_and_train(metrics_site: MetricsSite) -> None:
+    samples = gather_all(metrics_site)
+    started = samples["opsctl_alert_timestamp_seconds", "gpt", "hang/gpt", "critical"]
+    assert started == pytest.approx(metrics_site.now.timestamp(), abs=60)
+
+
+def test_unreadable_node_records_leave_the_rest(metrics_site: MetricsSite) -> None:
+    (path,) = (metrics_site.app.site_dir.nodes / "node").glob("*.json")
+    path.write_text("{")
+    samples = gather_all(metrics_site)
+    assert ("opsctl_nodes", "faulty") not in samples
+    assert samples["opsctl_train_up", "gpt"] == 1
+
+
+def test_excluded_node_has_its_reason_and_end(metrics_site: MetricsSite) -> None:
+    samples = gather_all(metrics_site)
+    until = samples["opsctl_node_excluded_until_timestamp_seconds", "node002", "GPU fell off the bus"]
+    assert until == pytest.approx(metrics_site.now.timestamp() + 24 * 3600, abs=60)
+
+
+def test_dashboard_has_annotations_and_thresholds() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    exprs = [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
+    assert set(re.findall(r"opsctl_\w+", " ".join(exprs))) == {
+        "opsctl_train_ends_total",
+        "opsctl_alert_timestamp_seconds",
+    }
+    with_limits = [p for p in dashboard["panels"] if p["fieldConfig"]["defaults"].get("thresholds")]
+    assert len(with_limits) >= 8
 
 
 def test_complete_train_has_every_metric(metrics_site: MetricsSite) -> None:

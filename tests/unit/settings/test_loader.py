@@ -28,7 +28,7 @@ def test_unknown_key_suggests_the_nearest_key():
 def test_unknown_key_without_a_neighbour_lists_all_keys():
     assert problems(xyzzy=1) == [
         "xyzzy: unknown key; known: command, container, environment, guard, hooks, name, preflight, progress, publish,"
-        " python, setup, slurm, trackers, trainer, watch"
+        " python, rollback, setup, slurm, trackers, trainer, watch"
     ]
 
 

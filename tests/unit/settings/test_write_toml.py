@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.settings.write_toml import dump_toml
+from opsctl.settings.write_toml import dump_toml, set_keys
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(
@@ -33,3 +33,36 @@ def test_value_without_toml_is_refused(value: object) -> None:
 
 def test_none_is_left_out() -> None:
     assert dump_toml({"a": None, "b": 1}) == "b = 1\n"
+
+
+FILE = (
+    'name = "x"  # the name\n[rollback]  # words\nstep_argument = "--s {step}"\nstep = 1\n[slurm]\nnodes = 1  # one\n'
+)
+
+
+def test_keys_of_a_table_are_set_and_removed() -> None:
+    changed = set_keys(FILE, "rollback", {"step": None, "skip_samples": ("1-2",)})
+    assert changed == FILE.replace("step = 1\n", "").replace("# words\n", '# words\nskip_samples = ["1-2"]\n')
+
+
+def test_missing_table_is_appended() -> None:
+    assert set_keys("a = 1\n[b]\nc = 2\n", "rollback", {"step": 4}) == "a = 1\n[b]\nc = 2\n\n[rollback]\nstep = 4\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rollback = { step = 1 }\n",
+        "rollback.step = 1\n",
+        "[rollback]\nskip_samples = [\n  '1-2',\n]\n",
+        "a = '''\n[rollback]\n'''\n",
+    ],
+)
+def test_table_in_another_form_is_refused_or_right(text: str) -> None:
+    try:
+        changed = set_keys(text, "rollback", {"step": 2, "skip_samples": None})
+    except ValueError as error:
+        assert "a table of its own" in str(error)
+    else:
+        expected = tomllib.loads(text)
+        assert tomllib.loads(changed) == {**expected, "rollback": {"step": 2}}

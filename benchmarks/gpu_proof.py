@@ -1,0 +1,404 @@
+"""What only a GPU can prove of the trainer, as one table, on one GPU in less than ten minutes.
+
+python -P benchmarks/gpu_proof.py                       exits 0 with a reason where there is no GPU
+python -P benchmarks/gpu_proof.py --device cpu --tiny   the same way through, small: proves the script, not the GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+
+from trainer_corpus import write_corpus
+
+RANK = Path(__file__).with_name("gpu_proof_rank.py")
+BUDGET_S = 570.0
+"""Of the default; a machine with other work needs more."""
+GIB = 2**30
+
+TINY = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocabulary": 512}
+SMALL = {"layers": 6, "hidden": 512, "heads": 8, "sequence": 512, "vocabulary": 512}
+GPT_125M = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 2048, "vocabulary": 50304}
+GPT_1_3B = {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048, "vocabulary": 50304}
+LLAMA_3B = {
+    "family": "llama",
+    "layers": 28,
+    "hidden": 3072,
+    "heads": 24,
+    "kv_heads": 8,
+    "ffn": 8192,
+    "sequence": 4096,
+    "vocabulary": 32000,
+}
+LLAMA_7B = LLAMA_3B | {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008}
+LARGE = {"Llama 7B": (LLAMA_7B, 125 * GIB), "Llama 3B": (LLAMA_3B, 70 * GIB)}
+"""Models without a plain loop beside them, and the memory that each needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. `is_met` is None for a figure without an aim."""
+
+    name: str
+    figure: str
+    aim: str = ""
+    is_met: bool | None = None
+    is_proof: bool = False
+    """Whether a miss makes the program fail: numbers that must be right, unlike speed."""
+
+    @property
+    def outcome(self) -> str:
+        return {True: "met", False: "MISSED", None: ""}[self.is_met]
+
+
+class Failed(Exception):
+    """A measurement that ended with an error."""
+
+
+class OutOfTime(Exception):
+    """A measurement that did not begin or end within the budget: nothing is proved, and nothing is refuted."""
+
+
+class Place:
+    """The directory of the proofs, and the processes that they start."""
+
+    def __init__(self, directory: Path, *, tiny: bool, device: str, budget_s: float = BUDGET_S) -> None:
+        self.directory, self.tiny, self.device = directory, tiny, device
+        self._budget_s, self._end = budget_s, time.monotonic() + budget_s
+        write_corpus(directory)
+
+    def size(self, shape: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `shape`, or its tiny likeness of the same family."""
+        if not self.tiny:
+            return dict(shape)
+        return TINY | ({"family": shape["family"]} if "family" in shape else {})
+
+    def measure(self, what: str, shape: Mapping[str, Any], *, micro: int, batch: int, **plan: Any) -> dict[str, Any]:
+        """Return the figures of one measurement in a process of its own."""
+        batches = {"micro_batch": 2, "global_batch": 4} if self.tiny else {"micro_batch": micro, "global_batch": batch}
+        defaults = {"precision": "bf16", "recompute": False, "rounds": 1 if self.tiny else 5}
+        fields = defaults | {"shape": self.size(shape), "batch": batches} | plan
+        status, log = self._run([sys.executable, "-P", str(RANK), what, str(self.directory), json.dumps(fields)])
+        if status:
+            raise Failed(last_line(log))
+        figures: dict[str, Any] = json.loads((self.directory / f"{what}.json").read_text())
+        return figures
+
+    def train(self, name: str, **changes: Any) -> tuple[int, str]:
+        """Run the trainer as the guard would; return its exit code and its log."""
+        run_dir = self.directory / name
+        run_dir.mkdir(exist_ok=True)
+        shape = self.size(SMALL) | changes.pop("model", {})
+        fields = {
+            "steps": 8,
+            "seed": 1,
+            "model": shape,
+            "data": {"prefix": str(self.directory / "corpus")},
+            "checkpoint": {"directory": str(run_dir / "checkpoints"), "every": 4},
+            "log": {"directory": str(run_dir / "metrics")},
+        }
+        (run_dir / "trainer.json").write_text(json.dumps(fields | changes))
+        argv = [sys.executable, "-P", "-m", "opsctl.trainer", str(run_dir / "trainer.json")]
+        return self._run(argv, TRAIN_STOP_REASON=str(run_dir / "stop.json"))
+
+    def _run(self, argv: Sequence[str], **environ: str) -> tuple[int, str]:
+        left = self._end - time.monotonic()
+        if left < 20:
+            raise OutOfTime(f"no time left of {self._budget_s:.0f} s")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {**os.environ, **rank, **environ}
+        if self.device == "cpu":
+            env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        try:
+            done = subprocess.run(
+                argv, env=env, check=False, text=True, timeout=left, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OutOfTime(f"not done after {left:.0f} s") from error
+        return done.returncode, done.stdout
+
+
+def last_line(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no output"
+
+
+def prove_precision(place: Place) -> Iterator[Row]:
+    steps = 3 if place.tiny else 40
+    losses = {
+        precision: place.measure("losses", SMALL, micro=8, batch=16, precision=precision, steps=steps)["losses"]
+        for precision in ("bf16", "fp32")
+    }
+    apart = max(abs(low - exact) for low, exact in zip(losses["bf16"], losses["fp32"], strict=True))
+    yield Row(
+        name=f"bf16 against fp32: losses of {steps} steps apart",
+        figure=f"{apart:.4f}",
+        aim="0.02 at most",
+        is_met=apart <= 0.02,
+        is_proof=True,
+    )
+
+
+def prove_resume(place: Place) -> Iterator[Row]:
+    """A run of eight steps, and its last four steps again from the checkpoint of the fourth."""
+    code, log = place.train("resume", deterministic=True)
+    if code:
+        raise Failed(last_line(log))
+    whole, run_dir = read_steps(place.directory / "resume"), place.directory / "resume"
+    newest = max((run_dir / "checkpoints").glob("*8"))
+    weights = digests(newest)
+    newest.rename(run_dir / "first-end")
+    code, log = place.train("resume", deterministic=True)
+    if code:
+        raise Failed(last_line(log))
+    again = read_steps(run_dir)[len(whole) :]
+    equal = again == whole[4:] and len(again) == 4
+    same = sum(digests(newest).get(name) == digest for name, digest in weights.items())
+    yield Row(
+        name="resume, deterministic: losses and norms to the last bit",
+        figure="equal" if equal else "different",
+        aim="equal",
+        is_met=equal,
+        is_proof=True,
+    )
+    yield Row(
+        name="the same: files of weights and optimizer by SHA-256",
+        figure=f"{same} of {len(weights)}",
+        aim="all",
+        is_met=same == len(weights),
+        is_proof=True,
+    )
+
+
+def read_steps(run_dir: Path) -> list[tuple[int, float, float]]:
+    lines = map(json.loads, (run_dir / "metrics" / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss"], line["grad_norm"]) for line in lines]
+
+
+def digests(checkpoint: Path) -> dict[str, str]:
+    """Return the digests of the files of weights and of the optimizer, by the manifest."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    files = manifest["files"]
+    return {name: record["sha256"] for name, record in files.items() if re.match(r"layer_|.*optim_states", name)}
+
+
+def prove_guards(place: Place) -> Iterator[Row]:
+    optimizer = {"lr": 1e30, "clip": 0.0, "warmup_samples": 0}
+    code, log = place.train("nan", optimizer=optimizer)
+    reason = json.loads((place.directory / "nan" / "stop.json").read_text()) if code == 1 else {}
+    stopped = reason.get("reason") == "nan" and "began in" in reason.get("detail", "")
+    yield Row(
+        name="NaN guard: stops, and names the layer",
+        figure=reason.get("detail", last_line(log)).partition("began in ")[2][:60] or "no layer",
+        aim="a layer",
+        is_met=stopped,
+        is_proof=True,
+    )
+    kind = "gpu" if place.device == "cuda" else "host"
+    code, log = place.train("memory", limits={f"{kind}_memory_percent": 0.01})
+    reason = json.loads((place.directory / "memory" / "stop.json").read_text()) if code == 1 else {}
+    yield Row(
+        name=f"memory guard of the {kind}",
+        figure=reason.get("detail", last_line(log))[:60],
+        aim="stops",
+        is_met=reason.get("reason") == "memory",
+        is_proof=True,
+    )
+
+
+def prove_loss(place: Place) -> Iterator[Row]:
+    figures = place.measure("loss", GPT_1_3B, micro=1, batch=1)
+    ours, whole = figures["chunked"], figures["whole"]
+    apart = abs(ours["loss"] - whole["loss"]) / abs(whole["loss"])
+    yield Row(
+        name="chunked loss / torch's: relative distance",
+        figure=f"{apart:.1e}",
+        aim="1e-6 at most",
+        is_met=apart <= 1e-6,
+        is_proof=True,
+    )
+    yield Row(name="the same: seconds", figure=f"{ours['s'] / whole['s']:.2f}")
+    if whole["bytes"]:
+        share = ours["bytes"] / whole["bytes"]
+        yield Row(name="the same: memory", figure=f"{share:.2f}", aim="0.6 at most", is_met=share <= 0.6)
+
+
+def prove_saving(place: Place) -> Iterator[Row]:
+    figures = place.measure("saving", GPT_125M, micro=8, batch=8)
+    yield Row(
+        name="125M: stall of a background save / synchronous save",
+        figure=f"{figures['share']:.1%} ({figures['stall_s']:.2f} s)",
+        aim="10 % at most",
+        is_met=figures["share"] <= 0.1,
+    )
+
+
+def prove_speed(place: Place) -> Iterator[Row]:
+    yield from speed_rows(place, "125M", GPT_125M, micro=8, batch=32, aim=None)
+    yield from speed_rows(place, "1.3B", GPT_1_3B, micro=4, batch=32, aim=0.5)
+    yield from speed_rows(place, "BLOOM 125M", GPT_125M | {"family": "bloom"}, micro=8, batch=32, aim=None)
+
+
+def prove_largest(place: Place) -> Iterator[Row]:
+    memory = gpu_memory(place)
+    for name, (shape, needed) in LARGE.items():
+        if place.tiny or memory >= needed:
+            yield from speed_rows(place, name, shape, micro=1, batch=8, aim=None, plain=False, recompute=True)
+            return
+    yield Row(name="a larger model", figure=f"none fits into {memory / GIB:.0f} GiB")
+
+
+def speed_rows(
+    place: Place,
+    name: str,
+    shape: Mapping[str, Any],
+    *,
+    micro: int,
+    batch: int,
+    aim: float | None,
+    plain: bool = True,
+    recompute: bool = False,
+) -> Iterator[Row]:
+    """The rows of one model: MFU as written and compiled, against plain torch, memory against its estimate."""
+    figures = place.measure("speed", shape, micro=micro, batch=batch, plain=plain, recompute=recompute)
+    name = f"tiny {name}" if place.tiny else name
+    seconds, peak = figures["seconds"], figures["peak_tflops"] or figures["matmul_tflops"]
+    best = min(seconds.get("compiled", seconds["written"]), seconds["written"])
+    of = "of the data sheet" if figures["peak_tflops"] else "of its own matmul"
+    for way in ("written", "compiled", "plain"):
+        if way in seconds:
+            mfu = figures["teraflop"] / seconds[way] / peak
+            is_best = seconds[way] == best and aim is not None and way != "plain"
+            yield Row(
+                name=f"{name}, {way}: MFU",
+                figure=f"{mfu:.1%} {of}",
+                aim=f"{aim:.0%} at least" if is_best else "",
+                is_met=mfu >= (aim or 0) if is_best else None,
+            )
+    if figures["uncompiled_because"]:
+        yield Row(name=f"{name}: torch.compile", figure=figures["uncompiled_because"][:80])
+    if figures.get("flex"):
+        yield Row(name=f"{name}: flex_attention", figure="used")
+    if plain:
+        ratio = seconds["plain"] / best
+        yield Row(
+            name=f"{name}: trainer / plain torch.compile loop",
+            figure=f"{ratio:.3f}",
+            aim="0.97 at least" if aim else "",
+            is_met=ratio >= 0.97 if aim else None,
+        )
+    if figures["reserved"]:
+        ratio = figures["reserved"] / figures["estimate"]
+        yield Row(name=f"{name}: memory reserved / estimate of --dry-run", figure=f"{ratio:.2f}", aim="0.8 to 1.1")
+
+
+def gpu_memory(place: Place) -> int:
+    if place.device == "cpu":
+        return 0
+    argv = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.mem_get_info()[1])"]
+    return int(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
+
+
+def prove_torchtitan(command: str) -> Iterator[Row]:
+    """The MFU that a command of torchtitan prints, of its last step."""
+    if not command:
+        found = importlib.util.find_spec("torchtitan") is not None
+        how = "give its command by --torchtitan" if found else "not installed"
+        yield Row(name="torchtitan", figure=how)
+        return
+    done = subprocess.run(shlex.split(command), check=False, capture_output=True, text=True, timeout=BUDGET_S)
+    mfu = read_titan_mfu(done.stdout + done.stderr)
+    yield Row(name="torchtitan: MFU", figure=f"{mfu:.1%}" if mfu is not None else f"exit {done.returncode}, no MFU")
+
+
+def read_titan_mfu(log: str) -> float | None:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    shares = re.findall(r"\bmfu: *([0-9.]+)%", plain)
+    return float(shares[-1]) / 100 if shares else None
+
+
+PROOFS: dict[str, Callable[[Place], Iterator[Row]]] = {
+    "precision": prove_precision,
+    "resume": prove_resume,
+    "guards": prove_guards,
+    "loss": prove_loss,
+    "speed": prove_speed,
+    "saving": prove_saving,
+    "largest": prove_largest,
+}
+
+
+def collect(place: Place, names: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of all proofs; a proof that fails is a row too."""
+    for name in names:
+        try:
+            yield from PROOFS[name](place)
+        except Failed as error:
+            yield Row(name=name, figure=f"failed: {error}"[:120], is_met=False, is_proof=True)
+        except OutOfTime as error:
+            yield Row(name=name, figure=f"not measured: {error}")
+
+
+def missing_gpu() -> str:
+    """Return why nothing can be proved here; empty with a GPU."""
+    code = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.is_available())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=False, capture_output=True, text=True)
+    if done.returncode:
+        return f"torch cannot be imported: {last_line(done.stderr)}"
+    build, _, available = done.stdout.strip().rpartition(" ")
+    if available == "True":
+        return ""
+    if build:
+        return f"this torch was built for {build}, and no GPU answers"
+    return "this torch was built for CPUs only; make gpu GPU_PYTHON=PYTHON takes another environment's"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="models of two small blocks")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, metavar="SECONDS", help="longest time of all proofs")
+    parser.add_argument("--only", nargs="+", choices=list(PROOFS), default=list(PROOFS))
+    parser.add_argument("--torchtitan", default="", metavar="COMMAND", help="command of torchtitan to compare with")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and (reason := missing_gpu()):
+        print(f"nothing is proved here: {reason}")
+        return 0
+    started, rows = time.monotonic(), []
+    form = "| {:60} | {:60} | {:14} | {:6} |"
+    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as directory:
+        place = Place(Path(directory), tiny=arguments.tiny, device=arguments.device, budget_s=arguments.budget)
+        for row in (*collect(place, arguments.only), *prove_torchtitan(arguments.torchtitan)):
+            rows.append(row)
+    if arguments.json:
+        print(json.dumps([{**asdict(row), "outcome": row.outcome} for row in rows], indent=1))
+    else:
+        print(form.format("what", "figure", "aim", "") + "\n" + form.format("---", "---:", "---", "---"))
+        for row in rows:
+            print(form.format(row.name, row.figure, row.aim, row.outcome))
+        print(f"{platform.python_version()}, {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return int(any(row.is_proof and row.is_met is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

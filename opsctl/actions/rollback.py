@@ -1,0 +1,180 @@
+"""Carry out a rollback, or undo it: stop the train, move checkpoints, write a revision, release.
+
+Each phase is recorded, and may be repeated: after an interruption at any line, the same call goes on.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from opsctl.actions.hold_release import disarm_switch, read_switch
+from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.rollback_plan import (
+    RollbackPlan,
+    Show,
+    check_may_roll_back,
+    find_all_directories,
+    render_files,
+)
+from opsctl.app import App
+from opsctl.checkpoints.completeness import Completeness
+from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, list_checkpoints_in, set_aside
+from opsctl.checkpoints.scan import FoundCheckpoint
+from opsctl.errors import InputError, WaitTimedOut
+from opsctl.launch.revisions import Files, note_edit, swap
+from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.launch.submit import note_allowed
+from opsctl.settings.loader import load_train
+from opsctl.state.journal import EventKind
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, arm
+
+POLL_S = 1.0
+"""Time between two looks at the queue while the running task stops."""
+_UNDO_PHASES = (RollbackPhase.UNDOING, RollbackPhase.CLEARED, RollbackPhase.RESTORED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackResult:
+    """What a rollback or an undo has done."""
+
+    record: RollbackRecord
+    aside: tuple[Path, ...] = ()
+    """The new paths of the checkpoints that were set aside."""
+    back: tuple[Path, ...] = ()
+    """The checkpoints that were brought back."""
+    released: tuple[str, ...] = ()
+    """The arrays that were released, the last first."""
+
+
+def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show) -> RollbackResult:
+    """Carry out the plan. Raises WaitTimedOut if a task has not stopped in time: call again."""
+    run, record = plan.run, plan.record
+    aside: list[Path] = []
+    if record.phase is RollbackPhase.BEGUN:
+        _set_phase(run, record, RollbackPhase.BEGUN)
+        _stop(app, run, f"opsctl rollback to step {record.step}", timeout, show)
+        with lease(run.path, app.clock):
+            record, aside = _move_newer(run, plan.chosen, record, plan)
+            _write_revision(app, run, plan.files)
+            note_allowed(app.journal(run), plan.allowed)
+            _note(app, run, record, EventKind.ROLLED_BACK, checkpoint=record.checkpoint, aside=_aside_names(record))
+            record = _set_phase(run, record, RollbackPhase.MOVED)
+    released = _release(app, run) if record.phase is RollbackPhase.MOVED else []
+    record = _set_phase(run, record, RollbackPhase.DONE)
+    return RollbackResult(record=record, aside=tuple(aside), released=tuple(released))
+
+
+def plan_undo(app: App, run: RunDir) -> RollbackRecord:
+    """Return the rollback to undo: the newest. Raises InputError without a rollback."""
+    record = check_may_roll_back(app, run)
+    if record is None:
+        raise InputError(f"{run.name}: there is no rollback to undo in {records_dir(run)}")
+    return record
+
+
+def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, show: Show) -> RollbackResult:
+    """Take the rollback back: checkpoints and settings are those of before; what was saved since is set aside."""
+    chosen = _to_found(record)
+    aside: list[Path] = []
+    back: list[Path] = []
+    if record.phase is RollbackPhase.UNDONE:
+        return RollbackResult(record=record)
+    if record.phase not in _UNDO_PHASES:
+        # Before MOVED no task has run since, and what is newer was there before the rollback.
+        is_moved = record.phase is not RollbackPhase.BEGUN
+        record = _set_phase(run, record, RollbackPhase.UNDOING if is_moved else RollbackPhase.CLEARED)
+    if record.phase is not RollbackPhase.RESTORED:
+        _stop(app, run, f"opsctl rollback --undo from step {record.step}", timeout, show)
+        with lease(run.path, app.clock):
+            if record.phase is RollbackPhase.UNDOING:
+                found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
+                aside = set_aside(find_newer(found, chosen), chosen.path, record.undone, None)
+                record = _set_phase(run, record, RollbackPhase.CLEARED)
+            for directory in record.directories:
+                back += bring_back(Path(directory), record.aside, record.undone)
+            _write_revision(app, run, render_files(run, record.keys(before=True)))
+            _note(app, run, record, EventKind.ROLLBACK_UNDONE)
+            record = _set_phase(run, record, RollbackPhase.RESTORED)
+    released = _release(app, run)
+    record = _set_phase(run, record, RollbackPhase.UNDONE)
+    return RollbackResult(record=record, aside=tuple(aside), back=tuple(back), released=tuple(released))
+
+
+def _move_newer(
+    run: RunDir, chosen: FoundCheckpoint, record: RollbackRecord, plan: RollbackPlan
+) -> tuple[RollbackRecord, list[Path]]:
+    """Set aside what is newer now, after the last save. The record first names the directories."""
+    found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
+    newer = find_newer(found, chosen)
+    directories = dict.fromkeys([*record.directories, *(str(path.parent) for path in newer)])
+    record = _set_phase(run, replace(record, directories=tuple(directories)), RollbackPhase.BEGUN)
+    return record, set_aside(newer, chosen.path, record.aside, plan.pointer)
+
+
+def _stop(app: App, run: RunDir, why: str, timeout: timedelta, show: Show) -> None:
+    """Hold the queued tasks, ask the running task to save and stop, and wait for its end. Raises WaitTimedOut."""
+    chain, clock = app.chain(run), app.clock
+    until_s = clock.monotonic() + timeout.total_seconds()
+    snapshot = chain.check()
+    if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
+        chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
+    if chain.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
+        arm(run, Switch.PAUSE, why=why)
+    is_waiting = False
+    while active := chain.check().active:
+        if not is_waiting:
+            show(f"{run.name}: waiting for {', '.join(job.id for job in active)} to save and stop")
+            is_waiting = True
+        reconcile_own_train(app, run, show=show)
+        if clock.monotonic() > until_s:
+            raise WaitTimedOut(
+                f"{run.name}: {active[0].id} has not stopped within {timeout.total_seconds():.0f} s",
+                hint=f"the queued tasks are held; opsctl rollback {run.name} goes on waiting",
+            )
+        clock.sleep(POLL_S)
+    reconcile_own_train(app, run, show=show)
+
+
+def _release(app: App, run: RunDir) -> list[str]:
+    if read_switch(run, Switch.PAUSE):
+        disarm_switch(app, run, Switch.PAUSE)
+    return app.chain(run).release()
+
+
+def _write_revision(app: App, run: RunDir, files: Files) -> None:
+    tomllib.loads(files.config)  # never replaced by a text that cannot be read
+    note_edit(run, app.journal(run), swap(run, files))
+
+
+def _set_phase(run: RunDir, record: RollbackRecord, phase: RollbackPhase) -> RollbackRecord:
+    record = replace(record, phase=phase)
+    write_record(run, record)
+    return record
+
+
+def _note(app: App, run: RunDir, record: RollbackRecord, kind: EventKind, **data: object) -> None:
+    """Journal the rollback or its undo, once."""
+    journal = app.journal(run)
+    if not any(event.kind is kind and event.data["rollback"] == record.number for event in journal.events()):
+        journal.append(kind, rollback=record.number, step=str(record.step), **data)
+
+
+def _aside_names(record: RollbackRecord) -> list[str]:
+    return [str(Path(directory) / record.aside) for directory in record.directories]
+
+
+def _to_found(record: RollbackRecord) -> FoundCheckpoint:
+    """Return the chosen checkpoint as far as the record knows it."""
+    return FoundCheckpoint(
+        path=Path(record.checkpoint),
+        step=record.step,
+        changed_ns=0,
+        layout="",
+        completeness=Completeness.COMPLETE,
+        reason="",
+    )

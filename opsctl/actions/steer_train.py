@@ -1,0 +1,188 @@
+"""Hold, release and switch a train: the actions of `opsctl hold`, `release`, `save-switch` and `kill-switch arm`, and
+of the pages of `opsctl dash`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
+from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.app import App
+from opsctl.errors import InputError, OpsctlError
+from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
+from opsctl.nodesets import nodeset
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Armed, Switch, arm, journal_switches
+
+log = logging.getLogger(__name__)
+QUEUE_ACTION = {Switch.KILL: "cancels", Switch.PAUSE: "holds"}
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteerResult:
+    """What was done, or would be: as data and as a sentence."""
+
+    data: dict[str, object]
+    text: str
+
+
+def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
+    """Hold the queued tasks; for a job of another user, arm the pause switch. Raises InputError if none is queued."""
+    if not dry_run:
+        reconcile_own_train(app, run, show=show)
+    chain = app.chain(run)
+    snapshot = chain.check()
+    if not snapshot.waiting:
+        raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, snapshot))
+    arrays = list_arrays(snapshot)
+    if dry_run:
+        return SteerResult(data={"would": "hold", "arrays": arrays}, text=f"would hold {name_arrays(arrays)}")
+    held = hold_or_pause(chain, reason)
+    if held is None:
+        text = (
+            "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
+            " stop, and the next opsctl command or watch cycle of the owner holds the queued tasks;"
+            f" opsctl release {run.name} takes it back"
+        )
+        return SteerResult(data={"done": "pause-switch", "arrays": []}, text=text)
+    text = f"held {name_arrays(held)}; {_age(app)}; opsctl release {run.name} lets it go on"
+    return SteerResult(data={"done": "held", "arrays": held}, text=text)
+
+
+def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
+    """Release the queued tasks and disarm the pause switch; for a job of another user, leave a request.
+
+    Raises InputError if nothing is queued, held or paused.
+    """
+    if not dry_run:
+        reconcile_own_train(app, run, show=show)
+    nodeset(exclude)
+    chain = app.chain(run)
+    snapshot = chain.check()
+    paused = read_switch(run, Switch.PAUSE)
+    # Held in the journal only: an earlier release was interrupted before it was recorded.
+    if not (snapshot.waiting or paused or snapshot.history.held):
+        raise InputError(
+            f"{run.name}: nothing is queued, so there is nothing to release", hint=_suggestion(run, snapshot)
+        )
+    if dry_run:
+        also = f", with {exclude} excluded" if exclude else ""
+        first = f"disarm the pause switch of {paused.by} and " if paused else ""
+        arrays = list_arrays(snapshot)
+        text = f"would {first}release {name_arrays(arrays) or 'nothing that is queued'}{also}"
+        would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
+        return SteerResult(data=would, text=text)
+    parts = []
+    if paused:
+        disarm_switch(app, run, Switch.PAUSE)
+        parts.append("the pause switch is disarmed")
+    result = release_or_request(chain, snapshot, exclude)
+    if result is None:
+        parts.append(
+            "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
+            f" any opsctl command of the owner for {run.name}, carries it out"
+        )
+        return SteerResult(data={"done": "request", "arrays": []}, text="; ".join(parts))
+    parts += [f"excluded now: {result.excluded}"] if result.excluded else []
+    parts += [f"released {name_arrays(result.arrays)}"] if result.arrays else ["nothing is queued"]
+    done: dict[str, object] = {"done": "released", "arrays": result.arrays, "excluded": result.excluded}
+    return SteerResult(data=done, text="; ".join(parts))
+
+
+def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: bool = False) -> SteerResult:
+    """Arm a switch and apply it to the queue if the train is ours. Raises InputError where no task would save."""
+    before = read_switch(run, switch)
+    snapshot, away = _look(app, run)
+    if switch is Switch.SAVE and snapshot is not None and not snapshot.is_queued:
+        raise InputError(
+            f"{run.name}: nothing is running or queued, so no task would save", hint=f"opsctl status {run.name}"
+        )
+    done: list[str] = []
+    if not dry_run:
+        arm(run, switch, why=reason)
+        if run.is_ours:  # for a team member, the file itself is the record
+            journal_switches(run, app.journal(run), (switch,))
+            done, away = _act_on_queue(app, run, switch, away)
+    if before:
+        text = "; ".join([f"already armed: {describe_switch(before)}", *done])
+    else:
+        parts = [*done, *_coming(run, switch, snapshot, away, has_acted=bool(done))]
+        text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {'; '.join(parts)}"
+    return SteerResult(data={"switch": switch.value, "was_armed": before is not None, "done": done}, text=text)
+
+
+def describe_switch(armed: Armed) -> str:
+    why = f": {armed.why}" if armed.why else ""
+    return f"{armed.switch} by {armed.by} since {armed.since:%Y-%m-%d %H:%M} UTC{why}"
+
+
+def list_arrays(snapshot: TrainSnapshot) -> list[str]:
+    """Return the arrays with waiting tasks, the last first."""
+    return sorted({job.array for job in snapshot.waiting}, key=int, reverse=True)
+
+
+def name_arrays(arrays: list[str]) -> str:
+    if not arrays:
+        return ""
+    return f"{'arrays' if len(arrays) > 1 else 'array'} {', '.join(arrays)}"
+
+
+def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:
+    return (
+        f"opsctl kill-switch arm {run.name} --pause stops what runs" if snapshot.active else f"opsctl status {run.name}"
+    )
+
+
+def _age(app: App) -> str:
+    """Return the effect of a hold on the queue position, which depends on the priority plugin of Slurm."""
+    if app.scheduler.limits().priority == "priority/multifactor":
+        return "its age in the queue is kept"
+    return "this Slurm keeps no age, so after release the train starts at the back of the queue"
+
+
+def _look(app: App, run: RunDir) -> tuple[TrainSnapshot | None, str]:
+    """Return the train's rows of the queue, or why they are unknown."""
+    try:
+        return take_snapshot(run, app.journal(run), app.scheduler.jobs()), ""
+    except OpsctlError as error:
+        return None, error.message
+
+
+def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[list[str], str]:
+    """Apply the kill and pause switches to the queue. Return what was done, or why the queue could not be reached."""
+    if switch is Switch.SAVE or away:
+        return [], away
+    from opsctl.guard.apply_switches import apply_switches  # noqa: PLC0415 (slow import: arming only)
+    from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
+
+    try:
+        return apply_switches(app.chain(run), read_rules(run)), ""
+    except (OpsctlError, OSError) as error:
+        return [], str(error)
+
+
+def _coming(run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, has_acted: bool) -> list[str]:
+    """Return what will happen because of an armed switch."""
+    if switch is Switch.SAVE:
+        who = "the running task" if snapshot is None or snapshot.active else "the next task"
+        return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
+    by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
+    if snapshot is None:
+        return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
+    parts = [by_owner] if snapshot.waiting and not has_acted else []
+    parts += [describe_stop_of(run)] if snapshot.active else []
+    return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
+
+
+def describe_stop_of(run: RunDir) -> str:
+    """Return how the running task is stopped."""
+    from opsctl.guard.escalation import describe_plan  # noqa: PLC0415 (slow import: arming only)
+    from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
+
+    try:
+        return f"the running task is asked to save and stop; {describe_plan(run, read_rules(run))}"
+    except (OpsctlError, OSError):
+        return "the running task is asked to save and stop"

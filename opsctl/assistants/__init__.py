@@ -1,0 +1,1 @@
+"""Tools for assistants: commands of opsctl that a program calls by the Model Context Protocol."""

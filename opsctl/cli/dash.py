@@ -1,0 +1,115 @@
+"""`opsctl dash`: the trains of a site on a web page."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from opsctl.app import App
+from opsctl.cli.options import Duration
+from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.errors import InputError, cannot_write
+from opsctl.settings.loader import state_home
+from opsctl.state.files import write_atomic
+
+PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="Port (default: one of your own; 0: a free one).")
+@click.option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", "hosts", multiple=True, help="Further name of the server, for a proxy; repeatable.")
+@click.option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
+@click.option("--actions", is_flag=True, help="Allow Ack, Silence, Hold, Release and Save.")
+@click.option(
+    "--every",
+    type=Duration(minimum=timedelta(seconds=5)),
+    default="30s",
+    show_default=True,
+    help="Time between two queries of Slurm.",
+)
+@click.option("--new-token", is_flag=True, help="Make new links; earlier links and sessions end.")
+@click.option("--static", "directory", type=click.Path(path_type=Path), help="Write the pages to a directory and exit.")
+@json_option
+@click.pass_obj
+def dash(
+    app: App,
+    *,
+    port: int | None,
+    listen: str,
+    hosts: tuple[str, ...],
+    prefix: str,
+    actions: bool,
+    every: timedelta,
+    new_token: bool,
+    directory: Path | None,
+    as_json: bool,
+) -> None:
+    """Show all trains on a web page, for phone, desk and wall.
+
+    Serves the page on this machine until Ctrl-C and prints its link, which holds a secret token, and the ssh command
+    that makes the page reachable from elsewhere. All viewers share one query of Slurm; without a viewer Slurm is not
+    asked. With --actions a second link allows the actions of the commands, with your permissions.
+
+    \b
+    opsctl dash
+    opsctl dash --actions --port 8400
+    opsctl dash --listen 0.0.0.0 --host ood.example.org --prefix /node/login1/8400 --port 8400
+    opsctl dash --static public/
+    """
+    if directory:
+        _write_files(app, directory, as_json=as_json)
+        return
+    _check_names(listen, hosts, prefix)
+    from opsctl.dash.page_access import PageAccess, load_secret  # noqa: PLC0415 (after the checks of the options)
+    from opsctl.dash.serve_pages import make_links, make_server, open_socket, own_port, serve  # noqa: PLC0415 (as above)
+
+    secret = load_secret(state_home() / "dash", renew=new_token)
+    access = PageAccess(secret=secret, acts=actions, hosts=frozenset(map(str.lower, hosts)))
+    prefix = prefix.rstrip("/")
+    with open_socket(listen, own_port() if port is None else port) as listener:
+        links = make_links(access, listener.getsockname()[1], prefix)
+        if as_json:
+            print_json(asdict(links))
+        else:
+            print_text(f"to look: {links.view}")
+            if links.act:
+                print_text(f"to act:  {links.act}")
+            print_text(f"from another machine, first: {links.ssh}")
+        serve(make_server(app, access, every_s=every.total_seconds(), prefix=prefix), listener)
+
+
+def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:
+    """Check where the server listens and how it is reached. Raises InputError."""
+    if prefix.rstrip("/") and not PREFIX.fullmatch(prefix.rstrip("/")):
+        raise InputError(f"--prefix {prefix!r:.80}: not a path such as /node/login1/8400")
+    try:
+        is_loopback = ipaddress.ip_address(listen).is_loopback
+    except ValueError:
+        raise InputError(f"--listen {listen!r:.80}: not an IP address, such as 127.0.0.1") from None
+    if not is_loopback and not hosts:
+        raise InputError(
+            f"--listen {listen}: others on the network can reach this address, without encryption",
+            hint="give the name of the proxy in front with --host, or listen on 127.0.0.1 and use ssh -L",
+        )
+
+
+def _write_files(app: App, directory: Path, *, as_json: bool) -> None:
+    from opsctl.dash.static_pages import render_files  # noqa: PLC0415 (slow import: templates)
+
+    pages = render_files(app)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in pages.items():
+            write_atomic(directory / name, text)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    if as_json:
+        print_json({"directory": str(directory), "files": sorted(pages)})
+    else:
+        print_text(f"{directory}: {len(pages)} pages; open {directory / 'index.html'}")

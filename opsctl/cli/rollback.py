@@ -1,0 +1,261 @@
+"""`opsctl rollback`: go back to an earlier checkpoint, and take that back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opsctl.actions.rollback import RollbackResult, plan_undo, roll_back, undo
+from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
+from opsctl.actions.steer_train import describe_stop_of
+from opsctl.app import App
+from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
+from opsctl.cli.options import INTERVAL, allow_option
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
+from opsctl.errors import InputError, OpsctlError
+from opsctl.launch.revisions import diff, read_files
+from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord
+from opsctl.launch.train_arrays import TrainSnapshot
+from opsctl.settings.loader import load_train
+from opsctl.settings.rollback import check_range
+from opsctl.state.run_dir import RunDir, find
+
+MAX_NAMED = 8
+
+
+def _check_ranges(_context: click.Context, _param: click.Parameter, ranges: Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(map(check_range, ranges))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def complete_steps(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """Return the steps of the complete checkpoints of the train on the command line; none if they are unknown."""
+    from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
+
+    # An option without its value, as while the value is typed, ends click's parsing before the arguments.
+    name = context.params.get("train") or next(iter(context.args), "")
+    try:
+        run = find(build(context.find_root().params.get("site")).root, str(name))
+        found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
+    except (OpsctlError, OSError):
+        return []
+    steps = {checkpoint.step for checkpoint in found if checkpoint.is_complete and checkpoint.step is not None}
+    return [str(step) for step in sorted(steps, reverse=True) if str(step).startswith(begun)]
+
+
+@click.command()
+@train_argument
+@click.option(
+    "--to",
+    "step",
+    metavar="STEP",
+    type=click.IntRange(min=0),
+    shell_complete=complete_steps,
+    help="Step of the checkpoint (default: before the loss alert).",
+)
+@click.option(
+    "--skip-samples",
+    "skipped",
+    metavar="A-B",
+    multiple=True,
+    callback=_check_ranges,
+    help="Samples to skip, counted from 0; repeatable.",
+)
+@click.option(
+    "--lr-scale",
+    metavar="X",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Factor of the learning rates in the settings.",
+)
+@click.option("--undo", "is_undo", is_flag=True, help="Take the newest rollback back.")
+@click.option(
+    "--timeout",
+    type=INTERVAL,
+    default="30m",
+    show_default=True,
+    help="Longest wait for the running task to stop.",
+)
+@allow_option
+@dry_run_option
+@json_option
+@click.pass_obj
+def rollback(
+    app: App,
+    train: str,
+    *,
+    step: int | None,
+    skipped: tuple[str, ...],
+    lr_scale: float | None,
+    is_undo: bool,
+    timeout: timedelta,
+    allow: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Go back to an earlier checkpoint of a train.
+
+    Holds the queued tasks of TRAIN, asks the running task to save and stop, sets every newer checkpoint aside, writes
+    the settings of the next task, and releases the queue. The checkpoint is verified and preflight runs before anything
+    changes. Without --to, the checkpoint is the newest verified one before the open alert about the loss.
+
+    No checkpoint is deleted. Newer ones lie in .rolled-back-NNNN beside the others until --undo brings them back; then
+    what was saved meanwhile lies in .undone-NNNN. After an interruption, the same command goes on.
+
+    A foreign trainer needs [rollback] in TRAIN.toml for --skip-samples and --lr-scale, and for --to if it does not
+    resume from the newest checkpoint.
+
+    \b
+    opsctl rollback tiny-gpt --to 4000 --dry-run
+    opsctl rollback tiny-gpt --to 4000 --skip-samples 2048000-2049023
+    opsctl rollback tiny-gpt --to 4000 --lr-scale 0.5
+    opsctl rollback tiny-gpt --undo
+    """
+    run = app.find(train)
+    if is_undo:
+        if step is not None or skipped or lr_scale is not None:
+            raise InputError("--undo goes with no other change", hint=f"opsctl rollback {run.name} --undo")
+        _undo(app, run, timeout, dry_run=dry_run, as_json=as_json)
+        return
+    options = RollbackOptions(to=step, skip_samples=skipped, lr_scale=lr_scale, allow=allow)
+    plan = plan_rollback(app, run, options, show=_show)
+    snapshot = app.chain(run).check()
+    if dry_run or not as_json:
+        _print_plan(plan, snapshot, dry_run=dry_run, as_json=as_json)
+    if not dry_run:
+        result = roll_back(app, plan, timeout, show=_show)
+        _print_result(plan, result, as_json=as_json)
+
+
+def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: bool) -> None:
+    record = plan_undo(app, run)
+    data: dict[str, Any] = {"train": run.name, "rollback": record.number, "step": record.step}
+    if dry_run:
+        is_undone = record.phase is RollbackPhase.UNDONE
+        text = "is undone already" if is_undone else f"would be undone: {_describe_undo(record)}"
+        snapshot = app.chain(run).check()
+        lines = [f"rollback {record.number} to step {record.step} {text}", *_describe_queue(run, snapshot)]
+        print_json({**data, "would_change": not is_undone}) if as_json else _print_lines(run, lines)
+        return
+    result = undo(app, run, record, timeout, show=_show)
+    if as_json:
+        paths = {"brought_back": list(map(str, result.back)), "set_aside": list(map(str, result.aside))}
+        print_json({**data, **paths, "released": list(result.released)})
+        return
+    lines = [f"rollback {record.number} to step {record.step} is undone"]
+    lines += [f"brought back: {_list_names(result.back)}"] * bool(result.back)
+    lines += [f"set aside: {_list_names(result.aside)} in {record.undone}"] * bool(result.aside)
+    _print_lines(run, [*lines, _describe_release(run, result)])
+
+
+def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, as_json: bool) -> None:
+    run, record = plan.run, plan.record
+    now = read_files(run)
+    assert now is not None  # app.find() found train.toml
+    difference = "" if plan.is_done else diff(now, plan.files)
+    if as_json:
+        print_json(
+            {
+                **_to_json(plan),
+                "would_change": not plan.is_done,
+                "would_set_aside": list(map(str, plan.newer)),
+                "would_stop": [job.id for job in snapshot.active],
+                "diff": difference,
+            }
+        )
+        return
+    if plan.is_done:
+        return
+    lines = [
+        f"{'would go' if dry_run else 'goes'} back to step {record.step}",
+        f"checkpoint: {plan.chosen.path}: {plan.evidence}",
+        f"set aside: {_list_names(plan.newer)} in {record.aside}, and what the running task saves before it stops",
+    ]
+    lines += _describe_samples(plan)
+    lines += [f"{plan.pointer.path.name} will name {plan.pointer.text}"] if plan.pointer else []
+    _print_lines(run, [*lines, *_describe_queue(run, snapshot)])
+    if difference:
+        print_text(difference)
+
+
+def _print_result(plan: RollbackPlan, result: RollbackResult, *, as_json: bool) -> None:
+    run, record = plan.run, plan.record
+    if as_json:
+        paths = list(map(str, result.aside))
+        print_json({**_to_json(plan), "set_aside": paths, "released": list(result.released)})
+        return
+    if plan.is_done:
+        print_text(f"{run.name}: was already rolled back to step {record.step}; nothing has changed")
+        return
+    lines = [f"rolled back to step {record.step}", f"set aside: {_list_names(result.aside)} in {record.aside}"]
+    print_text(f"{run.name}: " + "; ".join(lines))
+    _print_lines(run, [_describe_release(run, result), f"opsctl rollback {run.name} --undo takes it back"])
+
+
+def _to_json(plan: RollbackPlan) -> dict[str, Any]:
+    record = plan.record
+    return {
+        "train": plan.run.name,
+        "rollback": record.number,
+        "step": record.step,
+        "checkpoint": record.checkpoint,
+        "evidence": plan.evidence,
+        "next_sample": plan.next_sample,
+        "skip_samples": list(record.skip_samples),
+        "lr_scale": record.lr_scale,
+        "already": plan.is_done,
+    }
+
+
+def _describe_queue(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
+    """Return what happens to the running task and to the queued ones."""
+    lines = [f"{job.id} runs: {describe_stop_of(run)}" for job in snapshot.active]
+    arrays = sorted({job.array for job in snapshot.waiting}, key=int)
+    return [
+        *lines,
+        f"queue: array {', '.join(arrays)} is held, then released" if arrays else "queue: nothing is queued",
+    ]
+
+
+def _describe_samples(plan: RollbackPlan) -> list[str]:
+    """Return from which sample on the samples are read again, and which skipped ranges lie before."""
+    first = plan.next_sample
+    if first is None:
+        return []
+    lines = [f"samples from {first} on are read again"]
+    past = [text for text in plan.record.skip_samples if int(text.partition("-")[2]) < first]
+    return [*lines, *(f"skipping {text} has no effect: the checkpoint has read it" for text in past)]
+
+
+def _describe_undo(record: RollbackRecord) -> str:
+    return (
+        f"the checkpoints in {record.aside} come back, what was saved since goes to {record.undone}, and the settings"
+        " are those before"
+    )
+
+
+def _describe_release(run: RunDir, result: RollbackResult) -> str:
+    if result.released:
+        return f"released array {', '.join(result.released)}"
+    return f"nothing is queued: opsctl launch {run.config} goes on"
+
+
+def _list_names(paths: Sequence[Path]) -> str:
+    names = [path.name for path in paths]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return (", ".join(names[:MAX_NAMED]) or "nothing") + more
+
+
+def _print_lines(run: RunDir, lines: Sequence[str]) -> None:
+    print_text(f"{run.name}: {lines[0]}")
+    for line in lines[1:]:
+        print_text(f"  {line}")
+
+
+def _show(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,92 @@
+"""Dialogs of `opsctl top`: the keys, a text to search for, and the question before an action."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from opsctl.cli.output import cell
+
+KEYS = """\
+ j k ↑ ↓        move                     Enter      open the train
+ g G            first, last              Esc        back
+ /  F3          filter trains, search    n N        next, last match
+ Tab 1 2 3 4    card, log, why, stacks   F5 Ctrl-R  refresh
+ h              hold                     r          release
+ a              acknowledge an alert     q F10      quit
+ F1 ?           these keys
+
+Stacks asks the ranks where they are when you open it.
+Actions ask first; they are the commands opsctl hold,
+release and alerts ack."""
+
+
+class HelpDialog(ModalScreen[None]):
+    """The list of keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,f1,f10,question_mark,enter", "dismiss", "Close")]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(Text("Keys", "bold"))
+            yield Static(Text(KEYS))
+            yield Static(Text("Esc closes", "dim"))
+
+
+class TextDialog(ModalScreen[str | None]):
+    """A line to type. Returns the text, or None after Esc."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "Cancel")]
+
+    def __init__(self, title: str, value: str = "") -> None:
+        super().__init__()
+        self.title_text, self.value = title, value
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(cell(self.title_text))
+            yield Input(value=self.value, max_length=200)
+            yield Static(Text("Enter accepts, Esc cancels", "dim"))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class ConfirmDialog(ModalScreen[str | None]):
+    """A question before an action. Returns the reason, or None if the action is not wanted."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "No"), ("n", "cancel", "No"), ("y", "accept", "Yes")]
+
+    def __init__(self, question: str, *, needs_reason: bool) -> None:
+        super().__init__()
+        self.question, self.needs_reason = question, needs_reason
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Static(cell(self.question, "bold"))
+            if self.needs_reason:
+                yield Static(Text("Reason, which is recorded:"))
+                yield Input(max_length=200)
+                yield Static(Text("Enter with a reason: yes · Esc: no", "dim"))
+            else:
+                yield Static(Text("y: yes · n or Esc: no", "dim"))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.value.strip():
+            self.dismiss(event.value.strip())
+
+    def action_accept(self) -> None:
+        if not self.needs_reason:
+            self.dismiss("")
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

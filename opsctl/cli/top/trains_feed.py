@@ -1,0 +1,90 @@
+"""The one snapshot that all screens of `opsctl top` show, and the commands that its keys run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from opsctl.actions.find_statuses import find_statuses
+from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.cli.output import cell
+from opsctl.errors import OpsctlError
+from opsctl.monitor.status import TrainStatus
+from opsctl.ports import TimedOut
+from opsctl.state.run_dir import all_trains
+from opsctl.telemetry.logs.train_logs import TrainLog
+
+if TYPE_CHECKING:
+    from opsctl.app import App
+
+log = logging.getLogger(__name__)
+
+COMMAND_TIMEOUT_S = 120.0
+LOG_LINES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainsPage:
+    """What one refresh found."""
+
+    at: datetime
+    statuses: tuple[TrainStatus, ...] = ()
+    alerts: tuple[OpenAlert, ...] = ()
+    problem: str = ""
+    """Why nothing could be read."""
+
+    def find(self, train: str) -> TrainStatus | None:
+        """Return the status of a train; None if there is no such train any more."""
+        return next((status for status in self.statuses if status.train == train), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainsFeed:
+    """Reads pages and logs, and runs commands. Its functions block: the screens call them in threads."""
+
+    app: App
+
+    def read(self) -> TrainsPage:
+        """Read all trains with one question to Slurm. Changes nothing."""
+        now = self.app.clock.now()
+        try:
+            statuses = find_statuses(self.app, all_trains(self.app.root), is_named=False, show=log.info, acts=False)
+        except OpsctlError as error:
+            return TrainsPage(at=now, problem=error.message)
+        alerts = open_alerts(self.app.site_dir.alerts / "ledger.json")
+        return TrainsPage(at=self.app.clock.now(), statuses=tuple(statuses), alerts=tuple(alerts))
+
+    def begin_log(self, train: str) -> tuple[TrainLog | None, list[str]]:
+        """Return the log of a train and its last lines; None and the reason if the log cannot be read."""
+        try:
+            source = TrainLog(self.app.find(train))
+            return source, [_to_text(line) for line in source.tail(LOG_LINES)]
+        except (OpsctlError, OSError) as error:
+            return None, [str(error)]
+
+    def follow_log(self, source: TrainLog) -> list[str]:
+        """Return the lines since the last call."""
+        try:
+            return [_to_text(line) for line in source.read()]
+        except (OpsctlError, OSError) as error:
+            log.info("the log cannot be read: %s", error)
+            return []
+
+    def run(self, words: Sequence[str]) -> tuple[bool, str]:
+        """Run a command of opsctl; return whether it succeeded, and what it printed."""
+        site = ["--site", str(self.app.site_path.absolute())] if self.app.site_path else []
+        argv = [sys.executable, "-P", "-m", "opsctl", *site, *words]
+        try:
+            done = self.app.runner.run(argv, timeout=COMMAND_TIMEOUT_S, env={"NO_COLOR": "1"})
+        except (OpsctlError, TimedOut) as error:
+            return False, str(error)
+        text = "\n".join(part.strip("\n") for part in (done.out, done.err) if part.strip())
+        return done.code == 0, cell(text or f"exit {done.code} without any output").plain
+
+
+def _to_text(line: bytes) -> str:
+    return cell(line.decode(errors="replace")).plain

@@ -1,0 +1,170 @@
+"""Render the pages: autoescaped templates with their style and scripts inside, which a hash in the policy allows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from opsctl.dash.collect_site import SiteView
+from opsctl.dash.log_search import LogExcerpt
+from opsctl.dash.plain_text import clean
+from opsctl.dash.steering import VERBS
+from opsctl.dash.train_card import TrainCard, format_age
+from opsctl.dash.train_detail import TrainDetail
+from opsctl.nodesets import fold
+
+PACKAGE = Path(__file__).parent
+STYLES = ("dash.css", "uplot.css")
+SCRIPTS = ("uplot.js", "dash.js", "login.js")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContext:
+    """What a page knows of its surroundings."""
+
+    base: str = ""
+    """The path prefix of the server, without a slash at its end."""
+    role: str = "view"
+    """`act` shows the buttons."""
+    is_static: bool = False
+    """A file without a server: no live updates, no log, no buttons."""
+    is_alone: bool = False
+    """A file without other pages beside it."""
+    every_s: float = 30.0
+    problem: str = ""
+
+    @property
+    def acts(self) -> bool:
+        return self.role == "act" and not self.is_static
+
+    def home(self) -> str:
+        return "index.html" if self.is_static else f"{self.base}/"
+
+    def wall(self) -> str:
+        return "wall.html" if self.is_static else f"{self.base}/?wall"
+
+    def train(self, name: str) -> str:
+        return f"train-{quote(name, safe='')}.html" if self.is_static else f"{self.base}/train/{quote(name, safe='')}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([PACKAGE / "templates", PACKAGE / "assets"]),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean_text,
+    )
+    environment.filters["age"] = format_age
+    environment.filters["json_data"] = _to_json
+    environment.filters["moment"] = _format_moment
+    environment.filters["fold"] = lambda names: fold(list(names))
+    environment.globals["verbs"] = VERBS
+    return environment
+
+
+def _clean_text(value: object) -> object:
+    """Return a value of a template; of plain text, what a browser shows as it is."""
+    return clean(value) if type(value) is str else value
+
+
+def _to_json(data: object) -> Markup:
+    """Return JSON that is harmless inside a script element."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, default=str)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 (no character of markup is left)
+
+
+def _format_moment(at: datetime | None) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if at else ""
+
+
+@cache
+def read_asset(name: str) -> str:
+    """Return the text of a style or script."""
+    environment = _environment()
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0].strip()
+
+
+@cache
+def _styles() -> str:
+    return "\n".join(map(read_asset, STYLES))
+
+
+@cache
+def content_policy(*, is_static: bool) -> str:
+    """Return the Content-Security-Policy: only the styles and scripts of this package, nothing from elsewhere."""
+    scripts = " ".join(_hash(read_asset(name)) for name in SCRIPTS)
+    parts = [
+        "default-src 'none'",
+        f"style-src {_hash(_styles())}",
+        f"script-src {scripts}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if not is_static:  # a meta element cannot forbid frames, and a file connects to nothing
+        parts += ["connect-src 'self'", "frame-ancestors 'none'"]
+    return "; ".join(parts)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _render(template: str, context: PageContext, **values: object) -> str:
+    values |= {
+        "context": context,
+        "style": Markup(_styles()),  # noqa: S704 (a file of this package)
+        "script": Markup(read_asset("dash.js")),  # noqa: S704 (as above)
+        "policy": content_policy(is_static=True) if context.is_static else "",
+    }
+    return _environment().get_template(template).render(values)
+
+
+def render_overview(view: SiteView, context: PageContext) -> str:
+    """Return the first page: the trains, then nodes, alerts, cron and disks."""
+    return _render("overview.html.j2", context, view=view, title=f"{view.summary} · {view.site}")
+
+
+def render_wall(view: SiteView, context: PageContext) -> str:
+    """Return the page of tiles that are readable from afar."""
+    return _render("wall.html.j2", context, view=view, title=f"{view.summary} · {view.site}")
+
+
+def render_train(view: SiteView, card: TrainCard, detail: TrainDetail | str | None, context: PageContext) -> str:
+    """Return the page of one train. `detail` is None while it is read, and a text if it cannot be read."""
+    values: Mapping[str, object] = {
+        "view": view,
+        "card": card,
+        "detail": detail if isinstance(detail, TrainDetail) else None,
+        "missing": detail if isinstance(detail, str) else "",
+        "nodes": [tile for tile in view.nodes or () if tile.name in card.nodes],
+        "title": f"{card.name} {card.headline.word} · {view.site}",
+        "uplot": Markup(read_asset("uplot.js")),  # noqa: S704 (a file of this package)
+    }
+    return _render("train.html.j2", context, **values)
+
+
+def render_log(excerpt: LogExcerpt) -> str:
+    """Return the lines of a log as a fragment of a page."""
+    return _environment().get_template("log.html.j2").render(excerpt=excerpt)
+
+
+def render_login(context: PageContext, message: str) -> str:
+    """Return the page that exchanges the token in the address for a cookie."""
+    return _render("login.html.j2", context, title="opsctl", message=message, login=Markup(read_asset("login.js")))  # noqa: S704 (a file of this package)

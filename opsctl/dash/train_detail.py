@@ -1,0 +1,249 @@
+"""What the page of one train shows beyond its card: the report, the attempts by cause, the curves with events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from opsctl.app import App
+from opsctl.dash.alert_history import AlertEvent, read_alert_history
+from opsctl.dash.train_card import throughput_of
+from opsctl.errors import OpsctlError
+from opsctl.report import formats
+from opsctl.report.contents import AttemptReport, Report
+from opsctl.report.html_page import WIDTH, Box, css_class, draw_split
+from opsctl.report.scales import AxisTick, time_ticks
+from opsctl.report.train_report import TrainReading, read_train
+from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.bounded_curve import BoundedCurve
+from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
+from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.units import format_duration, format_percent, format_time
+
+MAX_ATTEMPTS = 100
+"""Rows of the table: the newest."""
+MAX_MARKS = 200
+"""Events on the curves: the newest."""
+CAUSE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "hardware": ("node", "gpu", "network", "node-failed", "node-refused", "NODE_FAIL", "BOOT_FAIL"),
+    "storage": ("storage",),
+    "software": ("memory", "data", "code", "config", "numeric", "crashed", "FAILED", "OUT_OF_MEMORY", "refused"),
+    "hang": ("hang", "hung"),
+    "cluster": ("slurm", "preempted", "time limit", "timed-out", "PREEMPTED", "TIMEOUT"),
+    "planned": ("none", "finished", "deadline", "stopped", "exited", "COMPLETED", "skipped"),
+    "person": ("switch", "killed", "paused", "cancelled", "CANCELLED"),
+    "running": ("",),
+}
+"""Colours of the attempts strip, by class of the diagnosed cause or by outcome. Others are `unknown`."""
+MARKED: Mapping[EventKind, str] = {
+    EventKind.ATTEMPT_STARTED: "restart",
+    EventKind.HELD: "held",
+    EventKind.RELEASED: "released",
+    EventKind.EDITED: "edited",
+    EventKind.QUARANTINED: "node excluded",
+}
+"""Events of the journal that the curves show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One attempt of the strip and of the table."""
+
+    name: str
+    group: str
+    began: str
+    lasted: str
+    end: str
+    why: str
+    nodes: str
+    steps: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveMark:
+    """An event on the curves."""
+
+    step: float
+    kind: str
+    text: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainDetail:
+    """The slow part of a train's page, from the whole log."""
+
+    made: datetime
+    headline: str
+    ratio: tuple[str, str]
+    shares: tuple[tuple[str, ...], ...]
+    """CSS class, name, time, share."""
+    split: tuple[Box, ...]
+    causes: tuple[tuple[str, ...], ...]
+    attempts: tuple[AttemptRow, ...]
+    """The oldest first."""
+    groups: tuple[str, ...]
+    """The colours of the strip, for the legend."""
+    ticks: tuple[AxisTick, ...]
+    curves: Mapping[str, object]
+    """The data of the curves, as JSON for the browser."""
+    alerts: tuple[AlertEvent, ...]
+    """The newest first."""
+    notes: tuple[str, ...]
+
+
+def read_detail(app: App, run: RunDir) -> TrainDetail:
+    """Read the whole log and the journals. Raises InputError for a train that was never submitted."""
+    events, now = app.journal(run).events(), app.clock.now()
+    reading = read_train(run, events, now)
+    report = reading.report
+    rows = tuple(_list_attempts(report, events))
+    alerts = read_alert_history(app.site_dir.alerts, run.name)
+    marks = [*_mark_events(report, events), *_mark_alerts(report, alerts)]
+    return TrainDetail(
+        made=now,
+        headline=formats.render_headline(report),
+        ratio=formats.ratio(report),
+        shares=tuple(
+            (css_class(bucket), bucket.value, format_duration(spent_s), format_percent(share))
+            for bucket, spent_s, share in formats.shares(report)
+        ),
+        split=tuple(draw_split(report.buckets)),
+        causes=tuple(formats.cause_rows(report)) if report.causes else (),
+        attempts=rows[-MAX_ATTEMPTS:],
+        groups=tuple(dict.fromkeys(row.group for row in rows)),
+        ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed),
+        curves=_draw_curves(run, reading, sorted(marks, key=lambda mark: mark.step)[-MAX_MARKS:]),
+        alerts=tuple(reversed(alerts)),
+        notes=report.notes,
+    )
+
+
+def find_group(cause_kind: str, outcome: str) -> str:
+    """Return the colour of an attempt, by the class of the diagnosed cause, else by the outcome."""
+    for word in (cause_kind, outcome):
+        for group, words in CAUSE_GROUPS.items():
+            if word in words and (word or not outcome):
+                return group
+    return "unknown"
+
+
+def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
+    diagnosed = replay(list(events)).diagnosed
+    total_s = max((report.end - report.begin).total_seconds(), 1e-9)
+    for attempt in report.attempts:
+        diagnosis = diagnosed.get(attempt.attempt)
+        group = find_group(str(diagnosis.data["class"]) if diagnosis else "", attempt.outcome)
+        lasted = format_duration(attempt.ended - attempt.began)
+        end = attempt.outcome or "running"
+        begin_s = (attempt.began - report.begin).total_seconds()
+        length_s = (attempt.ended - attempt.began).total_seconds()
+        yield AttemptRow(
+            name=attempt.attempt,
+            group=group,
+            began=formats.render_period(report, attempt.began),
+            lasted=lasted,
+            end=end,
+            why=str(diagnosis.data["says"]) if diagnosis else attempt.why,
+            nodes=attempt.nodes,
+            steps=formats.format_steps(attempt),
+            box=Box(
+                x=WIDTH * begin_s / total_s,
+                width=max(2.0, WIDTH * length_s / total_s),
+                kind=group,
+                title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}",
+            ),
+        )
+
+
+def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]:
+    names = {attempt.attempt: attempt for attempt in report.attempts}
+    for number, event in enumerate(events):
+        kind = MARKED.get(event.kind)
+        step = _find_step(report, event.when)
+        if kind is None or step is None:
+            continue
+        text = str(event.data.get("why", ""))
+        if event.kind is EventKind.ATTEMPT_STARTED:
+            attempt = names.get(str(event.data["attempt"]))
+            if attempt is None or attempt.first_step is None or not any(_is_start(other) for other in events[:number]):
+                continue
+            step, text = attempt.first_step, f"{attempt.attempt} starts"
+        yield CurveMark(step=step, kind=kind, text=f"{kind}: {text}" if text else kind, at=format_time(event.when))
+
+
+def _is_start(event: Event) -> bool:
+    return event.kind is EventKind.ATTEMPT_STARTED
+
+
+def _mark_alerts(report: Report, alerts: Sequence[AlertEvent]) -> Iterator[CurveMark]:
+    for alert in alerts:
+        step = _find_step(report, alert.at) if alert.is_worse else None
+        if step is not None:
+            yield CurveMark(step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_time(alert.at))
+
+
+def _find_step(report: Report, at: datetime) -> float | None:
+    """Return about the step at a time: between the first and last step of the attempt, in proportion."""
+    before: AttemptReport | None = None
+    for attempt in report.attempts:
+        if attempt.began > at:
+            break
+        before = attempt if attempt.last_step is not None else before
+    if before is None or before.first_step is None or before.last_step is None:
+        return None
+    length_s = (before.ended - before.began).total_seconds()
+    share = min(1.0, (at - before.began).total_seconds() / length_s) if length_s > 0 else 1.0
+    return before.first_step + share * (before.last_step - before.first_step)
+
+
+def _draw_curves(run: RunDir, reading: TrainReading, marks: Sequence[CurveMark]) -> dict[str, object]:
+    """Return the whole run in bins, its newest part line by line, and the events."""
+    newest = drop_repeated_steps(recent_iterations(run.main_log, CURVE_LINES, read_step_pattern(run)))
+    lines = [line for line in newest if line.loss is not None]
+    first = lines[0].step if lines else float("inf")
+    bins = [point for point in reading.report.loss if point.step < first]
+    pace = [(step, rate) for step, rate in _list_pace(reading) if step < first]
+    loss = [(point.step, point.mean, point.low, point.high) for point in bins]
+    loss += [(line.step, line.loss or 0.0, line.loss or 0.0, line.loss or 0.0) for line in lines]
+    rates = [(line.step, rate) for line in newest if (rate := throughput_of(line)) is not None]
+    unit = "samples/s" if newest and newest[-1].global_batch else "steps/s"
+    return {
+        "loss": _to_columns(loss),
+        "pace": _to_columns([*pace, *rates]),
+        "unit": unit,
+        "marks": [[mark.step, mark.kind, mark.text, mark.at] for mark in marks],
+    }
+
+
+def _to_columns(rows: Sequence[tuple[float, ...]]) -> list[list[float | None]]:
+    """Return the columns of a table, with None for values that are not finite."""
+    columns: list[list[float | None]] = []
+    for column in zip(*rows, strict=True):
+        columns.append([value if math.isfinite(value) else None for value in column])
+    return columns
+
+
+def _list_pace(reading: TrainReading) -> list[tuple[int, float]]:
+    """Return the throughput over the whole run, as `throughput_of` a line."""
+    curve = BoundedCurve()
+    for part in reading.parts:
+        for step, step_s, batch in zip(part.steps, part.step_seconds, part.batches, strict=True):
+            if step_s > 0:
+                curve.add(int(step), (batch or 1) / step_s)
+    return [(point.step, point.mean) for point in curve.points()]
+
+
+def try_detail(app: App, run: RunDir) -> TrainDetail | str:
+    """Return the detail, or why there is none."""
+    try:
+        return read_detail(app, run)
+    except OpsctlError as error:
+        return error.message
+    except Exception as error:  # noqa: BLE001 (one train of another user must not end the server)
+        return f"{type(error).__name__}: {error}"

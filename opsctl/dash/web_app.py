@@ -1,0 +1,285 @@
+"""The server of the pages: routes, checks of every request, and server-sent events. Starlette on uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from opsctl.app import App
+from opsctl.dash.log_search import LogExcerpt, find_first_error, read_log_tail, search_log
+from opsctl.dash.page_access import COOKIE_DAYS, PageAccess, Role
+from opsctl.dash.pages import (
+    PageContext,
+    content_policy,
+    render_log,
+    render_login,
+    render_overview,
+    render_train,
+    render_wall,
+)
+from opsctl.dash.refresher import Refresher
+from opsctl.dash.steering import MAX_INSTRUCTION_BYTES, carry_out, parse_instruction
+from opsctl.errors import NotAllowed, OpsctlError
+from opsctl.extras import required
+from opsctl.state.run_dir import RunDir
+
+with required("dash"):
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_TOKEN_BYTES = 200
+MAX_STREAMS = 200
+"""Browsers that get live updates at the same time."""
+POLL_S = 1.0
+"""How often a stream of events looks for a new version, in memory."""
+QUIET_S = 20.0
+"""A stream without news sends a line this often, so that proxies do not close the connection."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(slots=True)
+class PageServer:
+    """The pages of one site for any number of viewers, who share one view and one rendering of each page."""
+
+    app: App
+    access: PageAccess
+    refresher: Refresher
+    prefix: str = ""
+    streams: int = 0
+    _pages: dict[tuple[str, ...], tuple[int, str]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def build(self) -> ASGIApp:
+        """Return the ASGI application."""
+        routes = [
+            Route("/", self.show_overview),
+            Route("/train/{train}", self.show_train),
+            Route("/train/{train}/log", self.show_log),
+            Route("/events", self.stream_events),
+            Route("/session", self.open_session, methods=["POST"]),
+            Route("/session", self.show_session),
+            Route("/act", self.act, methods=["POST"]),
+        ]
+        return CheckedRequests(Starlette(routes=routes), self.access, self.prefix)
+
+    # --- pages
+
+    def show_overview(self, request: Request) -> Response:
+        """Return the page of all trains, or the wall."""
+        role = self._role(request)
+        if role is None:
+            return self._ask_for_token()
+        if (view := self.refresher.current()) is None:
+            return self._say_unready()
+        is_wall = "wall" in request.query_params
+        render = render_wall if is_wall else render_overview
+        return self._page(("wall" if is_wall else "trains", role), lambda: render(view, self._context(role)))
+
+    def show_train(self, request: Request) -> Response:
+        role = self._role(request)
+        if role is None:
+            return self._ask_for_token()
+        if (view := self.refresher.current()) is None:
+            return self._say_unready()
+        card = view.find(request.path_params["train"])
+        if card is None:
+            return PlainTextResponse("no such train", HTTPStatus.NOT_FOUND)
+        detail = self.refresher.detail(card.name)
+        return self._page(("train", role, card.name), lambda: render_train(view, card, detail, self._context(role)))
+
+    def _page(self, key: tuple[str, ...], render: Callable[[], str]) -> Response:
+        """Return a page, rendered once for each version and role."""
+        with self._lock:
+            version, text = self._pages.get(key, (-1, ""))
+            if version != self.refresher.version:
+                version, text = self.refresher.version, render()
+                self._pages[key] = (version, text)
+        return HTMLResponse(text, headers={"Content-Security-Policy": content_policy(is_static=False)})
+
+    def show_log(self, request: Request) -> Response:
+        """Return the end of a log, the lines with a text, or those about the first error, as a fragment."""
+        if self._role(request) is None:
+            return PlainTextResponse("no session", HTTPStatus.UNAUTHORIZED)
+        view = self.refresher.current()
+        name = request.path_params["train"]
+        if view is None or view.find(name) is None:
+            return PlainTextResponse("no such train", HTTPStatus.NOT_FOUND)
+        try:
+            return HTMLResponse(render_log(self._read_log(RunDir(self.app.root / name), request)))
+        except OpsctlError as error:
+            return PlainTextResponse(error.message, HTTPStatus.CONFLICT)
+
+    def _read_log(self, run: RunDir, request: Request) -> LogExcerpt:
+        if query := request.query_params.get("q", ""):
+            return search_log(run, query)
+        if "first-error" in request.query_params:
+            return find_first_error(run, self.app.journal(run))
+        return read_log_tail(run)
+
+    # --- live updates
+
+    async def stream_events(self, request: Request) -> Response:
+        """Stream the version of the view and its age, at every change."""
+        if self._role(request) is None:
+            return PlainTextResponse("no session", HTTPStatus.UNAUTHORIZED)
+        if self.streams >= MAX_STREAMS:
+            return PlainTextResponse("too many viewers", HTTPStatus.SERVICE_UNAVAILABLE)
+        return StreamingResponse(self._events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _events(self) -> AsyncIterator[str]:
+        self.streams += 1
+        try:
+            version, quiet_s = -1, 0.0
+            while True:
+                self.refresher.touch()
+                if self.refresher.version != version or quiet_s >= QUIET_S:
+                    version, quiet_s = self.refresher.version, 0.0
+                    yield f"data: {json.dumps({'version': version, 'age': self._age_s()})}\n\n"
+                await asyncio.sleep(POLL_S)
+                quiet_s += POLL_S
+        finally:
+            self.streams -= 1
+
+    def _age_s(self) -> float | None:
+        view = self.refresher.view
+        return (self.app.clock.now() - view.made).total_seconds() if view else None
+
+    # --- sessions and actions
+
+    async def open_session(self, request: Request) -> Response:
+        """Exchange a token for a cookie."""
+        token = (await _read_body(request, MAX_TOKEN_BYTES)).decode(errors="replace").strip()
+        role = self.access.find_role(token)
+        if role is None:
+            return PlainTextResponse("this token is not valid", HTTPStatus.UNAUTHORIZED)
+        response = JSONResponse({"role": role})
+        response.set_cookie(
+            self.access.cookie_name,
+            self.access.make_cookie(role, self.app.clock.now()),
+            max_age=COOKIE_DAYS * 86400,
+            path=f"{self.prefix}/",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    def show_session(self, request: Request) -> Response:
+        """Return the role and, to act, the CSRF token, which only a page of this origin can read."""
+        role = self._role(request)
+        if role is None:
+            return PlainTextResponse("no session", HTTPStatus.UNAUTHORIZED)
+        csrf = self.access.csrf_token(self._cookie(request)) if role is Role.ACT else ""
+        return JSONResponse({"role": role, "csrf": csrf})
+
+    async def act(self, request: Request) -> Response:
+        """Carry out an action, or return its plan."""
+        if self._role(request) is not Role.ACT:
+            return _refuse("this page only shows: open the link with actions that opsctl dash --actions prints")
+        if not self.access.is_csrf_token(request.headers.get("x-csrf-token", ""), self._cookie(request)):
+            return _refuse("the request does not come from this page: load the page again")
+        body = await _read_body(request, MAX_INSTRUCTION_BYTES)
+        try:
+            instruction = parse_instruction(body)
+            result = await run_in_threadpool(carry_out, self.app, instruction)
+        except NotAllowed as error:
+            return JSONResponse({"error": error.message, "hint": error.hint or ""}, HTTPStatus.FORBIDDEN)
+        except (OpsctlError, OSError) as error:
+            hint = error.hint or "" if isinstance(error, OpsctlError) else ""
+            return JSONResponse({"error": str(error), "hint": hint}, HTTPStatus.CONFLICT)
+        self.refresher.hurry()
+        return JSONResponse(result)
+
+    def _cookie(self, request: Request) -> str:
+        return request.cookies.get(self.access.cookie_name, "")
+
+    def _role(self, request: Request) -> Role | None:
+        return self.access.read_cookie(self._cookie(request), self.app.clock.now())
+
+    def _context(self, role: Role) -> PageContext:
+        return PageContext(base=self.prefix, role=role, every_s=self.refresher.every_s, problem=self.refresher.problem)
+
+    def _ask_for_token(self) -> Response:
+        text = render_login(PageContext(base=self.prefix), "This page needs the token of its owner.")
+        return HTMLResponse(text, HTTPStatus.UNAUTHORIZED, {"Content-Security-Policy": content_policy(is_static=False)})
+
+    def _say_unready(self) -> Response:
+        return PlainTextResponse(
+            f"the first view is not ready: {self.refresher.problem or 'Slurm and the files are being read'}",
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            {"Retry-After": "5"},
+        )
+
+
+def _refuse(text: str) -> Response:
+    return JSONResponse({"error": text, "hint": ""}, HTTPStatus.FORBIDDEN)
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    """Return at most `max_bytes` of the body, cut off."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            return body[:max_bytes]
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequests:
+    """Checks Host and Origin of every request before the routes, removes the prefix, and adds headers to responses."""
+
+    inner: ASGIApp
+    access: PageAccess
+    prefix: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if why := self._find_problem(scope):
+            await PlainTextResponse(why, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, _with_headers(send))
+            return
+        path = scope["path"]
+        if self.prefix and (path == self.prefix or path.startswith(f"{self.prefix}/")):
+            path = path[len(self.prefix) :] or "/"
+        await self.inner({**scope, "path": path, "raw_path": path.encode()}, receive, _with_headers(send))
+
+    def _find_problem(self, scope: Scope) -> str:
+        """Return why a request is refused; empty for one of this server's pages."""
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        if len(headers.get("host", [])) != 1 or not self.access.is_host(headers["host"][0]):
+            return "unknown Host: opsctl dash --host NAME adds the name under which the page is reached"
+        if not all(map(self.access.is_origin, headers.get("origin", []))):
+            return "the request comes from a page of another site"
+        if scope["method"] == "POST" and not set(headers.get("sec-fetch-site", [])) <= {"same-origin", "none"}:
+            return "the request comes from a page of another site"
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = message["headers"]
+            assert isinstance(headers, list)
+            known = {name.lower() for name, _ in headers}
+            added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*headers, *(pair for pair in added if pair[0] not in known)]}
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,45 @@
+"""Whole runs with compiled blocks: bit-exact resumes, and a machine without a compiler."""
+
+import pytest
+
+from tests.integration.trainer.conftest import tiny
+
+pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.torch
+
+MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 32}
+
+
+def compiled(**changes):
+    return tiny(steps=6, model=MODEL | {"family": "bloom"}, compile=True, checkpoint={"every": 3}) | changes
+
+
+def test_resume_of_a_compiled_run_is_exact(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    whole = train(**compiled())
+    assert whole.start(world=2).finish() == [0] * 2, whole.attempts[0].log
+    cut = train(**compiled())
+    cut.adopt(whole)
+    for path in cut.checkpoints.glob("*6"):
+        path.rename(path.with_name("gone"))
+    resumed = cut.start(world=2)
+    assert resumed.finish() == [0] * 2, resumed.log
+    reference = whole.attempts[0]
+    assert "not compiled" not in reference.log + resumed.log
+    assert resumed.losses == {step: reference.losses[step] for step in (4, 5, 6)}
+
+    plain = train(**compiled(compile=False))  # the same names in checkpoints: a run may stop or begin to compile
+    plain.adopt(cut)
+    plain.config["steps"] = 7
+    plain.config["accept"] = True
+    assert plain.start(world=2).finish() == [0] * 2, plain.attempts[0].log
+    assert set(plain.attempts[0].losses) == {7}
+
+
+def test_machine_without_a_compiler_trains_on(train, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "/bin/false")
+    run = train(**compiled())
+    attempt = run.start(world=2)
+    assert attempt.finish() == [0] * 2, attempt.log
+    assert attempt.log.count("blocks are not compiled: rank 0: ") == 1

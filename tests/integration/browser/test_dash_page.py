@@ -1,0 +1,235 @@
+"""`opsctl dash` in a real browser: phone, desk and wall, actions with and without rights, hostile text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.dash.page_access import Role
+from opsctl.dash.refresher import SOON_S
+from opsctl.dash.static_pages import render_files
+from opsctl.model import Finding, Level, Node
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.switches import Switch, arm, path_of
+from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
+from tests.support.chromium import Browser, browser
+from tests.support.dash_site import DashSite, Visitor, make_alerted_site, serving
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
+
+SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
+XSS = (
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror="document.title=\'owned\'">',
+    "'><svg onload=document.title='owned'>",
+    "</script><script>document.title='owned'</script>",
+    "</title></style></textarea><script>document.title='owned'</script>",
+    "javascript:document.title='owned'",
+    "{{ 7 * 7 }}${7*7}<%= 7*7 %>",
+    "<iframe srcdoc=\"<script>top.document.title='owned'</script>\">",
+    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
+    "<a href=javascript:alert(1) autofocus onfocus=alert(1)>x</a>",
+    "<style>*{display:none}</style>",
+    "<!--",
+    "]]>",
+    "\\u003cscript\\u003e",
+)
+HOSTILE = " ".join((*XSS, *(text for name, text in PAYLOADS.items() if name not in {"long line", "lone surrogate"})))
+CUT_OFF = """[...document.querySelectorAll('h1, h2, .text, .word, .figure b, .figure small, button')].filter(e => {
+  const b = e.getBoundingClientRect();
+  return b.width && (b.left < 0 || b.right > innerWidth + 0.5);
+}).map(e => e.textContent)"""
+LOW_CONTRAST = """(() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const bend = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * bend(r / 255) + .7152 * bend(g / 255) + .0722 * bend(b / 255);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] === 1) return c;
+    }
+    return [255, 255, 255];
+  };
+  const texts = [...document.querySelectorAll('body *')].filter(e => e.children.length === 0 && e.textContent.trim()
+    && e.offsetParent && !e.closest('svg, script, style, .uplot'));
+  return texts.map(e => {
+    const [a, b] = [light(parse(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
+    return [e.textContent.trim().slice(0, 40), (a + .05) / (b + .05)];
+  }).filter(([, ratio]) => ratio < 4.5);
+})()"""
+"""Texts whose contrast is below the 4.5 of WCAG AA."""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert PROGRAM
+    with browser(PROGRAM, tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashSite]:
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("dash")
+        patch.setenv("XDG_STATE_HOME", str(place / "state"))
+        yield make_alerted_site(place)
+
+
+@pytest.fixture(scope="module")
+def visitor(site: DashSite) -> Iterator[Visitor]:
+    with serving(site, acts=True, every_s=SOON_S) as visitor:
+        yield visitor
+
+
+def enter(chromium: Browser, visitor: Visitor, role: Role, path: str = "/", **look: str) -> None:
+    """Open a page as a person does: by the link with the token, in a browser without a cookie."""
+    chromium.call("Network.clearBrowserCookies")
+    link = f"http://localhost:{visitor.port}{path}#token={visitor.server.access.token(role)}"
+    chromium.open(link, size=SIZES[look.get("size", "phone")], scheme=look.get("scheme", "light"))
+    chromium.wait_for("document.querySelector('.train, .tile, .head')")
+
+
+def find_problems(chromium: Browser) -> list[str]:
+    """Return what the console shows, except that the page asked for the token first."""
+    texts = [json.dumps(event["params"]) for event in chromium.read_console()]
+    return [text for text in texts if "status of 401" not in text]
+
+
+VIEWS = [("phone", "/"), ("desk", "/"), ("wall", "/?wall"), ("phone", "/train/tr11"), ("desk", "/train/tr11")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("size", "path"), VIEWS, ids=lambda value: value.replace("/", ""))
+def test_page_fits_and_is_legible(chromium: Browser, visitor: Visitor, size: str, path: str, scheme: str) -> None:
+    enter(chromium, visitor, Role.ACT, path, size=size, scheme=scheme)
+    chromium.wait_for("document.querySelector('#fresh').textContent.includes('ago')")
+    assert find_problems(chromium) == []
+    assert "token" not in chromium.evaluate("location.href")
+    assert chromium.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
+    assert chromium.evaluate(CUT_OFF) == []
+    assert chromium.evaluate(LOW_CONTRAST) == []
+    here = f"http://localhost:{visitor.port}/"
+    assert [url for url in chromium.requests() if not url.startswith((here, "data:"))] == []
+
+
+def test_phone_shows_the_worst_train_first(chromium: Browser, visitor: Visitor) -> None:
+    enter(chromium, visitor, Role.VIEW)
+    assert "No step for 31 min" in chromium.evaluate("document.querySelector('.train').innerText")
+    assert chromium.evaluate("document.querySelector('.train .text').getBoundingClientRect().bottom") < 844 / 3
+    assert chromium.evaluate("document.querySelectorAll('button[data-verb]').length") == 0
+
+
+def test_curves_are_drawn_and_zoomed(chromium: Browser, visitor: Visitor) -> None:
+    enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
+    chromium.wait_for("document.querySelectorAll('.u-wrap').length === 2")
+    chromium.evaluate("document.querySelector('[data-range=recent]').click()")
+    assert "iteration 300/" in chromium.evaluate("document.querySelector('#log').innerText")
+
+
+def press(chromium: Browser, verb: str, train: str) -> None:
+    chromium.evaluate(f"document.querySelector('.train button[data-verb={verb}][data-train={train}]').click()")
+    chromium.wait_for("document.querySelector('#act').open && !document.querySelector('#act-go').disabled")
+
+
+def test_save_is_done_and_shown_live(chromium: Browser, visitor: Visitor, site: DashSite) -> None:
+    enter(chromium, visitor, Role.ACT)
+    press(chromium, "save", "tr12")
+    chromium.evaluate("document.querySelector('#act-reason').value = 'before noon'")
+    chromium.evaluate("document.querySelector('#act-go').click()")
+    chromium.wait_for("document.querySelector('#act-text').textContent.includes('save switch is armed')")
+    chromium.wait_for("document.querySelector('#trains').innerText.includes('before noon')")
+    path_of(site.run("tr12"), Switch.SAVE).unlink()
+
+
+def test_hold_shows_its_plan_before(chromium: Browser, visitor: Visitor, site: DashSite) -> None:
+    enter(chromium, visitor, Role.ACT, size="desk")
+    press(chromium, "hold", "tr12")
+    assert chromium.evaluate("document.querySelector('#act-text').textContent") == "would hold array 2"
+    chromium.evaluate("document.querySelector('#act-cancel').click()")
+    assert site.slurm.held == []
+
+
+def test_refusal_is_shown(chromium: Browser, visitor: Visitor, site: DashSite) -> None:
+    enter(chromium, visitor, Role.ACT)
+    rows, site.slurm.rows = site.slurm.rows, []
+    chromium.evaluate("document.querySelector('.train button[data-verb=hold][data-train=tr12]').click()")
+    chromium.wait_for("document.querySelector('#act-text').textContent.includes('nothing is queued')")
+    assert chromium.evaluate("document.querySelector('#act-go').disabled")
+    site.slurm.rows = rows
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+    """A server whose every text is hostile: log, journal, alert, switch, node, comment, cron."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("hostile")
+        patch.setenv("XDG_STATE_HOME", str(place / "state"))
+        site = make_alerted_site(place)
+        plant(site)
+        with serving(site, acts=True) as visitor:
+            yield visitor
+
+
+def plant(site: DashSite) -> None:
+    run = site.run("tr11")
+    journal = Journal(run, site.app.clock)
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="1_2.0", nodes=HOSTILE)
+    says = {"says": HOSTILE, "cause": HOSTILE, "class": HOSTILE, "node": HOSTILE, "advice": HOSTILE}
+    lists = {"suspects": [HOSTILE], "evidence": [HOSTILE], "also": [HOSTILE]}
+    journal.append(EventKind.DIAGNOSED, attempt="1_2.0", rank=0, **says, **lists)
+    ended = {"outcome": "crashed", "action": "hold-queued", "why": HOSTILE}
+    journal.append(EventKind.ATTEMPT_FINALIZED, attempt="1_2.0", **ended)
+    journal.append(EventKind.HELD, jobs=["1"], why=HOSTILE)
+    with run.main_log.open("a") as log:
+        log.write(f"[n<b>:3]: {HOSTILE}\nRuntimeError: CUDA error: uncorrectable ECC error {XSS[0]}\n")
+    arm(run, Switch.SAVE, why=HOSTILE)
+    finding = Finding(
+        key=f"hang/tr11/{XSS[0]}", level=Level.CRITICAL, summary=HOSTILE, train="tr11", evidence=(HOSTILE,)
+    )
+    site.app.alerting.ledger.record(
+        [finding],
+    )
+    site.app.alerting.ledger.ack("hang/tr11", HOSTILE)
+    site.slurm.tiles.append(Node(name=f"n{XSS[1]}", state=f"DOWN{XSS[0]}", address="n", reason=HOSTILE))
+    (site.app.root / XSS[0].replace("/", "")).mkdir()
+    (site.app.root / XSS[0].replace("/", "") / "train.toml").touch()
+
+
+@pytest.mark.attack("text runs as script on a page")
+@pytest.mark.parametrize("path", ["/", "/?wall", "/train/tr11"])
+def test_hostile_text_stays_text(chromium: Browser, hostile: Visitor, path: str) -> None:
+    enter(chromium, hostile, Role.ACT, path, size="desk")
+    if path == "/train/tr11":
+        chromium.wait_for("document.querySelector('#curves')")
+        chromium.evaluate("document.querySelector('#log-error').click()")
+        chromium.wait_for("document.querySelector('#log-hit')")
+    shown = chromium.evaluate("document.body.innerText")
+    assert "<script>document.title='owned'</script>" in shown
+    assert "{{ 7 * 7 }}" in shown
+    assert not set(shown) - {"\n", "\t"} & FORBIDDEN
+    assert "owned" not in chromium.evaluate("document.title").partition("·")[0]
+    assert chromium.evaluate("document.querySelectorAll('img, iframe, a[href^=javascript]').length") == 0
+    assert (
+        chromium.evaluate(
+            "[...document.querySelectorAll('*')].some(e => e.getAttributeNames().some(name => name.startsWith('on')))"
+        )
+        is False
+    )
+    assert find_problems(chromium) == []
+
+
+def test_static_pages_work_without_a_server(chromium: Browser, site: DashSite, tmp_path: Path) -> None:
+    for name, text in render_files(site.app).items():
+        (tmp_path / name).write_text(text)
+    chromium.open((tmp_path / "train-tr11.html").as_uri(), size=SIZES["phone"])
+    chromium.wait_for("document.querySelectorAll('.u-wrap').length === 2")
+    assert chromium.read_console() == []
+    assert chromium.evaluate("document.documentElement.scrollWidth") == 390
+    chromium.open((tmp_path / "index.html").as_uri(), size=SIZES["desk"])
+    assert chromium.read_console() == []
+    assert chromium.evaluate("document.querySelectorAll('.train').length") == 2

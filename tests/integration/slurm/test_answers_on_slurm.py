@@ -1,0 +1,68 @@
+"""Hold and release by the buttons of an alert, through `opsctl watch` to the queue of a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from opsctl.alerts import dispatch
+from opsctl.model import Finding, Level
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.journal import EventKind, Journal
+from opsctl.state.switches import Switch, arm
+from tests.support.ntfy_server import NtfyServer, press
+from tests.support.trains import Trains, trains_on
+
+CHANNEL = """
+[alerts.people]
+anna = ["ntfy:phone"]
+[alerts.channels.phone]
+kind = "ntfy"
+server = "{url}"
+topic = "alerts"
+answer_topic = "answers"
+answer_key = "0123456789abcdef"
+buttons = ["hold", "release"]
+"""
+
+
+@pytest.fixture
+def ntfy() -> Iterator[NtfyServer]:
+    server = NtfyServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def trains(slurm: Sandbox, ntfy: NtfyServer) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        with trains.site.open("a") as file:
+            file.write(CHANNEL.format(url=ntfy.url))
+        trains.site.chmod(0o600)
+        trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
+        alerting = trains.app.alerting
+        alerting.ledger.record([Finding(key="loss/t/x", level=Level.CRITICAL, summary="loss diverges", train="t")])
+        dispatch.send_alerts(alerting)
+        yield trains
+
+
+def test_answer_holds_and_releases_the_queue(trains: Trains, ntfy: NtfyServer) -> None:
+    hold, release = ntfy.topics["alerts"][0]["actions"]
+    press(hold)
+    trains.opsctl("watch", "failures", "--once")
+    assert all(job.is_held for job in trains.rows())
+    assert any("anna: t: held " in message["title"] for message in ntfy.topics["alerts"][1:])
+    held = [event for event in Journal(trains.run(), trains.app.clock).events() if event.kind is EventKind.HELD]
+    assert [event.data["why"] for event in held] == ["anna by phone: answered"]
+
+    press(release)
+    trains.opsctl("watch", "failures", "--once")
+    assert not any(job.is_held for job in trains.rows())
+    assert {EventKind.RELEASED, EventKind.REQUEST_DONE} <= set(trains.kinds())
+
+    arm(trains.run(), Switch.PAUSE, why="maintenance")
+    press(release)
+    trains.opsctl("watch", "failures", "--once")
+    assert all(job.is_held for job in trains.rows()), "an armed switch is stronger than an answer"
+    assert any("armed the pause switch" in message["title"] for message in ntfy.topics["alerts"])

@@ -1,0 +1,129 @@
+"""Compiled blocks: the same numbers and names, and a way back when something does not compile."""
+
+import copy
+
+import pytest
+
+pytest.importorskip("deepspeed")
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from opsctl.trainer import architecture, compiled_blocks
+from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation, try_block
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.flex_alibi import FlexAlibi
+from opsctl.trainer.gpt import alibi, slopes
+from opsctl.trainer.tensor_parallel import Slice
+
+pytestmark = pytest.mark.torch
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+MODEL = {"layers": 2, "hidden": 32, "heads": 2, "sequence": 16}
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch):
+    """Everything but the last stage of the compiler, which needs seconds per block."""
+    monkeypatch.setattr(compiled_blocks, "_BACKEND", "aot_eager")
+    torch._dynamo.reset()
+
+
+class OneRank:
+    def __init__(self, *others):
+        self.others = others
+
+    def gather(self, value):
+        return [value, *self.others]
+
+
+def make_config(**changes):
+    model = MODEL | changes.pop("model", {})
+    return TrainerConfig.model_validate({"steps": 1, "precision": "fp32", "compile": True, "model": model} | changes)
+
+
+def build_blocks(config):
+    return [spec.build() for spec in architecture.layers(config.model, seed=1, part=Slice())[2:4]]
+
+
+def run(block):
+    x = torch.randn(2, 16, 32, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    output = block(x)
+    return output, *torch.autograd.grad(output.square().sum(), [x, *block.parameters()])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "llama"])
+def test_compiled_blocks_compute_the_same(family):
+    config = make_config(model={"family": family})
+    blocks = build_blocks(config)
+    plain = copy.deepcopy(blocks)
+    assert compile_stage(blocks, config, CPU, OneRank()) == ""
+    for block, reference in zip(blocks, plain, strict=True):
+        torch.testing.assert_close(run(block), run(reference), rtol=1e-5, atol=1e-6)
+        assert list(block.state_dict()) == list(reference.state_dict())
+
+
+def test_failing_compiler_leaves_blocks_as_they_are(monkeypatch):
+    monkeypatch.setattr(compiled_blocks, "_BACKEND", lambda graph, inputs: 1 / 0)
+    blocks = build_blocks(make_config())
+    reason = compile_stage(blocks, make_config(), CPU, OneRank())
+    assert reason.startswith("blocks are not compiled: rank 0: ")
+    assert "division by zero" in reason or "BackendCompilerFailed" in reason
+    assert all(block._compiled_call_impl is None for block in blocks)
+    run(blocks[0])
+
+
+def test_wrong_results_leave_blocks_as_they_are(monkeypatch):
+    monkeypatch.setattr(compiled_blocks, "_BACKEND", lambda graph, inputs: lambda *args: [2 * x for x in graph(*args)])
+    assert "off by" in try_block(build_blocks(make_config())[0], make_config(), CPU)
+
+
+def test_trial_of_another_rank_counts():
+    blocks = build_blocks(make_config())
+    assert compile_stage(blocks, make_config(), CPU, OneRank("no ninja")) == "blocks are not compiled: rank 1: no ninja"
+    assert blocks[0]._compiled_call_impl is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "reason"),
+    [
+        ({"compile": False}, GPU, ""),
+        ({"compile": "auto"}, CPU, ""),
+        ({"compile": "auto", "model": {"dropout": 0.1}}, GPU, "blocks are not compiled: every block seeds"),
+        ({"compile": True, "parallel": {"tensor": 2}}, CPU, "blocks are not compiled: tensor ranks sum"),
+    ],
+)
+def test_obstacles_are_named(changes, device, reason):
+    config = make_config(**changes)
+    assert compile_stage([], config, device, OneRank()).startswith(reason)
+    assert bool(reason) == bool(compile_stage([], config, device, OneRank()))
+
+
+def test_failing_flex_attention_is_named_too():
+    """A GPU that is not there fails both trials."""
+    config = make_config(model={"family": "bloom"})
+    blocks = build_blocks(config)
+    reason = compile_stage(blocks, config, torch.device("cuda", 99), OneRank())
+    assert reason.startswith("flex_attention is not used: rank 0: ")
+    assert "; blocks are not compiled: rank 0: " in reason
+    assert blocks[0].flex is None
+
+
+def test_search_for_a_nan_finds_its_hooks():
+    blocks = build_blocks(make_config())
+    compile_stage(blocks, make_config(), CPU, OneRank())
+    run(blocks[0])
+    calls = []
+    blocks[0].up.register_forward_hook(lambda *_: calls.append(1))
+    remove_compilation(blocks[0])
+    run(blocks[0])
+    assert calls == [1]
+
+
+def test_flex_attention_equals_the_dense_bias():
+    heads, length = 6, 40
+    q, k, v = torch.randn(3, 2, heads, length, 8, generator=torch.Generator().manual_seed(2)).unbind()
+    bias = alibi(slopes(heads), length, torch.float32, CPU)
+    with torch.no_grad(), pytest.warns(UserWarning, match="without torch.compile"):
+        mixed = FlexAlibi(slopes(heads), length, CPU)(q, k, v)
+    torch.testing.assert_close(mixed, scaled_dot_product_attention(q, k, v, attn_mask=bias), rtol=1e-5, atol=1e-6)

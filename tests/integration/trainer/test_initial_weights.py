@@ -1,0 +1,48 @@
+"""Initial weights: the same on every layout, drawn by slices, and left out where others replace them."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from opsctl.trainer import initial_weights
+from opsctl.trainer.initial_weights import Normal
+from opsctl.trainer.tensor_parallel import Slice, sliced
+
+pytestmark = pytest.mark.torch
+
+MATRIX = Normal(rows=600, columns=900, std=0.5, seed=7)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 60])
+def test_slices_join_to_the_same_matrix(size, dim):
+    whole = MATRIX.draw(range(MATRIX.columns if dim else MATRIX.rows), dim=dim)
+    slices = [sliced(MATRIX, Slice(rank=rank, size=size), dim=dim) for rank in range(size)]
+    assert torch.cat(slices, dim=dim).equal(whole)
+    assert all(part.is_contiguous() for part in slices)
+
+
+def test_numbers_are_normal_and_differ_between_blocks():
+    drawn = MATRIX.draw(range(600))
+    assert abs(float(drawn.mean())) < 0.005
+    assert float(drawn.std()) == pytest.approx(0.5, rel=0.01)
+    assert len(drawn.unique()) > 0.97 * drawn.numel()  # fp32 has few numbers in the middle of the bell
+    assert not drawn.equal(Normal(rows=600, columns=900, std=0.5, seed=8).draw(range(600)))
+
+
+def test_slice_draws_few_other_rows(monkeypatch):
+    drawn = []
+    fill = torch.Tensor.normal_
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda self, **how: drawn.append(self.numel()) or fill(self, **how))
+    matrix = Normal(rows=4096, columns=16, std=1.0, seed=1)
+    sliced(matrix, Slice(rank=3, size=8), dim=0)
+    assert sum(drawn) == 512 * 16
+
+
+def test_nothing_is_drawn_where_weights_are_replaced():
+    with initial_weights.left_out():
+        assert bool(MATRIX.draw(range(600)).isnan().all())
+        assert MATRIX.draw(range(10), dim=1).shape == (600, 10)
+    assert not bool(MATRIX.draw(range(600)).isnan().any())

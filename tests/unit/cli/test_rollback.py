@@ -1,0 +1,59 @@
+"""What `opsctl rollback` refuses before anything changes, and the steps that the shell offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from opsctl.actions.rollback_plan import _verify_step
+from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
+from opsctl.cli import cli
+from opsctl.errors import InputError
+from opsctl.state.run_dir import RunDir
+from tests.support.saved_checkpoints import flip, save
+from tests.unit.cli.test_completion import complete
+
+TRAIN = "name = 't'\ncommand = ['true']\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    run = RunDir(tmp_path / "trains" / "t")
+    run.create()
+    run.config.write_text(TRAIN)
+    for step in (10, 20, 200):
+        save(run.checkpoints, step)
+    site = tmp_path / "site.toml"
+    site.write_text(f"root = '{tmp_path}/trains'\n")
+    monkeypatch.setenv("OPSCTL_SITE", str(site))
+    return run
+
+
+def test_damaged_checkpoint_is_refused_with_the_earlier_ones(run: RunDir) -> None:
+    path = run.checkpoints / "step-0000020"
+    flip(next(file for file in sorted(path.rglob("*.pt"))))
+    found = list_checkpoints_in([run.checkpoints])
+    with pytest.raises(InputError, match=r"step-0000020 is not good: .*changed.*checkpoints exist of steps 10$"):
+        _verify_step(run, found, 20, lambda _: None)
+    assert _verify_step(run, found, 10, lambda _: None)[1] == "the hash of every file is right"
+
+
+def test_partial_checkpoint_is_refused(run: RunDir) -> None:
+    (run.checkpoints / "step-0000020" / "COMPLETE").unlink()
+    found = list_checkpoints_in([run.checkpoints])
+    with pytest.raises(InputError, match=r"is not good: COMPLETE is missing"):
+        _verify_step(run, found, 20, lambda _: None)
+
+
+def test_shell_offers_the_steps_of_checkpoints(run: RunDir) -> None:
+    site = run.path.parents[1] / "site.toml"
+    assert complete(f"opsctl rollback {run.name} --to 2", site) == ["200", "20"]
+    assert complete("opsctl rollback none --to 2", site) == []
+
+
+@pytest.mark.parametrize("words", [["--skip-samples", "9-1"], ["--lr-scale", "0"], ["--to", "-1"]])
+def test_wrong_options_are_refused(run: RunDir, words: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        cli.main(["rollback", run.name, *words], standalone_mode=False)
