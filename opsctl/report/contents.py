@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain
 from statistics import median
 
+from opsctl.nodes.slow_nodes import NodeSpeed
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration_lines import Iteration
@@ -133,6 +134,8 @@ class Report:
     causes: tuple[CauseReport, ...] = ()
     """The losses by cause, the largest first. Together they are all losses."""
     confidence: Reliability = Reliability.HIGH
+    node_speeds: Mapping[str, NodeSpeed] = field(default_factory=dict)
+    """By node: its step times against those of its partners, over all trains. Only nodes with step times."""
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
