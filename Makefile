@@ -49,13 +49,16 @@ prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in
 	$(BIN)/pytest --timeout 1800 tests/endurance $(LIBRARY_TESTS)
 	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
-LIBRARIES := build/integrations
+# Absolute, for tests that change the directory. dill, below datasets, takes modules outside of `site-packages` for code of
+# the user and writes them out.
+LIBRARIES := $(CURDIR)/build/integrations/site-packages
 integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real libraries, those too large for the lock as well
 	PYTHONPATH=$(LIBRARIES) $(BIN)/pytest $(LIBRARY_TESTS) tests/integration/trainer/test_trackers.py tests/integration/trainer/test_lm_eval.py
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt
-	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl 'datasets<4.8' wandb mlflow-skinny lm-eval
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl wandb mlflow-skinny \
+	    sqlalchemy alembic lm-eval
 	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own
