@@ -53,6 +53,7 @@ class Engine:
         self._replace(schedule.ForwardPass, self._measure(self.deepspeed._INSTRUCTION_MAP[schedule.ForwardPass]))
         if config.precision == "bf16":
             self._replace(schedule.ReduceGrads, _average_gradients)
+            _sum_as_they_come(self.deepspeed.optimizer)
         self._device = device_of(self.deepspeed.device)
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
@@ -171,6 +172,27 @@ class Engine:
         self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
+
+def _sum_as_they_come(optimizer: Any) -> None:
+    """Add every bf16 gradient to its fp32 sum as soon as it is complete, and free it.
+
+    In place of DeepSpeed's hooks, whose bookkeeping costs the host 30 µs more, per parameter and micro-batch.
+    """
+    for hook in optimizer._grad_acc_hooks:
+        hook.remove()
+    optimizer._grad_acc_hooks = []
+    for group, parameters in enumerate(optimizer.bf16_groups):
+        for number, parameter in enumerate(parameters):
+            parameter._hp_grad = optimizer.fp32_groups_gradients[group][number]
+            add = partial(_add_to_sum, optimizer, group, number)
+            optimizer._grad_acc_hooks.append(parameter.register_post_accumulate_grad_hook(add))
+
+
+def _add_to_sum(optimizer: Any, group: int, number: int, parameter: torch.Tensor) -> None:
+    parameter._hp_grad.add_(parameter.grad.reshape(-1))
+    parameter.grad = None
+    optimizer.fp32_groups_has_gradients[group][number] = True
 
 
 class _Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types

@@ -36,6 +36,8 @@ class AttemptReport:
     outcome: str
     """Empty for an attempt that has not ended."""
     why: str
+    cause: str
+    """The diagnosed cause of its end; empty without a diagnosis."""
     nodes: str
     first_step: int | None
     """The step of its first line; None without lines."""
@@ -349,6 +351,7 @@ def _report_attempt(named: NamedAttempt, share: _AttemptShare) -> AttemptReport:
         ended=_date(share.end),
         outcome=named.outcome,
         why=named.why,
+        cause=named.cause,
         nodes=named.nodes,
         first_step=int(steps[0]) if steps else None,
         last_step=int(steps[-1]) if steps else None,

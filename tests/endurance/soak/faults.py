@@ -27,8 +27,6 @@ class Trouble:
     after: int = 0
     """Cycles after the first visible cycle that do not count."""
     train: str = ""
-    also: tuple[str, ...] = ()
-    """Further keys that are alerted with it: those of the other train on the same node."""
 
 
 @dataclass
@@ -104,10 +102,10 @@ def slow(field: Field, name: str) -> Trouble:
 
 def drained(field: Field, name: str) -> Trouble:
     node = field.node_of(name) or "none"
-    others = [other for other in PAIR if name in PAIR and other != name and field.node_of(other) == node]
+    if name in PAIR:  # one alert for both trains, under the first of them
+        name = next((first for first in PAIR if field.node_of(first) == node), name)
     return Trouble(
         key=f"node_health/{name}/{node}",
-        also=tuple(f"node_health/{other}/{node}" for other in others),
         word="WARNING",
         train=name,
         visible_before_alert=2,

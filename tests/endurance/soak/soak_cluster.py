@@ -96,8 +96,14 @@ class Field:
         if name in LONG:
             # What begins to run in the seconds before the controller is killed, it would not know any more.
             until(lambda: self.node_of(name) or self._resume())
+            until(lambda: self._has_started(name))
             self.changed = time.monotonic()
         self.gone.discard(name)
+
+    def _has_started(self, name: str) -> bool:
+        """Whether the guard has written into the log, by the machine's clock, what it writes before the end."""
+        attempts = self.run(name).path / "attempts"
+        return any(any(attempts.glob(f"{job.array}_*/repro/env.json")) for job in self.jobs(name))
 
     def _resume(self) -> None:
         """Put the nodes back that Slurm drained because a process did not end in time: there are none to spare."""

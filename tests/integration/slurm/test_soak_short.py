@@ -16,7 +16,8 @@ def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> 
         with soaking(Path(name), places, cycles=20, seed=3, seconds=0) as soak:
             soak.go()
             fields = make_report(soak)
-    assert fields["lost"] == {}, os.linesep.join([*list_causes(soak, fields), *map(str, fields.items())])
-    assert fields["false"] == {"mail": {}, "slack": {}}
+    story = os.linesep.join([*list_causes(soak, fields), *map(str, fields.items())])
+    assert fields["lost"] == {}, story
+    assert fields["false"] == {"mail": {}, "slack": {}}, story
     assert fields["doubled though answered"] == {"mail": {}, "slack": {}}
     assert (fields["cycles that died"], fields["bugs"], fields["left in outboxes"]) == ([], [], 0)
