@@ -44,6 +44,7 @@ EVENTS = (
     b'"kind": "submitted", "nonce": "n1", "array": "12"}\n{"n": 3, "at": "2026-11-22T00:00:00.000+00:00", "actor": "", '
     b'"kind": "attempt-started", "attempt": "12_1.0", "nodes": "n1"}\n',
 )
+STEP_TIMES = (b'{"node": "n", "rank": 1, "local_rank": 1, "steps": 99, "compute_s": 0.5, "work": ""}', *JSON)
 HEARTBEAT = (
     b'{"attempt": "12_1.0", "node": "n1", "rank": 0, "phase": "train", "step": 7, "at": 1795333309.5, "limit_s": 60.0}',
 )
@@ -101,6 +102,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
     "journal": file(read_journal, name="tr11/journal/h-1.jsonl", examples=(*EVENTS, *JSON)),
     "heartbeat": file(contract.read_heartbeat, examples=(*HEARTBEAT, *JSON)),
     "stop reason": file(contract.read_stop_reason, examples=(b'{"reason": "finished", "step": 7, "at": 5.5}', *JSON)),
+    "step times": file(contract.read_step_times, examples=STEP_TIMES),
     "deadline": file(contract.read_time, examples=(b"1795333309.5",)),
     "start of an attempt": file(
         lambda _: attempt_record.read_start(attempt()), name="tr11/attempts/12_1.0/start.json", examples=(*START, *JSON)
