@@ -25,30 +25,12 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
 
+from model_shapes import GIB, GPT_1_3B, GPT_125M, LARGE, SMALL, TINY
 from trainer_corpus import write_corpus
 
 RANK = Path(__file__).with_name("gpu_proof_rank.py")
 BUDGET_S = 570.0
 """Of the default; a machine with other work needs more."""
-GIB = 2**30
-
-TINY = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64, "vocabulary": 512}
-SMALL = {"layers": 6, "hidden": 512, "heads": 8, "sequence": 512, "vocabulary": 512}
-GPT_125M = {"layers": 12, "hidden": 768, "heads": 12, "sequence": 2048, "vocabulary": 50304}
-GPT_1_3B = {"layers": 24, "hidden": 2048, "heads": 16, "sequence": 2048, "vocabulary": 50304}
-LLAMA_3B = {
-    "family": "llama",
-    "layers": 28,
-    "hidden": 3072,
-    "heads": 24,
-    "kv_heads": 8,
-    "ffn": 8192,
-    "sequence": 4096,
-    "vocabulary": 32000,
-}
-LLAMA_7B = LLAMA_3B | {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008}
-LARGE = {"Llama 7B": (LLAMA_7B, 125 * GIB), "Llama 3B": (LLAMA_3B, 70 * GIB)}
-"""Models without a plain loop beside them, and the memory that each needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from tests.support.chromium import Browser, browser
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 SANDBOX = "dash-pictures"
+MAX_HEIGHT = 1800
 SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
 PAGES = {"phone": "", "desk": "", "wall": "?wall", "train": "train/tr11-176b"}
 TRAINER = """
@@ -164,7 +165,7 @@ def take_pictures(scene: Scene, driver: Browser, pictures: Path) -> None:
                 driver.open(base + path, size=SIZES.get(name, SIZES["desk"]), scheme=scheme)
                 driver.wait_for("document.querySelector('.train, .tile, .u-wrap')")
                 driver.wait_for("document.querySelector('#fresh').textContent.includes('ago')")
-                driver.take_screenshot(pictures / f"dash-{name}-{scheme}.png")
+                driver.take_screenshot(pictures / f"dash-{name}-{scheme}.webp", max_height=MAX_HEIGHT)
 
 
 def main() -> None:

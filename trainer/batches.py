@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +32,29 @@ class Batches:
     data_rank: int
     data_ranks: int
     skipped: Sequence[range] = ()
+    separate_documents: bool = False
 
     def after(self, consumed: int, batch: int) -> int:
         """Return the samples consumed by the end of the step that begins after `consumed`; skipped samples count."""
         return taken(consumed, batch, self.skipped)[-1] + 1
 
-    def step(self, consumed: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def step(self, consumed: int, batch: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield this rank's micro-batches of the step of `batch` samples that begins after `consumed`.
 
-        A micro-batch is the pair tokens, labels; both are [micro_batch, sequence]. The order of a step's samples does
-        not depend on the number of ranks.
+        A micro-batch is the pair tokens, labels; both are [micro_batch, sequence]. With `separate_documents`, tokens
+        are a pair too: tokens, and the starts of their documents. The order of a step's samples does not depend on the
+        number of ranks.
         """
         positions = taken(consumed, batch, self.skipped)
         for first in range(self.data_rank * self.micro_batch, batch, self.data_ranks * self.micro_batch):
-            rows = np.stack([self._row(position) for position in positions[first : first + self.micro_batch]])
-            yield torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+            here = positions[first : first + self.micro_batch]
+            rows = np.stack([self._row(position) for position in here])
+            tokens, labels = torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+            if self.separate_documents:
+                starts = np.stack([self.blend.starts(position) for position in here])
+                yield (tokens, torch.from_numpy(starts)), labels
+            else:
+                yield tokens, labels
 
     def _row(self, position: int) -> npt.NDArray[np.int64]:
         row = self.blend.row(position)
@@ -119,6 +128,7 @@ class Data:
             data_rank=data_rank,
             data_ranks=data_ranks,
             skipped=skipped,
+            separate_documents=self.config.data.separate_documents,
         )
 
 

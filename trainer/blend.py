@@ -155,3 +155,8 @@ class Blend:
         """Return the tokens of the sample at `position` and the token after them, [sequence + 1]."""
         part, sample = self.source(position)
         return part.corpus.sample(sample, self._sequence)
+
+    def starts(self, position: int) -> npt.NDArray[np.int64]:
+        """Return the places at which the documents of the sample at `position` begin, [sequence]."""
+        part, sample = self.source(position)
+        return part.corpus.starts(sample, self._sequence)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.documents import activations
 from opsctl.trainer.flex_alibi import FlexAlibi
 from opsctl.trainer.gpt import build_alibi
 from opsctl.trainer.process_groups import Control
@@ -86,9 +87,10 @@ def try_block(block: nn.Module, config: TrainerConfig, device: torch.device, *, 
     torch._dynamo.config.suppress_errors = False
     try:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device=device, dtype=kind)
+        starts = _two_documents(config, device) if config.data.separate_documents else None
         compiled = copy.deepcopy(block)
         _compile([compiled], config, device, flex=flex)
-        pairs = zip(_results(compiled, x), _results(block, x), strict=True)
+        pairs = zip(_results(compiled, x, starts), _results(block, x, starts), strict=True)
         distance = max(_distance(ours, reference) for ours, reference in pairs)
     except Exception as error:  # noqa: BLE001 - compilers fail in many ways, and training can do without them
         return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
@@ -106,11 +108,17 @@ def _compile(blocks: Sequence[Any], config: TrainerConfig, device: torch.device,
         block.compile(backend=_BACKEND, dynamic=False)
 
 
-def _results(block: nn.Module, x: Tensor) -> Iterator[Tensor]:
+def _two_documents(config: TrainerConfig, device: torch.device) -> Tensor:
+    """Return the starts of documents of samples whose second half is a document of its own."""
+    places, half = torch.arange(config.model.sequence, device=device), config.model.sequence // 2
+    return (half * (places >= half)).expand(config.batch.micro_batch, -1).contiguous()
+
+
+def _results(block: nn.Module, x: Tensor, starts: Tensor | None) -> Iterator[Tensor]:
     """Yield the output, the gradient of the input and the gradients of the parameters."""
     block.train()
     entry = x.detach().clone().requires_grad_()
-    output = block(entry)
+    output = activations(block(entry if starts is None else (entry, starts)))
     yield output.detach()
     yield from torch.autograd.grad(output.float().square().mean(), [entry, *block.parameters()])
 

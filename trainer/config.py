@@ -163,7 +163,7 @@ class TrainerConfig(ConfigTable):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> TrainerConfig:
-        refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._nothing_held_out()])
+        refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._wrong_data()])
         return self
 
     def _wrong_without_zero(self) -> Iterator[str]:
@@ -198,7 +198,9 @@ class TrainerConfig(ConfigTable):
                 f"before the end of warmup_samples = {optimizer.warmup_samples}"
             )
 
-    def _nothing_held_out(self) -> Iterator[str]:
+    def _wrong_data(self) -> Iterator[str]:
+        if self.data.separate_documents and self.model.family == "bloom":
+            yield "separate_documents = true has no meaning with family = bloom, only with llama and gpt2"
         if self.evaluation.every and not self.data.held_out and not self.evaluation.sets:
             yield (
                 f"evaluation.every = {self.evaluation.every} has no data to evaluate: data.held_out is 0 and "

@@ -62,6 +62,9 @@ class DataConfig(ConfigTable):
     """Blends of later stages, in the order of their `from_sample`; evaluation keeps the corpora of the first."""
     held_out: Share = 0.0
     """Share of every corpus, taken from its end, that is evaluated on and never trained on."""
+    separate_documents: bool = False
+    """Let no token attend to another document, and begin positions anew with every document; not with bloom. Takes
+    memory for a mask of every block, [micro_batch, sequence, sequence]."""
     skip_samples: list[str] = []
     """Ranges `A-B` of samples to skip, counted from 0 in the order of training, such as those of a loss spike."""
 

@@ -46,6 +46,8 @@ class Env(StrEnum):
     FINISHED = "TRAIN_FINISHED"
     """A file of this attempt: a trainer that creates the file says that the training is over."""
     HEARTBEAT_DIR = "TRAIN_HEARTBEAT_DIR"
+    STEP_TIMES_DIR = "TRAIN_STEP_TIMES_DIR"
+    """A directory of this attempt for RankStepTimes, `<rank>.json`. A rank that has any makes the directory."""
     CHECKPOINT_DIR = "TRAIN_CHECKPOINT_DIR"
     MLFLOW_RUN = "TRAIN_MLFLOW_RUN"
     """A file for the id of the run in MLflow: the next attempt gets the id as MLFLOW_RUN_ID."""
@@ -116,7 +118,26 @@ class StopReason:
     """Problems that did not stop the run, such as a save on a full disk."""
 
 
-def to_json(record: Heartbeat | StopReason) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStepTimes:
+    """The time that one rank needs for its own work in a step. Optional; every rank may write this record.
+
+    In a synchronous training all ranks take the same time per step. Only the time without the waits for other ranks
+    shows a slow one.
+    """
+
+    node: str
+    rank: int
+    local_rank: int
+    steps: int
+    """Steps whose times are in the median."""
+    compute_s: float
+    """Median of the seconds a step without communication, such as of the forward passes."""
+    work: str = ""
+    """Ranks with the same text do the same work on the same hardware; only these are compared."""
+
+
+def to_json(record: Heartbeat | StopReason | RankStepTimes) -> str:
     return json.dumps(asdict(record), sort_keys=True) + "\n"
 
 
@@ -162,6 +183,11 @@ def read_stop_reason(path: Path) -> StopReason | None:
     return _read(path, StopReason, _STOP_REASON_FIELDS)
 
 
+def read_step_times(path: Path) -> RankStepTimes | None:
+    """Return the step times at `path`; None if the file is missing or invalid."""
+    return _read(path, RankStepTimes, _STEP_TIMES_FIELDS)
+
+
 def _read(path: Path, cls: Callable[..., T], fields: Mapping[str, Callable[[Any], Any]]) -> T | None:
     try:
         record = json.loads(read_bounded(path, MAX_RECORD_BYTES))
@@ -202,6 +228,13 @@ def _finite(value: object) -> float:
     raise ValueError("not finite")
 
 
+def _positive(value: object) -> float:
+    number = _finite(value)
+    if number > 0:
+        return number
+    raise ValueError("not positive")
+
+
 def _or_none(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
     return lambda value: None if value is None else parse(value)
 
@@ -227,6 +260,15 @@ _STOP_REASON_FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "detail": _text,
     "checkpoint_step": _or_none(_step),
     "notes": _texts,
+}
+
+_STEP_TIMES_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "node": _text,
+    "rank": _step,
+    "local_rank": _step,
+    "steps": _step,
+    "compute_s": _positive,
+    "work": _text,
 }
 
 

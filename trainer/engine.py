@@ -21,6 +21,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch.utils.checkpoint import checkpoint
 
+from opsctl.integrations.opsctl_step_times import StepTimes
 from opsctl.trainer import architecture, dropout, initial_weights, tensor_parallel
 from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation
@@ -48,8 +49,11 @@ class Engine:
         is_replaced = config.weights or not begins
         with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
             self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
+        self.times = StepTimes(work=f"stage {layout.stage(rank)}")
+        self._replace(schedule.ForwardPass, self._measure(self.deepspeed._INSTRUCTION_MAP[schedule.ForwardPass]))
         if config.precision == "bf16":
             self._replace(schedule.ReduceGrads, _average_gradients)
+            _sum_as_they_come(self.deepspeed.optimizer)
         self._device = device_of(self.deepspeed.device)
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
@@ -110,9 +114,11 @@ class Engine:
             group["lr"] = rate
         if batch != self.deepspeed.train_batch_size():
             self.deepspeed.set_train_batch_size(batch)
+        self.times.drop()  # the passes of an evaluation
         loss = self._train_batch(batches, consumed)
         norm = self.deepspeed.get_global_grad_norm()
         loss, norm = torch.stack([loss.float(), torch.as_tensor(norm, device=loss.device).float()]).tolist()
+        self.times.end_step()
         return loss, norm if math.isfinite(norm) and norm >= 0 else math.nan  # DeepSpeed returns inf or -1
 
     def rerun(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, consumed: int) -> None:
@@ -124,6 +130,15 @@ class Engine:
     def _replace(self, instruction: type, action: Callable[..., None]) -> None:
         """Carry out an instruction of DeepSpeed's schedule by `action`, a method of its engine."""
         self.deepspeed._INSTRUCTION_MAP = self.deepspeed._INSTRUCTION_MAP | {instruction: action}
+
+    def _measure(self, forward: Callable[..., None]) -> Callable[..., None]:
+        """Return `forward`, measured as this rank's own work."""
+
+        def measured(*args: Any, **kwargs: Any) -> None:
+            with self.times.compute():
+                forward(*args, **kwargs)
+
+        return measured
 
     def _train_batch(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], consumed: int) -> torch.Tensor:
         """Return the mean loss, which may still be computed."""
@@ -157,6 +172,27 @@ class Engine:
         self.deepspeed._config.load_universal_checkpoint = universal  # the kind is known only now
         with _quiet_stdout():
             self.deepspeed.load_checkpoint(str(directory.parent), tag=directory.name)
+
+
+def _sum_as_they_come(optimizer: Any) -> None:
+    """Add every bf16 gradient to its fp32 sum as soon as it is complete, and free it.
+
+    In place of DeepSpeed's hooks, whose bookkeeping costs the host 30 µs more, per parameter and micro-batch.
+    """
+    for hook in optimizer._grad_acc_hooks:
+        hook.remove()
+    optimizer._grad_acc_hooks = []
+    for group, parameters in enumerate(optimizer.bf16_groups):
+        for number, parameter in enumerate(parameters):
+            parameter._hp_grad = optimizer.fp32_groups_gradients[group][number]
+            add = partial(_add_to_sum, optimizer, group, number)
+            optimizer._grad_acc_hooks.append(parameter.register_post_accumulate_grad_hook(add))
+
+
+def _add_to_sum(optimizer: Any, group: int, number: int, parameter: torch.Tensor) -> None:
+    parameter._hp_grad.add_(parameter.grad.reshape(-1))
+    parameter.grad = None
+    optimizer.fp32_groups_has_gradients[group][number] = True
 
 
 class _Stages(PipelineModule):  # type: ignore[misc]  # DeepSpeed has no types

@@ -77,8 +77,14 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
         optimizer=parameters * optimizer / (cut.data if config.parallel.zero_stage else 1),
         activations=_activations(config, cut, number, blocks)
         + (_logits(config, cut) if last else 0.0)
-        + (_alibi(config, cut) if blocks else 0.0),
+        + (_alibi(config, cut) if blocks else 0.0)
+        + blocks * _document_masks(config),
     )
+
+
+def _document_masks(config: TrainerConfig) -> float:
+    """Return the bytes of the masks that a block keeps for one micro-batch, one byte a pair of tokens."""
+    return config.data.separate_documents * float(config.batch.micro_batch * config.model.sequence**2)
 
 
 def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -> float:

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout, tensor_parallel
+from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
 
 
+@carries_starts
 class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Maps tokens [b, s] to vectors [b, s, hidden]; on the last stage, maps vectors to logits by the same weight.
 
@@ -35,11 +37,12 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
         return tensor_parallel.embedding(tokens, self.weight, self.part)
 
 
-def logits(embedding: TokenEmbedding, x: Tensor) -> Tensor:
+def logits(embedding: TokenEmbedding, carried: Carried) -> Tensor:
     """Return the logits of the next tokens, [b, s, this rank's slice of the vocabulary]."""
-    return functional.linear(tensor_parallel.into(x, embedding.part), embedding.weight)
+    return functional.linear(tensor_parallel.into(activations(carried), embedding.part), embedding.weight)
 
 
+@uses_starts
 class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Adds a learnt vector per position."""
 
@@ -49,10 +52,11 @@ class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read 
         self.weight = nn.Parameter(whole.draw(range(config.sequence)))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(x + self.weight[: x.shape[1]])
+    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
+        return self.dropout(x + self.weight[slice(x.shape[1]) if starts is None else positions(starts)])
 
 
+@carries_starts
 class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
     """BLOOM's norm after the token embedding.
 
@@ -67,6 +71,7 @@ class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read t
         return self.dropout(super().forward(x))
 
 
+@uses_starts
 class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A pre-norm transformer block: attention, then feed-forward, both added to the residual stream."""
 
@@ -85,23 +90,25 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.up = ColumnLinear(Normal(rows=4 * hidden, columns=hidden, std=std, seed=seed + 2), part)
         self.down = RowLinear(Normal(rows=hidden, columns=4 * hidden, std=into_residual, seed=seed + 3), part)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
             dropout.vary(self.seed)
-        x = x + self._drop(self.out(self._attend(self.norm1(x))))
+        x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
         return x + self._drop(self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh")))
 
-    def _attend(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
-        mixed = self._mix(q, k, v).transpose(1, 2)
+        mixed = self._mix(q, k, v, starts).transpose(1, 2)
         return mixed.reshape(batch, length, -1)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
         if self.flex is not None:
             mixed: Tensor = self.flex(q, k, v)
             return mixed
-        mask = alibi(self.slopes, q.shape[2], q.dtype, q.device) if self.slopes else None
+        mask = None if starts is None else visible(starts)
+        if self.slopes:
+            mask = alibi(self.slopes, q.shape[2], q.dtype, q.device)
         attend = functools.partial(
             functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None
         )
@@ -142,6 +149,7 @@ def build_alibi(slopes: tuple[float, ...], length: int, dtype: torch.dtype, devi
     return bias
 
 
+@carries_starts
 class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
     """The norm before the output."""
 

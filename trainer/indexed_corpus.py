@@ -12,7 +12,9 @@ import os
 import struct
 import tempfile
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,38 @@ class Corpus:
             file.seek(len(MAGIC))
             _, _, sequences, _ = _HEADER.unpack(file.read(_HEADER.size))
             return np.frombuffer(file.read(4 * sequences), dtype=np.int32)
+
+    def starts(self, number: int, sequence: int) -> npt.NDArray[np.int64]:
+        """Return the place in a sample at which the document of every token begins, [sequence]; 0 if before."""
+        first, width = number * sequence, self.tokens.itemsize
+        sequences, documents = self._begins
+        every = range(len(documents) - 1)  # the last entry is the end of the last document
+
+        def begin(document: int) -> int:
+            return int(sequences[documents[document]])
+
+        low, high = (
+            bisect_right(every, first * width, key=begin),
+            bisect_left(every, (first + sequence) * width, key=begin),
+        )
+        starts = np.zeros(sequence, dtype=np.int64)
+        for document in range(low, high):
+            place = begin(document) // width - first
+            starts[place] = place
+        return np.maximum.accumulate(starts)
+
+    @cached_property
+    def _begins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The begin of every sequence in bytes, and the first sequence of every document, both memory-mapped."""
+        path = Path(f"{self.prefix}.idx")
+        with path.open("rb") as file:
+            file.seek(len(MAGIC))
+            _, _, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
+        start = len(MAGIC) + _HEADER.size + 4 * sequences
+        return (
+            np.memmap(path, dtype=np.int64, mode="r", offset=start, shape=(sequences,)),
+            np.memmap(path, dtype=np.int64, mode="r", offset=start + 8 * sequences, shape=(documents,)),
+        )
 
     def refuse_vocabulary(self, vocabulary: int) -> None:
         """Raise Refused if the corpus needs a larger vocabulary, by `<prefix>.json` or by a probe of the tokens."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from opsctl.trainer import dropout
+from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
 from opsctl.trainer.gpt import initial_std
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
@@ -23,7 +24,7 @@ _EPS = 1e-5
 _THETA = 10_000.0
 
 
-class RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+class _RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Divides by the root of the mean square, in fp32 (Zhang and Sennrich, arXiv 1910.07467)."""
 
     def __init__(self, width: int, eps: float | None) -> None:
@@ -34,7 +35,12 @@ class RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         return self.weight * _normalised(x, self.eps)
 
 
-class HeadNorm(RmsNorm):
+@carries_starts
+class RmsNorm(_RmsNorm):
+    """The norm before the output, and those of a block."""
+
+
+class HeadNorm(_RmsNorm):
     """Qwen3's norm of every head of queries or keys; every tensor rank normalises its own heads."""
 
     def __init__(self, width: int, eps: float | None, part: Slice) -> None:
@@ -50,6 +56,7 @@ def _normalised(x: Tensor, eps: float) -> Tensor:
     return (exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+@carries_starts
 class EmbeddingDropout(nn.Dropout):  # type: ignore[misc]  # mypy does not read torch
     """Follows the token embedding; has no parameters."""
 
@@ -65,10 +72,12 @@ class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read t
         weight = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
         self.projection = ColumnLinear(weight, part, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.projection(x)
+    def forward(self, carried: Carried) -> Tensor:
+        projected: Tensor = self.projection(activations(carried))
+        return projected
 
 
+@uses_starts
 class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A pre-norm block: attention, then SwiGLU, both added to the residual stream."""
 
@@ -92,14 +101,14 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         if config.qk_norm:
             self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps, part) for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
             dropout.vary(self.seed)
-        x = x + self._drop(self.out(self._attend(self.norm1(x))))
+        x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
         normed = self.norm2(x)
         return x + self._drop(self.down(functional.silu(self.gate(normed)) * self.up(normed)))
 
-    def _attend(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
         batch, length, _ = x.shape
         grouped = self.qkv(x).view(batch, length, -1, self.queries + 2, self.config.width_of_head)
         q, k, v = grouped.split((self.queries, 1, 1), dim=3)
@@ -107,12 +116,21 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         cosines, sines = rotations(self.config, length, q.dtype, q.device)
+        if starts is not None:
+            cosines, sines = (table[positions(starts)].unsqueeze(1) for table in (cosines, sines))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
-        return self._mix(q, k, v).transpose(1, 2).reshape(batch, length, -1)
+        return self._mix(q, k, v, starts).transpose(1, 2).reshape(batch, length, -1)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
+        mask = None if starts is None else visible(starts)
         attend = functools.partial(
-            functional.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=self.queries > 1
+            functional.scaled_dot_product_attention,
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            enable_gqa=self.queries > 1,
         )
         if not (self.drop and self.training):
             return attend()

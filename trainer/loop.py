@@ -160,6 +160,8 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     run.state.positions = run.batches.blend.positions(run.state.consumed_samples)
     run.checkpoints.save(run.state, background=background, keep=reason)
     _collect_save(run, wait=leaving)
+    if leaving:
+        run.engine.times.write()
     if finished and run.state.checkpoint_step != run.state.step:
         # An error, so that the next attempt trains and saves the last steps again.
         raise RuntimeError(f"the run's last step is not saved: {run.state.notes[-1]}")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opsctl.trainer.checkpoint.host_copy import tensors_in
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.process_groups import Control
 
@@ -102,10 +103,11 @@ class _Search:
             self._inner_origin = ""
             output = layer(*args)
             if not _is_finite(output) and _is_finite(*args):
-                largest = max((float(x.detach().abs().max()) for x in args if x.is_floating_point()), default=math.nan)
+                floats = (x for x in tensors_in(args) if x.is_floating_point())
+                largest = max((float(x.detach().abs().max()) for x in floats), default=math.nan)
                 detail = ", ".join(filter(None, (self._inner_origin, f"from numbers up to {largest:.3g}")))
                 self._record(Pass.FORWARD, place, f"{name}, {detail}")
-            for x in args:
+            for x in tensors_in(args):
                 if x.requires_grad:
                     x.register_hook(self._gradient_hook(Pass.BACKWARD, -place, f"backward pass of {name}"))
             return output
@@ -127,4 +129,4 @@ class _Search:
 
 
 def _is_finite(*values: Any) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in values if isinstance(x, Tensor) and x.is_floating_point())
+    return all(bool(torch.isfinite(x).all()) for x in tensors_in(values) if x.is_floating_point())

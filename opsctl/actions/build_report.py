@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.errors import InputError, OpsctlError
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
@@ -19,7 +21,8 @@ def build_train_report(app: App, run: RunDir, sacct: Path | None, period: Report
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_sacct(sacct), arrays, run.name) if sacct else find_past_jobs(app, arrays)
-    return report_train(run, events, now, period=period, jobs=jobs)
+    report = report_train(run, events, now, period=period, jobs=jobs)
+    return replace(report, node_speeds=find_speeds(app, run.name))
 
 
 def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRun]:

@@ -109,10 +109,11 @@ def import_model(context: click.Context, directory: Path, *, sequence: int | Non
     """Print the settings to begin with a transformers model.
 
     DIRECTORY holds config.json and safetensors of a Llama, Mistral, Qwen, GPT-2 or BLOOM. Every rank reads the weights
-    of its own layers at the start, on any layout.
+    of its own layers at the start, on any layout. The last table is [trainer], so that its other keys can follow.
 
     \b
     opsctl checkpoint import models/llama-3.2-1b --sequence 4096 >> train.toml
+    echo "steps = 20000" >> train.toml
     """
     words = ["import", str(directory.absolute()), *(["--sequence", str(sequence)] if sequence else [])]
     argv = [sys.executable, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]

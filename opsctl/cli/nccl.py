@@ -1,4 +1,4 @@
-"""`opsctl nccl`: failed connections and late ranks, from NCCL debug output."""
+"""`opsctl nccl`: failed connections and late ranks, from NCCL debug output and the flight recorder's dumps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
+from opsctl.diagnosis.flight_recorder import describe_dumps, find_dumps, find_problems
+from opsctl.diagnosis.nccl_debug import NO_PROBLEM, read_nccl_debug, render_nccl
 from opsctl.state.files import open_regular
 
 
@@ -20,15 +21,19 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     """Read NCCL debug output for failed or late ranks.
 
     LOGS are files or directories written with NCCL_DEBUG=INFO. Shows failed connections, the collectives that each
-    rank started, and ranks that are behind or started another collective.
+    rank started, and ranks that are behind or started another collective. Dumps of PyTorch's flight recorder among
+    LOGS name the collective that did not end, and the ranks that never came.
 
     \b
     opsctl nccl main_log.txt
     opsctl nccl nccl-debug/
+    opsctl nccl RUN/attempts/4211_3.0/
     """
     summary = read_nccl_debug(_lines(logs))
+    dumps = find_dumps(logs)
     if not as_json:
-        print_text("\n".join(render_nccl(summary)))
+        lines = [line for line in render_nccl(summary) if line != NO_PROBLEM or not dumps]
+        print_text("\n".join([*describe_dumps(dumps), *lines]))
         return
     print_json(
         {
@@ -46,6 +51,8 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
             ],
             "warnings": summary.warnings,
             "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
+            "flight_dumps": len(dumps),
+            "collectives": [problem.to_json() for problem in find_problems(dumps)],
         }
     )
 

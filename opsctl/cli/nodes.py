@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
 from rich.table import Table
 
+from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
@@ -29,9 +30,24 @@ from opsctl.nodes.drain_plan import (
 from opsctl.nodes.health import end_orphans
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.node_score import node_score
+from opsctl.nodes.slow_nodes import NodeSpeed
 
 MAX_TRAINS_SHOWN = 3
 """Trains per node in the table. JSON lists all."""
+
+
+COLUMNS = {
+    "node": "node",
+    "state": "state",
+    "trains": "train",
+    "health": "health",
+    "lemon": "lemon",
+    "step_time": "step time",
+    "since": "out since",
+    "by": "by",
+    "reason": "why",
+}
+"""Titles of the table by key."""
 
 
 class _DefaultsToList(click.Group):
@@ -64,7 +80,8 @@ nodes.add_command(reboot)
 def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     """Show nodes, drain reasons and flaky-node scores.
 
-    For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
+    For each node: state, trains, health, score, and since when, by whom and why the node is out of service; with
+    step times of its ranks, also its step time relative to the other nodes of its attempts. A slow node is no bad node.
 
     \b
     opsctl nodes list --bad
@@ -72,21 +89,19 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     """
     view = NodeView(app)
     chosen = set(view.chosen(nodes, every=True))
-    rows = [row for row in _rows(app, view) if row["node"] in chosen and not (bad and not _is_bad(row))]
+    speeds = find_speeds(app)
+    rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen and not (bad and not _is_bad(row))]
     if as_json:
         print_json(rows)
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("node", "state", "train", "health", "lemon", "out since", "by", "why"):
+    columns = COLUMNS if any(row["step_time"] for row in rows) else {**COLUMNS, "step_time": ""}
+    for title in filter(None, columns.values()):
         table.add_column(title)
     for row in rows:
-        shown = {**row, "trains": shorten(view.trains_on.get(str(row["node"]), []))}
-        table.add_row(
-            *(
-                cell(str(shown[key] or ""))
-                for key in ("node", "state", "trains", "health", "lemon", "since", "by", "reason")
-            )
-        )
+        speed = speeds.get(str(row["node"]))
+        shown = {**row, "trains": shorten(view.trains_on.get(str(row["node"]), [])), "step_time": speed}
+        table.add_row(*(cell(str(shown[key] or "")) for key, title in columns.items() if title))
     print_table(table)
 
 
@@ -96,7 +111,7 @@ def shorten(trains: Sequence[str]) -> str:
     return ", ".join(trains[:MAX_TRAINS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
+def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dict[str, object]]:
     reasons = {reason.node: reason for reason in app.scheduler.reasons()}
     records = {node_record.node: node_record for node_record in app.history.all()}
     cards, now, site = app.history.cards(), app.clock.now(), app.site.health
@@ -121,6 +136,7 @@ def _rows(app: App, view: NodeView) -> list[dict[str, object]]:
                 "since": f"{why.at:%Y-%m-%d %H:%M}" if why and why.at else "",
                 "by": why.by if why else "",
                 "reason": text,
+                "step_time": asdict(speeds[node.name]) if node.name in speeds else None,
             }
         )
     return rows

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import cache, partial
 
 import click
 
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
+from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
+from opsctl.dash.static_pages import render_train_file
 from opsctl.errors import InputError, OpsctlError, cannot_read
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
@@ -39,11 +42,12 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
     opsctl publish
     """
     deadline = TimeLimit.within(app.clock, app.site.publish.timeout_seconds)
+    ask = cache(partial(ask_slurm, app))  # once for all trains, and only if a page is rendered
     done: list[Published] = []
     failed: dict[str, OpsctlError] = {}
     for run in _runs(app, train):
         try:
-            if publisher := _publisher(app, run, deadline):
+            if publisher := _publisher(app, run, deadline, ask):
                 done.append(publisher.plan() if dry_run else publisher.publish())
         except OpsctlError as error:
             failed[run.name] = error
@@ -78,7 +82,7 @@ def _published_at(run: RunDir) -> float:
         return 0.0
 
 
-def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
+def _publisher(app: App, run: RunDir, deadline: TimeLimit, ask: Callable[[], SlurmAnswer]) -> Publisher | None:
     """Return the publisher, or None without [publish]. Raises InputError for a train of another user."""
     config = parse(TrainSettings, read_toml(run.config), str(run.config))
     table = config.publish or app.site.publish
@@ -97,19 +101,23 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit) -> Publisher | None:
         table=table,
         root=app.root,
         secrets=secrets,
-        reports=lambda: _reports(app, run),
+        reports=lambda: _reports(app, run, ask),
         runner=app.runner,
         clock=app.clock,
         deadline=deadline,
     )
 
 
-def _reports(app: App, run: RunDir) -> Mapping[str, str]:
+def _reports(app: App, run: RunDir, ask: Callable[[], SlurmAnswer]) -> Mapping[str, str]:
     try:
         report = report_train(run, app.journal(run).events(), app.clock.now())
     except OpsctlError:
         return {}
-    return {"report.md": formats.markdown(report), "report.html": render_page(report)}
+    return {
+        "report.md": formats.markdown(report),
+        "report.html": render_page(report),
+        "dash.html": render_train_file(app, run, ask()),
+    }
 
 
 def _lines(done: list[Published], failed: Mapping[str, OpsctlError], *, dry_run: bool) -> Iterator[str]:

@@ -12,6 +12,7 @@ from opsctl.app import App
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis import request_stacks
+from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
 from opsctl.diagnosis.request_stacks import MAX_STACKS_BYTES
 from opsctl.diagnosis.speakers import speaker_of_file
@@ -53,7 +54,7 @@ from opsctl.state.run_dir import Attempt, RunDir
     "files",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Group saved py-spy or faulthandler output instead.",
+    help="Read saved stacks or flight recorder dumps instead.",
 )
 @json_option
 @click.pass_obj
@@ -72,7 +73,8 @@ def stacks(
 
     Asks every rank of the running task of TRAIN for its stack and groups equal stacks. The trainer of opsctl answers
     by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows. Of a silent
-    rank the state of its process is shown: stopped, in the kernel, a zombie, gone.
+    rank the state of its process is shown: stopped, in the kernel, a zombie, gone. If the ranks wrote dumps of
+    PyTorch's flight recorder, the collective that did not end and the ranks that never came are named.
 
     \b
     opsctl stacks tiny-gpt
@@ -82,7 +84,8 @@ def stacks(
     if bool(train) == bool(files):
         raise click.UsageError("Name a TRAIN, or files with --from, not both.")
     if files:
-        _show(_read(files), as_json=as_json)
+        dumps = find_dumps(files)
+        _show(_read(files, must_exist=not dumps), dumps=dumps, as_json=as_json)
         return
     run = app.find(train or "")
     job, attempt = _running(app, run)
@@ -105,7 +108,8 @@ def stacks(
     inspection = _Inspection(app, run.name, attempt, expand(job.nodes), ranks)
     answers = inspection.run(target, py_spy, native=native)
     notes += [*inspection.notes, *([f"all of them: {target}"] if target.exists() else [])]
-    _show(answers, ranks=ranks, as_json=as_json, notes=[*filter(None, notes)])
+    dumps = read_dumps(attempt.path)
+    _show(answers, ranks=ranks, dumps=dumps, as_json=as_json, notes=[*filter(None, notes)])
 
 
 @dataclass
@@ -150,7 +154,7 @@ def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
     return jobs[0], run.attempt(jobs[0].attempt)
 
 
-def _read(files: tuple[Path, ...]) -> list[Stack]:
+def _read(files: tuple[Path, ...], *, must_exist: bool) -> list[Stack]:
     paths: list[Path] = []
     for file in files:
         paths += sorted(file.iterdir()) if file.is_dir() else [file]
@@ -159,12 +163,19 @@ def _read(files: tuple[Path, ...]) -> list[Stack]:
         if path.is_file():
             speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
             stacks += parse_stacks(read_bounded(path, MAX_STACKS_BYTES, follow=True), speaker)
-    if not stacks:
+    if must_exist and not stacks:
         raise OpsctlError("the files contain no stacks", hint="--from reads the output of py-spy dump or faulthandler")
     return stacks
 
 
-def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes: list[str] | None = None) -> None:
+def _show(
+    stacks: list[Stack],
+    *,
+    dumps: list[FlightDump],
+    as_json: bool,
+    ranks: int | None = None,
+    notes: list[str] | None = None,
+) -> None:
     if as_json:
         groups = [
             {
@@ -179,7 +190,10 @@ def _show(stacks: list[Stack], *, as_json: bool, ranks: int | None = None, notes
             for group in group_stacks(stacks)
         ]
         answered = sum(not stack.is_silent for stack in stacks)
-        print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or []})
+        collectives = [problem.to_json() for problem in find_problems(dumps)]
+        recorded = {"flight_dumps": len(dumps), "collectives": collectives}
+        print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or [], **recorded})
         return
-    for line in [*render_stacks(stacks, ranks=ranks), *(notes or [])]:
+    homes = {stack.rank: stack.node for stack in stacks if stack.rank is not None}
+    for line in [*render_stacks(stacks, ranks=ranks), *describe_dumps(dumps, homes), *(notes or [])]:
         print_text(line)

@@ -19,6 +19,16 @@ from opsctl.state.run_dir import RunDir, scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmAnswer:
+    """The queue and the nodes; None for what is unknown."""
+
+    jobs: list[Job] | None = None
+    nodes: Sequence[Node] | None = None
+    away: str = ""
+    """Why the queue is unknown; empty if Slurm answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteView:
     """The site at one moment."""
 
@@ -62,9 +72,9 @@ def collect_site(app: App) -> SiteView:
     """Return the site now, from one call of squeue and one of sinfo, whatever the number of trains."""
     problems: list[str] = []
     runs, skipped = scan(app.root)
-    jobs, nodes, away = _ask_slurm(app)
+    slurm = ask_slurm(app)
     alerts = open_alerts(app.site_dir.alerts / "ledger.json")
-    cards = [_make_card(app, run, jobs, alerts, away) for run in runs]
+    cards = [_make_card(app, run, slurm, alerts) for run in runs]
     problems += [f"skipped in the root: {entry}" for entry in skipped[:5]]
     trains_on: dict[str, list[str]] = {}
     for card in cards:
@@ -74,8 +84,8 @@ def collect_site(app: App) -> SiteView:
         site=app.site.alerts.site_name,
         made=app.clock.now(),
         trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, card.name))),
-        slurm=away,
-        nodes=None if nodes is None else tuple(list_node_tiles(app, nodes, trains_on)),
+        slurm=slurm.away,
+        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
         alerts=tuple(alerts),
         cron=_read_cron(app, problems),
         disks=tuple(list_disks(app, problems)),
@@ -83,16 +93,16 @@ def collect_site(app: App) -> SiteView:
     )
 
 
-def collect_train(app: App, run: RunDir) -> SiteView:
+def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
-    jobs, nodes, away = _ask_slurm(app)
-    card = _make_card(app, run, jobs, open_alerts(app.site_dir.alerts / "ledger.json"), away)
+    card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"))
+    trains_on = dict.fromkeys(card.nodes, (card.name,))
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
         trains=(card,),
-        slurm=away,
-        nodes=None if nodes is None else tuple(list_node_tiles(app, nodes, dict.fromkeys(card.nodes, (card.name,)))),
+        slurm=slurm.away,
+        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
         alerts=card.alerts,
         cron=None,
         disks=(),
@@ -100,20 +110,20 @@ def collect_train(app: App, run: RunDir) -> SiteView:
     )
 
 
-def _ask_slurm(app: App) -> tuple[list[Job] | None, Sequence[Node] | None, str]:
-    """Return the queue and the nodes, and why they are unknown."""
+def ask_slurm(app: App) -> SlurmAnswer:
+    """Return the queue and the nodes, by one call each. Raises nothing."""
     try:
         jobs = app.scheduler.jobs()
     except OpsctlError as error:
-        return None, None, f"Slurm does not answer: {error.message}"
+        return SlurmAnswer(away=f"Slurm does not answer: {error.message}")
     try:
-        return jobs, app.scheduler.nodes(), ""
+        return SlurmAnswer(jobs=jobs, nodes=app.scheduler.nodes())
     except OpsctlError:
-        return jobs, None, ""
+        return SlurmAnswer(jobs=jobs)
 
 
-def _make_card(app: App, run: RunDir, jobs: Sequence[Job] | None, alerts: Sequence[OpenAlert], away: str) -> TrainCard:
-    status = read_train_status(app, run, jobs, alerts, away)
+def _make_card(app: App, run: RunDir, slurm: SlurmAnswer, alerts: Sequence[OpenAlert]) -> TrainCard:
+    status = read_train_status(app, run, slurm.jobs, alerts, slurm.away)
     try:
         events = app.journal(run).events()
     except (OpsctlError, OSError):

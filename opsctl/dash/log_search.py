@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.dash.plain_text import clean
+from opsctl.dash.clean_text import clean
 from opsctl.diagnosis.causes import Weight, classify
 from opsctl.errors import cannot_read
 from opsctl.guard.attempt_record import read_start
@@ -22,6 +22,8 @@ MAX_LINES = 300
 MAX_LINE_CHARS = 2000
 MAX_QUERY_CHARS = 200
 LINES_BEFORE = 20
+MAX_ATTEMPTS = 5
+"""Searched for an error: the newest."""
 _HINT = re.compile(
     rb"(?i)error|exception|traceback|fatal|abort|fail|killed|xid|nccl|timed? ?out|out of memory|lost|no space|corrupt|"
     rb"signal|segmentation|cannot|denied|nan\b"
@@ -50,74 +52,73 @@ class LogExcerpt:
 
 def read_log_tail(run: RunDir) -> LogExcerpt:
     """Return the last lines of the log. Raises RunDirError."""
-    lines = list(_read_lines(run, -TAIL_BYTES, TAIL_BYTES))[-MAX_LINES:]
-    return LogExcerpt(title=f"the last {len(lines)} lines" if lines else "no log yet", lines=tuple(lines))
+    lines = _read_lines(run, -TAIL_BYTES, TAIL_BYTES)[-MAX_LINES:]
+    return LogExcerpt(title=f"the last {len(lines)} lines" if lines else "no log yet", lines=_show(lines))
 
 
 def search_log(run: RunDir, query: str) -> LogExcerpt:
     """Return the newest lines that hold `query`, in upper or lower case. Raises RunDirError."""
-    needle = query[:MAX_QUERY_CHARS].casefold()
-    found = [line for line in _read_lines(run, -SEARCH_BYTES, SEARCH_BYTES) if needle in line.text.casefold()]
-    lines = tuple(found[-MAX_LINES:])
-    older = f", the newest {len(lines)} are shown" if len(found) > len(lines) else ""
-    title = f"{len(found)} lines with “{query[:MAX_QUERY_CHARS]}” in the last {SEARCH_BYTES >> 20} MiB{older}"
-    return LogExcerpt(title=title, lines=lines)
+    query = query[:MAX_QUERY_CHARS]
+    needle = query.casefold()
+    lines = _read_lines(run, -SEARCH_BYTES, SEARCH_BYTES)
+    found = [line for line in lines if needle in line[1].decode(errors="replace").casefold()]
+    newest = found[-MAX_LINES:]
+    older = f", the newest {len(newest)} are shown" if len(found) > len(newest) else ""
+    title = f"{len(found)} line{'s' * (len(found) != 1)} with “{query}” in the last {SEARCH_BYTES >> 20} MiB{older}"
+    return LogExcerpt(title=title, lines=_show(newest))
 
 
 def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
     """Return the lines about the first error of the newest attempt that has one. Raises RunDirError."""
-    attempts = list(replay(journal.events()).started)
-    ends: dict[str, int] = {}
-    begins = {attempt: start.main_log for attempt in attempts if (start := read_start(run.attempt(attempt)))}
-    for before, after in zip(begins, list(begins)[1:], strict=False):
-        ends[before] = begins[after]
-    for attempt in list(reversed(begins))[:5] or [""]:
+    begins: dict[str, int] = {}
+    for attempt in replay(journal.events()).started:
+        if start := read_start(run.attempt(attempt)):
+            begins[attempt] = start.main_log
+    ends = dict(zip(begins, list(begins.values())[1:], strict=False))
+    for attempt in list(reversed(begins))[:MAX_ATTEMPTS] or [""]:
         begin = begins.get(attempt, -SEARCH_BYTES)
         most = min(SEARCH_BYTES, ends[attempt] - begin) if attempt in ends else SEARCH_BYTES
-        excerpt = _find_error(list(_read_lines(run, begin, max(0, most))), attempt)
-        if excerpt:
-            return excerpt
-    return LogExcerpt(title="no error is known in the log of the last 5 attempts", lines=())
-
-
-def _find_error(lines: list[ShownLine], attempt: str) -> LogExcerpt | None:
-    for number, line in enumerate(lines):
-        if _is_error(line.text):
+        lines = _read_lines(run, begin, max(0, most))
+        number = next((number for number, line in enumerate(lines) if _is_error(line[1])), None)
+        if number is not None:
             first = max(0, number - LINES_BEFORE)
-            shown = [*lines[first:number], _mark(line), *lines[number + 1 : first + MAX_LINES]]
             of = f" of attempt {attempt}" if attempt else ""
-            return LogExcerpt(title=f"about the first error{of}", lines=tuple(shown))
-    return None
+            shown = _show(lines[first : first + MAX_LINES], hit=number - first)
+            return LogExcerpt(title=f"about the first error{of}", lines=shown)
+    return LogExcerpt(title=f"no known error in the log of the last {MAX_ATTEMPTS} attempts", lines=())
 
 
-def _is_error(text: str) -> bool:
-    if not _HINT.search(text.encode()):
+def _is_error(line: bytes) -> bool:
+    if not _HINT.search(line):
         return False
-    cause = classify(text)
+    cause = classify(clean(read_line(line).text.decode(errors="replace"))[:MAX_LINE_CHARS])
     return cause is not None and cause.weight >= Weight.DEATH
 
 
-def _mark(line: ShownLine) -> ShownLine:
-    return ShownLine(offset=line.offset, speaker=line.speaker, text=line.text, is_hit=True)
+def _show(lines: Sequence[tuple[int, bytes]], hit: int = -1) -> tuple[ShownLine, ...]:
+    """Return lines as they are shown; `hit` is the number of the line that was looked for."""
+    shown = []
+    for number, (offset, raw) in enumerate(lines):
+        line = read_line(raw)
+        speaker = f"{line.node}:{line.rank}" if line.node is not None else ""
+        text = clean(line.text.decode(errors="replace"))[:MAX_LINE_CHARS]
+        shown.append(ShownLine(offset=offset, speaker=speaker, text=text, is_hit=number == hit))
+    return tuple(shown)
 
 
-def _read_lines(run: RunDir, begin: int, max_bytes: int) -> Iterator[ShownLine]:
-    """Yield the complete lines of a part of the log. Raises RunDirError."""
+def _read_lines(run: RunDir, begin: int, max_bytes: int) -> list[tuple[int, bytes]]:
+    """Return the lines of a part of the log with their offsets, without empty ones. Raises RunDirError."""
     try:
         data, size = read_range(run.main_log, begin, max_bytes)
     except FileNotFoundError:
-        return
+        return []
     except OSError as error:
         raise cannot_read(run.main_log, error) from error
     offset = begin if begin >= 0 else max(0, size + begin)
-    lines = data.split(b"\n")
-    if offset and begin < 0:
-        offset += len(lines[0]) + 1
-        lines = lines[1:]  # begins in the middle
-    for raw in lines:
-        if raw:
-            line = read_line(raw)
-            speaker = f"{line.node}:{line.rank}" if line.node is not None else ""
-            text = clean(line.text.decode(errors="replace"))[:MAX_LINE_CHARS]
-            yield ShownLine(offset=offset, speaker=clean(speaker), text=text)
+    is_cut = begin < 0 and offset > 0
+    lines = []
+    for number, raw in enumerate(data.split(b"\n")):
+        if raw and not (is_cut and number == 0):
+            lines.append((offset, raw))
         offset += len(raw) + 1
+    return lines

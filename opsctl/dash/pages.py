@@ -15,9 +15,9 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from opsctl.dash.clean_text import clean
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt
-from opsctl.dash.plain_text import clean
 from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard, format_age
 from opsctl.dash.train_detail import TrainDetail
@@ -40,6 +40,8 @@ class PageContext:
     """A file without a server: no live updates, no log, no buttons."""
     is_alone: bool = False
     """A file without other pages beside it."""
+    version: int = 0
+    """Of the view on the page, so that the page knows whether a newer view exists."""
     every_s: float = 30.0
     problem: str = ""
 

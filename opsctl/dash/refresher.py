@@ -61,7 +61,7 @@ class Refresher:
         for event in (self._wake, self._detail_wake):
             event.set()
 
-    def touch(self) -> None:
+    def note_viewer(self) -> None:
         """Record that a viewer is there."""
         was_idle = self.clock.monotonic() - self._wanted_at > IDLE_AFTER_S
         self._wanted_at = self.clock.monotonic()
@@ -70,7 +70,7 @@ class Refresher:
 
     def current(self) -> SiteView | None:
         """Return the newest view, whatever its age; None if there is none yet after a bounded wait."""
-        self.touch()
+        self.note_viewer()
         self._ready.wait(FIRST_WAIT_S)
         return self.view
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from opsctl.app import App
-from opsctl.dash.collect_site import SiteView, collect_site, collect_train
+from opsctl.dash.collect_site import SlurmAnswer, collect_site, collect_train
 from opsctl.dash.pages import PageContext, render_overview, render_train, render_wall
 from opsctl.dash.train_detail import try_detail
 from opsctl.state.run_dir import RunDir
@@ -22,7 +22,7 @@ def render_files(app: App) -> Mapping[str, str]:
     return pages
 
 
-def render_train_file(app: App, run: RunDir) -> str:
+def render_train_file(app: App, run: RunDir, slurm: SlurmAnswer) -> str:
     """Return the page of one train as a file that links to no other."""
-    view: SiteView = collect_train(app, run)
+    view = collect_train(app, run, slurm)
     return render_train(view, view.trains[0], try_detail(app, run), PageContext(is_static=True, is_alone=True))

@@ -45,6 +45,8 @@ MARKED: Mapping[EventKind, str] = {
     EventKind.RELEASED: "released",
     EventKind.EDITED: "edited",
     EventKind.QUARANTINED: "node excluded",
+    EventKind.ROLLED_BACK: "rolled back",
+    EventKind.ROLLBACK_UNDONE: "rollback undone",
 }
 """Events of the journal that the curves show."""
 
@@ -169,6 +171,8 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
         if kind is None or step is None:
             continue
         text = str(event.data.get("why", ""))
+        if kind.startswith("roll"):
+            text = f"to step {event.data['step']}"
         if event.kind is EventKind.ATTEMPT_STARTED:
             attempt = names.get(str(event.data["attempt"]))
             if attempt is None or attempt.first_step is None or not any(_is_start(other) for other in events[:number]):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from opsctl.app import App
+from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt, find_first_error, read_log_tail, search_log
 from opsctl.dash.page_access import COOKIE_DAYS, PageAccess, Role
 from opsctl.dash.pages import (
@@ -84,11 +85,11 @@ class PageServer:
         role = self._role(request)
         if role is None:
             return self._ask_for_token()
-        if (view := self.refresher.current()) is None:
+        if self.refresher.current() is None:
             return self._say_unready()
         is_wall = "wall" in request.query_params
         render = render_wall if is_wall else render_overview
-        return self._page(("wall" if is_wall else "trains", role), lambda: render(view, self._context(role)))
+        return self._page(("wall" if is_wall else "trains",), role, render)
 
     def show_train(self, request: Request) -> Response:
         role = self._role(request)
@@ -99,16 +100,23 @@ class PageServer:
         card = view.find(request.path_params["train"])
         if card is None:
             return PlainTextResponse("no such train", HTTPStatus.NOT_FOUND)
-        detail = self.refresher.detail(card.name)
-        return self._page(("train", role, card.name), lambda: render_train(view, card, detail, self._context(role)))
 
-    def _page(self, key: tuple[str, ...], render: Callable[[], str]) -> Response:
+        def render(view: SiteView, context: PageContext) -> str:
+            return render_train(view, view.find(card.name) or card, self.refresher.detail(card.name), context)
+
+        return self._page(("train", card.name), role, render)
+
+    def _page(self, key: tuple[str, ...], role: Role, render: Callable[[SiteView, PageContext], str]) -> Response:
         """Return a page, rendered once for each version and role."""
         with self._lock:
-            version, text = self._pages.get(key, (-1, ""))
+            version, text = self._pages.get((*key, role), (-1, ""))
             if version != self.refresher.version:
-                version, text = self.refresher.version, render()
-                self._pages[key] = (version, text)
+                version = self.refresher.version  # read before the view, which may be newer but never older
+                assert self.refresher.view is not None
+                text = render(self.refresher.view, self._context(role, version))
+                self._pages[*key, role] = (version, text)
+            if key[0] == "train":
+                self.refresher.detail(key[1])  # a page from memory is a wish for news as well
         return HTMLResponse(text, headers={"Content-Security-Policy": content_policy(is_static=False)})
 
     def show_log(self, request: Request) -> Response:
@@ -146,7 +154,7 @@ class PageServer:
         try:
             version, quiet_s = -1, 0.0
             while True:
-                self.refresher.touch()
+                self.refresher.note_viewer()
                 if self.refresher.version != version or quiet_s >= QUIET_S:
                     version, quiet_s = self.refresher.version, 0.0
                     yield f"data: {json.dumps({'version': version, 'age': self._age_s()})}\n\n"
@@ -210,8 +218,14 @@ class PageServer:
     def _role(self, request: Request) -> Role | None:
         return self.access.read_cookie(self._cookie(request), self.app.clock.now())
 
-    def _context(self, role: Role) -> PageContext:
-        return PageContext(base=self.prefix, role=role, every_s=self.refresher.every_s, problem=self.refresher.problem)
+    def _context(self, role: Role, version: int) -> PageContext:
+        return PageContext(
+            base=self.prefix,
+            role=role,
+            version=version,
+            every_s=self.refresher.every_s,
+            problem=self.refresher.problem,
+        )
 
     def _ask_for_token(self) -> Response:
         text = render_login(PageContext(base=self.prefix), "This page needs the token of its owner.")

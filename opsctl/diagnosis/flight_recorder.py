@@ -8,8 +8,8 @@ fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from opsctl.trainer.contract import read_bounded
 
 MAX_DUMP_BYTES = 64 << 20
 MAX_NAMED_RANKS = 8
+DUMP_PATTERNS = (f"{FLIGHT_DUMP_PREFIX}*", "nccl_trace_rank_*", "comm_lib_trace_rank_*")
+"""Names of dumps: those of an attempt's directory, and those that torch gives by default."""
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle))?")
 
 
@@ -49,6 +51,48 @@ class FlightDump:
     ranks_by_group: Mapping[str, tuple[int, ...]]
     """The ranks of each group, by the group's number or name, as far as the dump names them."""
     collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProblem:
+    """A collective of one process group for which ranks wait, or in whose place ranks call different collectives."""
+
+    group: str
+    number: int
+    ranks_by_call: Mapping[str, tuple[int, ...]]
+    """The ranks that came, by the collective that they call."""
+    missing: tuple[int, ...] = ()
+    """The ranks that have a dump and never came."""
+    unfinished: tuple[int, ...] = ()
+    """If all ranks with a dump came: the ranks on which the collective did not end."""
+    without_dump: tuple[int, ...] = ()
+
+    def render(self, homes: Mapping[int, str] | None = None) -> Iterator[str]:
+        """Yield the lines for people. `homes` is the node by rank, as far as known."""
+        homes = homes or {}
+        call = next(iter(self.ranks_by_call), "")
+        if len(self.ranks_by_call) > 1:
+            parts = [f"{name_ranks(ranks, homes)} in {call}" for call, ranks in self.ranks_by_call.items()]
+            text = f"different collectives at number {self.number}: {'; '.join(parts)}"
+        elif self.missing:
+            text = f"{name_ranks(self.missing, homes)} never came to {call or 'the collective'} (number {self.number})"
+        else:
+            who = "the ranks with a dump" if self.without_dump else "all ranks"
+            where = name_ranks(self.unfinished, homes)
+            text = f"{who} came to {call} (number {self.number}), which did not end on {where}"
+        yield f"group {self.group}: {text}"
+        if self.without_dump:
+            yield f"group {self.group}: no dump of {name_ranks(self.without_dump, homes)}"
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "group": self.group,
+            "number": self.number,
+            "calls": {call: list(ranks) for call, ranks in self.ranks_by_call.items()},
+            "missing": list(self.missing),
+            "unfinished": list(self.unfinished),
+            "without_dump": list(self.without_dump),
+        }
 
 
 def read_dump(path: Path) -> FlightDump:
@@ -86,32 +130,54 @@ def _parse_entry(entry: Mapping[str, Any]) -> Collective:
 
 def read_dumps(directory: Path) -> list[FlightDump]:
     """Return the readable dumps of a directory. Other files are ignored."""
-    dumps: list[FlightDump] = []
-    for path in sorted(find_matches(directory, f"{FLIGHT_DUMP_PREFIX}*")):
-        try:
-            dumps += [read_dump(path)] if is_regular(path) else []
-        except (OSError, ValueError):
-            continue
-    return dumps
+    paths = chain.from_iterable(find_matches(directory, pattern) for pattern in DUMP_PATTERNS)
+    return list(filter(None, map(_read_any, sorted(paths))))
+
+
+def find_dumps(paths: Sequence[Path]) -> list[FlightDump]:
+    """Return the dumps among files of any name, and in directories under the names of dumps; one for each rank."""
+    dumps: dict[int, FlightDump] = {}
+    for path in paths:
+        found = read_dumps(path) if path.is_dir() else [_read_any(path)]
+        dumps |= {dump.rank: dump for dump in found if dump}
+    return [dumps[rank] for rank in sorted(dumps)]
+
+
+def _read_any(path: Path) -> FlightDump | None:
+    """Return the dump in a file; None for any other file."""
+    try:
+        return read_dump(path) if is_regular(path) else None
+    except (OSError, ValueError):
+        return None
 
 
 def explain_dumps(dumps: Sequence[FlightDump]) -> list[str]:
     """Return one line for each process group in which ranks wait, or call different collectives. Pure."""
+    return list(chain.from_iterable(problem.render() for problem in find_problems(dumps)))
+
+
+def describe_dumps(dumps: Sequence[FlightDump], homes: Mapping[int, str] | None = None) -> list[str]:
+    """Return the lines of all problems, or one line that there is none; nothing without dumps. Pure."""
+    lines = list(chain.from_iterable(problem.render(homes) for problem in find_problems(dumps)))
+    ranks = name_ranks([dump.rank for dump in dumps])
+    return lines or [f"flight recorder: no collective waits for a rank in the dumps of {ranks}"] * bool(dumps)
+
+
+def find_problems(dumps: Sequence[FlightDump]) -> list[GroupProblem]:
+    """Return one problem for each process group in which ranks wait, or call different collectives. Pure."""
     groups: dict[str, None] = {}
     for dump in dumps:
         groups |= dict.fromkeys(collective.group for collective in dump.collectives)
-    return list(chain.from_iterable(_explain_group(group, dumps) for group in groups))
+    return list(filter(None, (_judge_group(group, dumps) for group in groups)))
 
 
-def _explain_group(group: str, dumps: Sequence[FlightDump]) -> list[str]:
+def _judge_group(group: str, dumps: Sequence[FlightDump]) -> GroupProblem | None:
     calls = {dump.rank: _calls_of(dump, group) for dump in dumps}
     members = _find_members(group, dumps) or tuple(calls)
-    silent = [rank for rank in members if rank not in calls]
+    silent = tuple(rank for rank in members if rank not in calls)
     last = {rank: max(calls[rank], default=0) for rank in members if rank in calls}
-    lines = _explain_difference(group, calls) or _explain_wait(group, calls, last)
-    if lines and silent:
-        lines.append(f"group {group}: no dump of {name_ranks(silent)}")
-    return lines
+    problem = _find_difference(group, calls) or _find_wait(group, calls, last)
+    return replace(problem, without_dump=silent) if problem else None
 
 
 def _calls_of(dump: FlightDump, group: str) -> dict[int, Collective]:
@@ -128,36 +194,40 @@ def _find_members(group: str, dumps: Sequence[FlightDump]) -> tuple[int, ...]:
     return ()
 
 
-def _explain_difference(group: str, calls: Mapping[int, Mapping[int, Collective]]) -> list[str]:
-    """Return a line for the first number at which ranks call different collectives."""
+def _find_difference(group: str, calls: Mapping[int, Mapping[int, Collective]]) -> GroupProblem | None:
+    """Return the first number at which ranks call different collectives."""
     for number in sorted(set(chain.from_iterable(calls.values()))):
-        ranks_by_call: dict[str, list[int]] = {}
+        ranks_by_call: dict[str, tuple[int, ...]] = {}
         for rank, own in calls.items():
             if number in own:
-                ranks_by_call.setdefault(own[number].name, []).append(rank)
+                ranks_by_call[own[number].name] = (*ranks_by_call.get(own[number].name, ()), rank)
         if len(ranks_by_call) > 1:
-            parts = [f"{name_ranks(ranks)} in {call}" for call, ranks in ranks_by_call.items()]
-            return [f"group {group}: different collectives at number {number}: {'; '.join(parts)}"]
-    return []
+            return GroupProblem(group=group, number=number, ranks_by_call=ranks_by_call)
+    return None
 
 
-def _explain_wait(group: str, calls: Mapping[int, Mapping[int, Collective]], last: Mapping[int, int]) -> list[str]:
-    """Return a line for the collective that did not end, with the ranks that never came."""
+def _find_wait(
+    group: str, calls: Mapping[int, Mapping[int, Collective]], last: Mapping[int, int]
+) -> GroupProblem | None:
+    """Return the collective that did not end, with the ranks that never came."""
     waiting_at = min(last.values(), default=0) + 1
-    came = [rank for rank in last if last[rank] >= waiting_at]
+    came = tuple(rank for rank in last if last[rank] >= waiting_at)
     if came:
         call = calls[came[0]].get(waiting_at)
-        missing = name_ranks([rank for rank in last if rank not in came])
-        return [f"group {group}: {missing} never came to {call or 'the collective'} (number {waiting_at})"]
-    open_ranks = [rank for rank, number in last.items() if number and not calls[rank][number].is_over]
-    if not open_ranks:
-        return []
-    call = calls[open_ranks[0]][last[open_ranks[0]]]
-    came_to = f"all ranks came to {call} (number {waiting_at - 1})"
-    return [f"group {group}: {came_to}, which did not end on {name_ranks(open_ranks)}"]
+        missing = tuple(rank for rank in last if rank not in came)
+        ranks_by_call = {str(call or ""): came}
+        return GroupProblem(group=group, number=waiting_at, ranks_by_call=ranks_by_call, missing=missing)
+    unfinished = tuple(rank for rank, number in last.items() if number and not calls[rank][number].is_over)
+    if not unfinished:
+        return None
+    number = last[unfinished[0]]
+    ranks_by_call = {str(calls[unfinished[0]][number]): tuple(last)}
+    return GroupProblem(group=group, number=number, ranks_by_call=ranks_by_call, unfinished=unfinished)
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return `rank 3`, or `ranks 0, 1, 2`, cut after a few."""
-    shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED_RANKS])) + (", ..." if len(ranks) > MAX_NAMED_RANKS else "")
-    return f"rank{'s' * (len(ranks) != 1)} {shown}"
+def name_ranks(ranks: Sequence[int], homes: Mapping[int, str] | None = None) -> str:
+    """Return `rank 3`, or `ranks 0, 1 (node7), 2`, with the nodes in `homes`, cut after a few."""
+    homes = homes or {}
+    parts = [f"{rank} ({homes[rank]})" if homes.get(rank) else str(rank) for rank in sorted(ranks)[:MAX_NAMED_RANKS]]
+    more = ", ..." if len(ranks) > MAX_NAMED_RANKS else ""
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(parts)}{more}"

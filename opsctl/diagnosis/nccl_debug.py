@@ -37,7 +37,7 @@ _CALL = re.compile(
 )
 
 
-_NO_PROBLEM = "no NCCL problem found; run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
+NO_PROBLEM = "no NCCL problem found; run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -212,7 +212,7 @@ def render_nccl(summary: NcclSummary) -> list[str]:
         lines += _render_group(group)
     for text, times in list(summary.warnings.items())[:MAX_NAMED]:
         lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
-    return lines or [_NO_PROBLEM]
+    return lines or [NO_PROBLEM]
 
 
 def _name_speakers(speakers: list[NcclRank]) -> str:

@@ -140,6 +140,7 @@ def make_body_env(
         Env.STOP_REASON: attempt.stop_reason,
         Env.FINISHED: attempt.finished,
         Env.HEARTBEAT_DIR: run.heartbeat,
+        Env.STEP_TIMES_DIR: attempt.step_times,
         Env.CHECKPOINT_DIR: run.checkpoints,
         Env.MLFLOW_RUN: run.mlflow_run,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,

@@ -87,6 +87,8 @@ def finalize(
                 why=event.data["why"],
                 done=(*ended.done, *(_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt))),
             )
+        if care and (start := attempt_record.read_start(attempt)):
+            care.note_step_times(chain.run.name, attempt, start.nodes, ended.ended)
         ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
         chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,10 +33,13 @@ from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
+from opsctl.nodes.slow_nodes import compare_nodes, read_times
 from opsctl.nodesets import expand, fold
 from opsctl.ports import Clock, Scheduler
 from opsctl.settings.health import HealthSettings
+from opsctl.state.run_dir import Attempt
 
+log = logging.getLogger(__name__)
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
 """Builds the fan-out to nodes, from our running job on each node and the idle nodes."""
 CHECK_SPARE_S = 5.0
@@ -118,6 +122,15 @@ class NodeCare:
         except (OpsctlError, OSError) as error:
             return (f"could not record {node} as the odd one: {error}",)
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
+
+    def note_step_times(self, train: str, attempt: Attempt, nodes: str, at: datetime) -> None:
+        """Record how fast the `nodes` of an attempt were against each other. Acts on nothing, and raises nothing."""
+        ratios = compare_nodes(read_times(attempt.step_times, _expand(nodes)), at)
+        try:
+            if ratios:
+                self.history.note_step_times(f"{train}/{attempt.name}", ratios)
+        except (OpsctlError, OSError) as error:
+            log.warning("%s: the step times of its nodes could not be recorded: %s", attempt.name, error)
 
     def remove_suspects(
         self, chain: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]

@@ -116,9 +116,7 @@ def read_status(
     state = _state(snapshot, last)
     if jobs is None and state != "not submitted":
         state = "unknown"  # without an answer of Slurm, a running task looks like an ended one
-    progress = _progress_from_files(run, begun)
-    if jobs is not None:
-        progress = _progress_from_queue(run, snapshot, state, now)
+    progress = _progress_from_files(run, begun) if jobs is None else _progress_from_queue(run, snapshot, state, now)
     return TrainStatus(
         train=run.name,
         state=state,

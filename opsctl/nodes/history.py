@@ -16,18 +16,22 @@ from urllib.parse import quote
 
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
+from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
+from opsctl.state.records import checked
 from opsctl.state.site_dir import SiteDir
 
 MAX_ENTRIES = 200
 """Newest incidents, drains and hangs that are stored for one node."""
 MAX_PASSED = 20
 """Newest passed health checks that are stored for one node."""
+MAX_STEP_TIMES = 100
+"""Newest attempts whose step times are stored for one node."""
 MAX_EVIDENCE_CHARS = 300
 
-LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents")
+LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents", "step_times")
 """Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
@@ -95,6 +99,8 @@ class NodeRecord:
     hangs: dict[str, float] = field(default_factory=dict)
     """By `train/attempt`: when an attempt hung and the stacks of this node's ranks differed from all others."""
     incidents: tuple[Incident, ...] = ()
+    step_times: dict[str, StepTimeRatio] = field(default_factory=dict)
+    """By `train/attempt`: how fast the node was against its partners."""
 
     @property
     def prior(self) -> NodeBaseline:
@@ -192,6 +198,15 @@ class NodeHistory:
             hangs = dict(in_order[-MAX_ENTRIES:])
             self._write(replace(record, hangs=hangs))
             return count_recent(hangs.values(), at, days)
+
+    def note_step_times(self, attempt: str, ratios: Mapping[str, StepTimeRatio]) -> None:
+        """Store how fast the nodes of `attempt` were, by node. Idempotent. Raises RunDirError, Busy."""
+        self.site.create()
+        with lease(self.site.nodes, self.clock):
+            for node, ratio in ratios.items():
+                record = self.read(node)
+                in_order = sorted({**record.step_times, attempt: ratio}.items(), key=lambda entry: entry[1].at)
+                self._write(replace(record, step_times=dict(in_order[-MAX_STEP_TIMES:])))
 
     def note_cleared(self, node: str) -> None:
         """Store that a node is put back into service. Raises RunDirError, Busy."""
@@ -361,6 +376,9 @@ def _parse_record(fields: dict[str, Any]) -> NodeRecord:
         "drained": tuple(fields.get("drained", ())),
         "hangs": dict(fields.get("hangs", {})),
         "incidents": tuple(Incident(**incident) for incident in fields.get("incidents", ())),
+        "step_times": {
+            attempt: checked(StepTimeRatio(**ratio)) for attempt, ratio in fields.get("step_times", {}).items()
+        },
     }
     return NodeRecord(**{**fields, **parsed})
 

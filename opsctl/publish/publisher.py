@@ -35,7 +35,7 @@ class NotShipped(OpsctlError):
 
 Reports = Callable[[], Mapping[str, str]]
 """Texts of reports by file name. The names are from REPORTS."""
-REPORTS = ("report.md", "report.html")
+REPORTS = ("report.md", "report.html", "dash.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain
 from statistics import median
 
+from opsctl.nodes.slow_nodes import NodeSpeed
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, Span, account_time
 from opsctl.telemetry.progress.iteration_lines import Iteration
@@ -35,6 +36,8 @@ class AttemptReport:
     outcome: str
     """Empty for an attempt that has not ended."""
     why: str
+    cause: str
+    """The diagnosed cause of its end; empty without a diagnosis."""
     nodes: str
     first_step: int | None
     """The step of its first line; None without lines."""
@@ -131,6 +134,8 @@ class Report:
     causes: tuple[CauseReport, ...] = ()
     """The losses by cause, the largest first. Together they are all losses."""
     confidence: Reliability = Reliability.HIGH
+    node_speeds: Mapping[str, NodeSpeed] = field(default_factory=dict)
+    """By node: its step times against those of its partners, over all trains. Only nodes with step times."""
     is_progress_known: bool = True
     """Whether any step of the run is known. If not, the share of training is unknown, and not 0."""
 
@@ -346,6 +351,7 @@ def _report_attempt(named: NamedAttempt, share: _AttemptShare) -> AttemptReport:
         ended=_date(share.end),
         outcome=named.outcome,
         why=named.why,
+        cause=named.cause,
         nodes=named.nodes,
         first_step=int(steps[0]) if steps else None,
         last_step=int(steps[-1]) if steps else None,

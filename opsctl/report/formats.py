@@ -33,6 +33,8 @@ CONFIDENCE: dict[Reliability, str] = {
     Reliability.LOW: "times or steps are missing; shares may be off by 10 points and more",
 }
 
+MAX_SLOW_NODES = 5
+
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the whole report with its ratios. Every bucket is present, in seconds."""
@@ -77,6 +79,11 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "without the queue", format_percent(report.ettr_without_queue)
     yield from _progress(report)
     yield "attempts", f"{len(report.attempts)}"
+    if report.node_speeds:
+        slow = {node: speed for node, speed in report.node_speeds.items() if speed.is_slow}
+        parts = [f"{node} {speed}, {speed.attempts} attempts" for node, speed in list(slow.items())[:MAX_SLOW_NODES]]
+        more = f"; and {len(slow) - MAX_SLOW_NODES} more" if len(slow) > MAX_SLOW_NODES else ""
+        yield "slow nodes", f"{'; '.join(parts) or 'none'}{more} ({len(report.node_speeds)} nodes with step times)"
     if report.confidence is not Reliability.HIGH:
         yield "confidence", f"{report.confidence.value}: {CONFIDENCE[report.confidence]}"
 

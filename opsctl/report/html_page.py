@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from opsctl.render import templates_dir
 from opsctl.report import formats
+from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import AttemptReport, Buckets, Report, sort_losses
 from opsctl.report.scales import AxisTick, Scale, even_ticks, loss_scale, time_ticks
 from opsctl.telemetry.progress.bounded_curve import Point
@@ -33,6 +34,15 @@ CURVE_TITLES = {
     "samples_per_s": "Samples a second",
     "tflops": "TFLOP/s of a GPU",
 }
+END_LABELS = {
+    "good": "attempt that exited by itself",
+    "hardware": "ended by hardware: node, GPU, network or storage",
+    "program": "ended by the program: code, settings, data, memory or numbers",
+    "outside": "ended from outside: Slurm, preemption, time limit or a switch",
+    "bad": "broke off without a known cause",
+    "other": "running or cancelled attempt",
+}
+"""What the colours of attempts mean."""
 MAX_ATTEMPT_ROWS = 200
 """Rows of the table of attempts: the newest."""
 GOOD = frozenset({"finished", "left", "COMPLETED", "deadline", "stopped", "exited", "killed", "paused"})
@@ -92,6 +102,7 @@ def render_page(report: Report) -> str:
     ratio = formats.ratio(report)
     ratios = {ratio[0], "without the queue"}
     boxes, ticks = draw_losses(report)
+    labels = {attempt_end_label(attempt) for attempt in report.attempts}
     rows = [
         (row, list(draw_split(attempt.buckets)), attempt_end_label(attempt), attempt.why)
         for row, attempt in zip(formats.attempt_rows(report), report.attempts, strict=True)
@@ -113,6 +124,7 @@ def render_page(report: Report) -> str:
             columns=boxes,
             column_ticks=ticks,
             attempts=list(draw_attempts(report)),
+            legend=[(label, text) for label, text in END_LABELS.items() if label in labels],
             moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
             curves=list(draw_curves(report)),
             script=script,
@@ -209,10 +221,10 @@ def draw_attempts(report: Report) -> Iterator[Box]:
 
 
 def attempt_end_label(attempt: AttemptReport) -> str:
-    """Return the CSS class of an attempt's end: good, bad or other."""
+    """Return the CSS class of an attempt's end: good, the part that failed, bad without a known part, or other."""
     if attempt.outcome in GOOD:
         return "good"
-    return "bad" if attempt.outcome in BAD else "other"
+    return find_part(attempt.cause, attempt.outcome) or "bad" if attempt.outcome in BAD else "other"
 
 
 def draw_curves(report: Report) -> Iterator[CurveDrawing]:

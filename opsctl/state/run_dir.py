@@ -93,6 +93,10 @@ class Attempt:
         return self.path / "stacks-request"
 
     @property
+    def step_times(self) -> Path:
+        return self.path / "step-times"
+
+    @property
     def repro(self) -> Path:
         return self.path / "repro"
 

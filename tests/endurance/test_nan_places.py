@@ -36,7 +36,8 @@ def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, *, p
     world, parallel = CUTS[cut]
     place = {"step": 3} | plant
     precision, model = place.pop("precision"), MODEL | FAMILIES[block]
-    config = tiny(steps=4, model=model, precision=precision, parallel=parallel, data={"prefix": str(corpus)})
+    data = {"prefix": str(corpus), "separate_documents": block == "LlamaBlock"}  # which go beside the activations
+    config = tiny(steps=4, model=model, precision=precision, parallel=parallel, data=data)
     ranks = run_ranks(tmp_path, world, config, plant=place)
     assert len({rank["fault"] for rank in ranks}) == 1
     assert all(rank["untouched"] and rank["step"] == 3 for rank in ranks)

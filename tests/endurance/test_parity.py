@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from tests.integration.trainer.conftest import tiny
@@ -9,6 +10,7 @@ from tests.integration.trainer.conftest import tiny
 pytest.importorskip("deepspeed")
 
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.indexed_corpus import Corpus, write_corpus
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks
 
@@ -88,3 +90,22 @@ def test_dropout_does_not_depend_on_stages_or_data_parallel_ranks(corpus, tmp_pa
         furthest = max(abs(a - b) for a, b in zip(results[cut][0]["losses"], results["pp1"][0]["losses"], strict=True))
         print(f"\n{cut} with dropout: losses within {furthest:.2g} of one process")  # noqa: T201 - the figure
         assert furthest <= SUMS_IN_ANOTHER_ORDER
+
+
+@pytest.mark.parametrize("cut", ["pp2", "tp2", "pp2-tp2", "pp2-dp2"])
+@pytest.mark.parametrize("family", ["gpt2", "llama-grouped"])
+def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, family):
+    """The index travels from stage to stage beside the activations, also with recomputation."""
+    world, parallel = CUTS[cut]
+    tokens = Corpus(str(corpus)).tokens
+    lines = np.split(tokens, np.flatnonzero(tokens == ord("\n")) + 1)
+    write_corpus(lines, tmp_path / "lines", vocabulary=264)
+    data = {"prefix": str(tmp_path / "lines")}
+    config = given(corpus, family, data=data | {"separate_documents": True}, steps=5)
+    one = run_ranks(tmp_path / "one", 1, config)
+    mixed = run_ranks(tmp_path / "mixed", 1, config | {"data": data})
+    ranks = run_ranks(tmp_path / "cut", world, config | {"parallel": parallel, "recompute": True})
+    furthest = max(abs(a - b) for a, b in zip(ranks[0]["losses"], one[0]["losses"], strict=True))
+    print(f"\n{cut} {family}, documents apart: losses within {furthest:.2g} of one process")  # noqa: T201 - the figure
+    assert furthest <= SUMS_IN_ANOTHER_ORDER
+    assert one[0]["losses"] != mixed[0]["losses"]

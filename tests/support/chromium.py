@@ -94,12 +94,14 @@ class Browser:
         sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
-    def take_screenshot(self, path: Path) -> bytes:
-        """Write the whole page to `path` as PNG and return the data."""
-        height = self.evaluate("document.documentElement.scrollHeight")
+    def take_screenshot(self, path: Path, *, max_height: int = 20_000) -> bytes:
+        """Write the page to `path` as PNG or WebP, by its suffix, and return the data."""
+        height = min(max_height, self.evaluate("document.documentElement.scrollHeight"))
         width = self.evaluate("innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        data = base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
+        form = {"format": "webp", "quality": 82} if path.suffix == ".webp" else {"format": "png"}
+        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip, **form)
+        data = base64.b64decode(answer["data"])
         path.write_bytes(data)
         return data
 

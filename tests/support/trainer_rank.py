@@ -111,7 +111,7 @@ def plant(module, *, step: int, layer: int, fault: str) -> None:
 
         hook = block.up.register_forward_hook(spoil)
     elif fault == "backward":
-        block.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
+        block.norm1.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
   const all = (selector) => [...document.querySelectorAll(selector)];
 
   // --- live updates: the server names the version, the page fetches itself and swaps what has changed
-  let version = null, madeAt = null, isLost = false;
+  let version = Number(root.dataset.version), madeAt = null, isLost = false;
 
   function describeAge(seconds) {
     for (const [size, unit, length] of [[172800, "d", 86400], [7200, "h", 3600], [90, "min", 60]])
@@ -46,7 +46,8 @@
       const news = JSON.parse(event.data);
       isLost = false;
       madeAt = news.age === null ? null : performance.now() - 1000 * news.age;
-      if (version !== null && news.version !== version) update();
+      // Not all viewers at the same moment.
+      if (news.version !== version) setTimeout(update, 1500 * Math.random());
       version = news.version;
       showAge();
     };
@@ -106,7 +107,7 @@
   // --- curves
   let charts = [], drawn = "", zoom = null;
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
-  const MARK_COLOURS = { alert: "--red", restart: "--soft", held: "--amber", "node excluded": "--hardware" };
+  const MARK_COLOURS = { alert: "--red", restart: "--soft", held: "--amber", "rolled back": "--hang", "node excluded": "--hardware" };
 
   function drawMarks(marks) {
     return (chart) => {

@@ -28,8 +28,9 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe, limit_s = request.recipe, 60.0 * (parse_slurm_minutes(request.spec.time_limit) or 0)
     name = recipe.name("save_every")
     if recipe.save_every == 0:
+        value = "no" if "strategy" in name else "0"
         yield warning(
-            f"{name} is {'no' if 'strategy' in name else 0}: a failure costs all work of a task, up to {format_duration(limit_s)}",
+            f"{name} is {value}: a failure costs all work of a task, up to {format_duration(limit_s)}",
             "save every few hours: opsctl plan checkpoint",
         )
     speed = estimate_step(request, facts)

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from itertools import islice
@@ -55,11 +55,16 @@ def is_tracker_path(path: Path) -> bool:
 
 def read_tracker_log(path: Path, *, follow: bool = False) -> LogSummary:
     """Return the summary; without lines if no figure of a step is found. Raises OSError."""
-    starts = [_Start(file, follow=follow) for file in _list_files(path)]
     summary = LogSummary()
-    for start in sorted((start for start in starts if start.rows), key=lambda start: start.first_time):
-        _add_rows(summary, start.rows, start.begin)
+    firsts = [(file, next(_read_rows(file, follow=follow), None)) for file in _list_files(path)]
+    for file, first in sorted(firsts, key=lambda pair: _begin_key(pair[1])):
+        if first is not None:
+            _add_rows(summary, _read_rows(file, follow=follow), _find_begin(file, first))
     return summary
+
+
+def _begin_key(first: MetricRow | None) -> float:
+    return first.time if first is not None and not math.isnan(first.time) else math.inf
 
 
 def _list_files(path: Path) -> list[Path]:
@@ -71,19 +76,17 @@ def _list_files(path: Path) -> list[Path]:
     return found[:MAX_FILES]
 
 
-class _Start:
-    """The rows of one file, and when the trainer started, if the file shows the time."""
+def _read_rows(path: Path, *, follow: bool) -> Iterator[MetricRow]:
+    """Yield the rows of a file, one at a time: a run of months has millions."""
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        yield from _join(_named(_read(path, file)))
 
-    def __init__(self, path: Path, *, follow: bool) -> None:
-        with os.fdopen(open_regular(path, follow=follow), "rb") as file:
-            self.rows = list(_join(_named(_read(path, file))))
-        times = [row.time for row in self.rows if not math.isnan(row.time)]
-        self.first_time = min(times, default=math.inf)
-        match = _EVENTS.search(path.name)
-        starts = [float(match[1])] if match else []
-        starts += [row.time - row.values["_runtime"] for row in self.rows if "_runtime" in row.values]
-        begin = min(starts, default=UNKNOWN)
-        self.begin = begin if 0 <= self.first_time - begin < MAX_START_S else UNKNOWN
+
+def _find_begin(path: Path, first: MetricRow) -> float:
+    """Return when the trainer started, by the name of the file or W&B's own clock; nan if neither shows it."""
+    match = _EVENTS.search(path.name)
+    begin = float(match[1]) if match else first.time - first.values.get("_runtime", UNKNOWN)
+    return begin if 0 <= first.time - begin < MAX_START_S else UNKNOWN
 
 
 def _read(path: Path, file: IO[bytes]) -> Iterable[MetricRow]:
@@ -180,7 +183,7 @@ def _join(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
         yield current
 
 
-def _add_rows(summary: LogSummary, rows: Sequence[MetricRow], begin: float) -> None:
+def _add_rows(summary: LogSummary, rows: Iterable[MetricRow], begin: float) -> None:
     """Add the rows of one start. A step that goes back begins another part."""
     before: MetricRow | None = None
     if len(summary.parts[-1]):

@@ -128,7 +128,7 @@ def test_curves_are_drawn_and_zoomed(chromium: Browser, visitor: Visitor) -> Non
     enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
     chromium.wait_for("document.querySelectorAll('.u-wrap').length === 2")
     chromium.evaluate("document.querySelector('[data-range=recent]').click()")
-    assert "iteration 300/" in chromium.evaluate("document.querySelector('#log').innerText")
+    chromium.wait_for("document.querySelector('#log').innerText.includes('iteration 300/')")
 
 
 def press(chromium: Browser, verb: str, train: str) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from opsctl.cli.nodes import shorten
 from opsctl.errors import InputError
-from opsctl.host.system import SystemRunner
+from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.srun import InJob
+from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.state.site_dir import SiteDir
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
@@ -45,6 +49,19 @@ def test_all_trains_of_a_shared_node_are_named(slurm: Sandbox, trains: Trains) -
     for name, nodes in (("gpt-a", ["node001", "node002"]), ("gpt-b", ["node001"])):
         text = trains.opsctl("test-nodes", "--train", name, "--dry-run", "--json")
         assert json.loads(text) == {"would_test": nodes}
+
+
+def test_slow_node_is_shown_and_not_called_bad(trains: Trains) -> None:
+    assert "step time" not in trains.opsctl("nodes")
+    history = NodeHistory(site=SiteDir(trains.root / ".site"), clock=SystemClock())
+    for number in range(3):
+        ratio = StepTimeRatio(at=time.time(), ratio=1.25, local_rank=2, nodes=4, partners=str(number))
+        history.note_step_times(f"gpt/12_{number}.0", {"node002": ratio})
+    rows = {row["node"]: row["step_time"] for row in json.loads(trains.opsctl("nodes", "--json"))}
+    speed = {"ratio": 1.25, "attempts": 3, "partner_sets": 3, "is_slow": True, "local_rank": 2}
+    assert rows == {"node001": None, "node002": speed, "node003": None, "node004": None}
+    assert "1.25x slow (local rank 2)" in trains.opsctl("nodes")
+    assert "node002" not in trains.opsctl("nodes", "--bad")
 
 
 def test_only_the_first_trains_of_a_node_are_named() -> None:

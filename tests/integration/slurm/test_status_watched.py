@@ -62,12 +62,15 @@ def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str
 def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 80, 0, 0))
-    with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    env = {**os.environ, "TERM": "xterm"}  # of a dumb terminal the height is not read
+    with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
         with trains.run().main_log.open("a") as log:
             log.write(LINE.format(300, 7))
         text += read_until(ours, "step 300 of 1000", 1)
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 80, 0, 0))
+        read_until(ours, "more line", 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=100) == 130
     os.close(ours)

@@ -35,6 +35,7 @@ class Attempt:
             Env.ATTEMPT: f"7_{number}.0",
             Env.CHECKPOINT_DIR: str(run_dir / "checkpoints"),
             Env.HEARTBEAT_DIR: str(run_dir / "heartbeat"),
+            Env.STEP_TIMES_DIR: str(run_dir / "step-times"),
             Env.STOP_REASON: str(run_dir / "stop.json"),
             Env.DEADLINE: str(run_dir / "deadline"),
             Env.STACKS_REQUEST: str(run_dir / "stacks-request"),

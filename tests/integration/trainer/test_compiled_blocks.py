@@ -63,6 +63,17 @@ def test_compiled_blocks_compute_the_same(family):
         assert list(block.state_dict()) == list(reference.state_dict())
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_separate_documents_compile_too(family):
+    config = make_config(model={"family": family}, data={"separate_documents": True})
+    blocks = build_blocks(config)
+    plain = copy.deepcopy(blocks)
+    assert compile_stage(blocks, config, CPU, OneRank()) == ""
+    x, starts = torch.randn(2, 16, 32), torch.tensor([0] * 5 + [5] * 11).expand(2, -1).contiguous()
+    for block, reference in zip(blocks, plain, strict=True):
+        torch.testing.assert_close(block((x, starts)), reference((x, starts)), rtol=1e-5, atol=1e-6)
+
+
 def test_failing_compiler_leaves_blocks_as_they_are(monkeypatch):
     monkeypatch.setattr(compiled_blocks, "_BACKEND", lambda graph, inputs: 1 / 0)
     blocks = build_blocks(make_config())

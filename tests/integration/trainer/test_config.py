@@ -71,6 +71,7 @@ def test_every_key_is_documented():
         ({"optimizer": {"clip": float("nan")}}, "finite number"),
         ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
         ({"seed": 1 << 32}, "less than 4294967296"),
+        ({"model": {"family": "bloom"}, "data": {"separate_documents": True}}, "no meaning with family = bloom"),
         ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
         ({"evaluation": {"sets": [{"name": "a", "prefix": "x"}, {"name": "a", "prefix": "y"}]}}, "have one name: a, a"),
         ({"evaluation": {"sets": [{"name": "a b", "prefix": "x"}]}}, "should match pattern"),

@@ -25,7 +25,7 @@ dataset_kwargs:
 test_split: train
 output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
-doc_to_choice: [yes, no]
+doc_to_choice: ["yes", "no"]
 doc_to_target: answer
 metric_list:
   - metric: acc

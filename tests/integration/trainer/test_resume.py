@@ -11,7 +11,7 @@ import pytest
 from opsctl.trainer import manifest
 from opsctl.trainer.checkpoint.resume import Resuming
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.contract import Phase, TrainerStop
+from opsctl.trainer.contract import Phase, TrainerStop, read_step_times
 from opsctl.trainer.errors import Refused
 from tests.integration.trainer.conftest import tiny
 
@@ -35,6 +35,18 @@ def test_run_finishes_with_a_stop_reason(uninterrupted):
     assert [c.step for c in manifest.list_checkpoints(uninterrupted.checkpoints)] == [10, 20]
     assert manifest.verify(uninterrupted.checkpoints / "step-0000020") == []
     assert sorted(p.name for p in uninterrupted.checkpoints.iterdir()) == ["step-0000010", "step-0000020"]
+
+
+def test_every_rank_writes_the_times_of_its_own_work(uninterrupted):
+    times = [read_step_times(uninterrupted.run_dir / "step-times" / f"{rank}.json") for rank in range(4)]
+    assert [(rank.node, rank.local_rank, rank.steps) for rank in times] == [
+        ("node0", 0, 20),
+        ("node0", 1, 20),
+        ("node1", 0, 20),
+        ("node1", 1, 20),
+    ]
+    assert [rank.work for rank in times] == [*["stage 0 on CPU"] * 2, *["stage 1 on CPU"] * 2]
+    assert all(0 < rank.compute_s < 10 for rank in times)
 
 
 def test_damaged_checkpoint_is_skipped_bit_exactly(uninterrupted, train):

@@ -108,7 +108,7 @@ def test_command_writable_by_others_is_not_run(publish_site: PublishSite) -> Non
 
 def test_dry_run_and_json(publish_site: PublishSite) -> None:
     _, text = publish_site.opsctl("one", "--dry-run")
-    assert text.startswith("one: would copy 3 files")
+    assert text.startswith("one: would copy 4 files")
     assert "  report.html: rendered when copied\n" in text
     assert not publish_site.out.exists()
     result = json.loads(publish_site.opsctl("--json")[1])

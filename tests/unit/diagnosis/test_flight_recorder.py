@@ -98,6 +98,12 @@ def test_rank_without_a_dump_is_named() -> None:
     ]
 
 
+def test_rank_without_a_dump_is_not_counted_as_come() -> None:
+    dumps = [make_dump(rank, "all_reduce", is_over=False) for rank in range(2)]
+    ended = "the ranks with a dump came to nccl:all_reduce [] (number 1), which did not end on ranks 0, 1"
+    assert explain_dumps(dumps) == [f"group 0 dp: {ended}", "group 0 dp: no dump of rank 2"]
+
+
 def test_finished_collectives_explain_nothing() -> None:
     assert explain_dumps([make_dump(rank, "all_reduce") for rank in range(3)]) == []
 

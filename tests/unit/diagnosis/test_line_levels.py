@@ -22,9 +22,9 @@ FATAL = [
 NOTICE = [
     "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97)",
     "/opt/image.py:13: UserWarning: Failed to load image Python extension: 'image.so: undefined symbol: _ZN3c10'",
-    "slurmstepd: error: couldn't chdir to `/root/run': No such file or directory: going to /tmp instead",
+    "slurmstepd: error: couldn't chdir to `/data/run': No such file or directory: going to /tmp instead",
     "sbatch: error: spank: x11.so: Plugin file not found",
-    "df: /root/.triton/autotune: No such file or directory",
+    "df: /data/.triton/autotune: No such file or directory",
     "wandb: Network error (ConnectionError), entering retry loop.",
     "    will not load any checkpoints and will start from random",
     "[NeMo W 2024-03-01 10:00:00 nemo_logging:349] Apex was not found.",

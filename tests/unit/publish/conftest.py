@@ -53,7 +53,11 @@ class Site:
             table=settings,
             root=self.run.path.parent,
             secrets=Secrets(self.known),
-            reports=lambda: {"report.md": self.report, "report.html": f"<h1>{self.report}"},
+            reports=lambda: {
+                "report.md": self.report,
+                "report.html": f"<h1>{self.report}",
+                "dash.html": f"<h2>{self.report}",
+            },
             runner=self.runner,
             clock=self.clock,
             deadline=TimeLimit.within(self.clock, seconds),

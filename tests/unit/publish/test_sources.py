@@ -21,6 +21,7 @@ ALL = {
     "metrics/tensorboard/events.out.tfevents.1": EVENTS,
     "report.md": b"# gpt: 97 % effective\n",
     "report.html": b"<h1># gpt: 97 % effective\n",
+    "dash.html": b"<h2># gpt: 97 % effective\n",
 }
 
 

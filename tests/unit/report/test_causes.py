@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from opsctl.diagnosis.causes import causes
 from opsctl.errors import InputError
 from opsctl.guard.last_output import date_last_output
+from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
 from opsctl.report.html_page import render_page
@@ -95,3 +98,29 @@ def test_page_names_cause_and_reason(tmp_path: Path) -> None:
     page = render_page(make_rough_train(tmp_path).report(END))
     assert "Lost by cause" in page and "<td>node-failed</td>" in page
     assert '<small class="why">Slurm says NODE_FAIL</small>' in page
+
+
+def test_colours_of_attempts_name_the_part_that_failed(tmp_path: Path) -> None:
+    report = make_rough_train(tmp_path).report(END)
+    code = next(cause.name for cause in causes() if cause.kind == "code")
+    first, *rest = report.attempts
+    attempts = (*rest, replace(first, outcome="crashed", cause=code), first)
+    page = render_page(replace(report, attempts=attempts))
+    assert "ended by hardware: node, GPU, network or storage" in page
+    assert '<span class="key hardware"></span>node-failed' in page
+    assert '<span class="key program"></span>crashed' in page
+    assert "broke off without a known cause" not in page
+
+
+def test_cause_without_a_catalogue_row_has_no_part() -> None:
+    assert (find_part("nosuch", "crashed"), find_part("", "crashed")) == ("", "")
+
+
+def test_outcome_of_a_node_names_the_hardware() -> None:
+    assert (find_part("", "node-failed"), find_part("", "TIMEOUT")) == ("hardware", "outside")
+
+
+def test_most_causes_have_a_part() -> None:
+    parts = [find_part(cause.name, "crashed") for cause in causes()]
+    assert parts.count("") < len(parts) / 4
+    assert set(parts) == {"hardware", "program", "outside", ""}

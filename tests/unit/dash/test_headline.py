@@ -1,0 +1,140 @@
+"""The headline of a train: tone, word and sentence for each state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.dash.sparklines import draw_sparkline
+from opsctl.dash.train_card import format_age
+from opsctl.dash.train_detail import CAUSE_GROUPS, find_group
+from opsctl.dash.train_headline import Headline, Tone, write_headline
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.outcome import Outcome
+from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
+from opsctl.state.journal import Event, EventKind, TrainHistory, replay
+from opsctl.state.run_dir import RunDir
+
+AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
+NOTHING = replace(unreadable(RunDir(Path("tr11")), ""), notes=())
+
+
+def status(state: str, **fields: Any) -> TrainStatus:
+    return replace(NOTHING, state=state, **fields)
+
+
+def last(outcome: str, action: str = "continue") -> LastAttempt:
+    return LastAttempt(attempt="7_2.0", outcome=outcome, action=action, why="exit code 1", at=AT)
+
+
+def alert(level: str, **fields: Any) -> OpenAlert:
+    given = {"key": "hang/tr11", "summary": "tr11: no step for 31 min", "train": "tr11", "since": AT.isoformat()}
+    return OpenAlert(**{**given, "level": level, "acknowledged": False, **fields})
+
+
+def event(number: int, kind: EventKind, **data: Any) -> Event:
+    return Event(number=number, at=AT.isoformat(), actor="ana@login1:1", kind=kind, data=data)
+
+
+def crashes(*nodes: str) -> TrainHistory:
+    """Return a history of attempts in which a GPU fell off these nodes."""
+    events = []
+    for number, node in enumerate(nodes, 1):
+        attempt = f"7_{number}.0"
+        says = {
+            "class": "gpu",
+            "cause": "gpu-off-the-bus",
+            "says": "GPU fell off",
+            "node": node,
+            "rank": 0,
+            "advice": "",
+        }
+        empty: dict[str, Any] = {"suspects": [], "evidence": [], "also": []}
+        events += [
+            event(3 * number, EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=node),
+            event(3 * number + 1, EventKind.DIAGNOSED, attempt=attempt, **says, **empty),
+            event(3 * number + 2, EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome="crashed", action="x", why="y"),
+        ]
+    return replay(events)
+
+
+def headline(train: TrainStatus, history: TrainHistory | None = None) -> Headline:
+    return write_headline(train, history or TrainHistory())
+
+
+@pytest.mark.parametrize(
+    ("train", "tone"),
+    [
+        (status("running"), Tone.GREEN),
+        (status("finished"), Tone.GREEN),
+        (status("queued"), Tone.GREEN),
+        (status("queued", notes=("something queued will never start: see above",)), Tone.AMBER),
+        (status("held"), Tone.AMBER),
+        (status("held", last_attempt=last("crashed", "hold-queued")), Tone.RED),
+        (status("held", last_attempt=last("paused", "hold-queued")), Tone.AMBER),
+        (status("ended", last_attempt=last("crashed")), Tone.RED),
+        (status("ended", last_attempt=last("killed")), Tone.QUIET),
+        (status("not submitted"), Tone.QUIET),
+        (status("unknown", slurm="Slurm does not answer"), Tone.UNKNOWN),
+        (status("running", alerts=(alert("warning"),)), Tone.AMBER),
+        (status("running", alerts=(alert("critical"),)), Tone.RED),
+        (status("running", alerts=(alert("critical", acknowledged=True),)), Tone.AMBER),
+        (status("running", alerts=(alert("critical", silenced_until="x"),)), Tone.AMBER),
+        (status("running", alerts=(alert("warning", acknowledged=True),)), Tone.GREEN),
+        (status("unknown", alerts=(alert("critical"),)), Tone.RED),
+        (status("finished", alerts=(alert("warning"),)), Tone.GREEN),
+    ],
+)
+def test_tone_follows_state_and_alerts(train: TrainStatus, tone: Tone) -> None:
+    assert headline(train).tone is tone
+
+
+def test_alert_is_the_headline_of_a_running_train() -> None:
+    assert headline(status("running", alerts=(alert("critical"),))).text == "No step for 31 min"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        (("node017",), "GPU fell off on node017"),
+        (("node017", "node017"), "GPU fell off on node017, twice"),
+        (("node017", "node018", "node019"), "GPU fell off on 3 nodes, last node019, 3 times in a row"),
+        (("",), "GPU fell off"),
+    ],
+)
+def test_held_train_names_cause_and_nodes(nodes: tuple[str, ...], text: str) -> None:
+    attempt = replace(last("crashed", "hold-queued"), attempt=f"7_{len(nodes)}.0")
+    assert headline(status("held", last_attempt=attempt), crashes(*nodes)).text == text
+
+
+def test_queued_train_names_the_reason() -> None:
+    waiting = Waiting(array="7", tasks=3, reason="Resources", why="waiting for free nodes", start=None)
+    assert headline(status("queued", waiting=(waiting,))).text == "Waiting for free nodes"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (40, "40 s"), (720, "12 min"), (18_000, "5 h"), (3 * 86_400, "3 d")]
+)
+def test_age_has_one_unit(seconds: float, text: str) -> None:
+    assert format_age(timedelta(seconds=seconds)) == text
+
+
+def test_every_end_has_a_colour() -> None:
+    kinds = {kind: find_group(kind.value, "crashed") for kind in CauseKind}
+    assert [kind for kind, group in kinds.items() if group == "unknown"] == []
+    assert {find_group("", outcome.value) for outcome in Outcome} <= {*CAUSE_GROUPS, "unknown"}
+    assert find_group("", "lost") == "unknown"
+    assert find_group("", "") == "running"
+
+
+def test_sparkline_marks_what_is_not_finite() -> None:
+    sparkline = draw_sparkline([1.0, 2.0, float("nan"), 3.0, 4.0])
+    assert sparkline
+    assert sparkline.path.count("M") == 2
+    assert sparkline.gaps == (100.0,)
+    assert draw_sparkline([1.0, float("inf")]) is None
