@@ -35,9 +35,9 @@ def start(logs: Path, *command: str, env: dict[str, str] | None = None, **option
 
 
 def start_with(change: str, logs: Path, *command: str) -> subprocess.Popen[bytes]:
-    """Start the shim with one constant of opsctl.guard.rank_output changed."""
-    imports = "import sys; from opsctl.guard import rank, rank_output"
-    code = f"{imports}; rank_output.{change}; sys.exit(rank.main(sys.argv[1:]))"
+    """Start the shim with constants of opsctl.guard changed, such as `rank_output.DRAIN_S = 1`."""
+    imports = "import sys; from opsctl.guard import rank, rank_activity, rank_output"
+    code = f"{imports}; {change}; sys.exit(rank.main(sys.argv[1:]))"
     argv = [sys.executable, "-c", code, "--logs", str(logs), "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=pipe, stderr=pipe, process_group=0)
@@ -224,7 +224,7 @@ def test_closed_descriptors_do_not_stop_the_command(tmp_path):
 
 def test_unread_pipe_does_not_block_the_command_for_ever(tmp_path):
     """An unread pipe first blocks the command; then lines are dropped."""
-    process = start_with("STUCK_S = 1", tmp_path, "sh", "-c", f"seq 300000; touch {tmp_path}/done")
+    process = start_with("rank_output.STUCK_S = 1", tmp_path, "sh", "-c", f"seq 300000; touch {tmp_path}/done")
     assert not wait_for((tmp_path / "done").exists, 0.5)
     assert wait_for((tmp_path / "done").exists)
     out, err = process.communicate(timeout=100)
@@ -314,7 +314,7 @@ def test_code_of_the_first_failed_rank_is_recorded(tmp_path, script, code):
 
 
 def test_first_failure_is_recorded_before_processes_end(tmp_path):
-    slow = start_with("DRAIN_S = 500", tmp_path, "sh", "-c", "sleep 600 & exit 85")
+    slow = start_with("rank_output.DRAIN_S = 500", tmp_path, "sh", "-c", "sleep 600 & exit 85")
     assert wait_for((tmp_path / "first-exit").exists)
     assert slow.poll() is None
     slow.kill()
@@ -352,10 +352,23 @@ def test_free_ports_rarely_collide():
     assert len({find_free_port() for _ in range(20)}) > 15
 
 
+@pytest.mark.parametrize(("work", "marks"), [("while :; do :; done", []), ("exec sleep 60", ["idle-5-8"])])
+def test_orphan_that_works_is_part_of_the_rank(tmp_path, work, marks):
+    fast = "rank_activity.LOOK_EVERY_S = 0.3; rank_activity.MARK_AFTER_S = 0.9"
+    process = start_with(fast, tmp_path, "bash", "-c", f"({work} &); echo up; sleep 60")
+    assert wait_for(lambda: b"up" in read_log(tmp_path) if (tmp_path / "node002-5.log").exists() else False)
+    wait_for((tmp_path / "quiet" / "idle-5-8").exists, 4)
+    found = os.listdir(tmp_path / "quiet") if (tmp_path / "quiet").exists() else []
+    process.terminate()
+    process.communicate(timeout=60)
+    assert found == marks
+
+
 def test_shim_imports_few_modules():
     code = (
         "import sys, opsctl.guard.rank\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('opsctl', 'trainer')))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == "['opsctl', 'opsctl.guard', 'opsctl.guard.rank', 'opsctl.guard.rank_output', 'opsctl.search_path']\n"
+    guard = [f"opsctl.guard.{name}" for name in ("rank", "rank_activity", "rank_output")]
+    assert out == f"{['opsctl', 'opsctl.guard', *guard, 'opsctl.search_path']}\n"
