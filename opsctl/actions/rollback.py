@@ -63,8 +63,9 @@ def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show) -
         _protect(plan)
         _stop(app, run, f"opsctl rollback to step {record.step}", timeout, show)
         with lease(run.path, app.clock):
+            files = render_files(run, record.keys(before=False))  # with an edit during the wait
             record, aside = _move_newer(run, plan.chosen, record, plan)
-            _write_revision(app, run, plan.files)
+            _write_revision(app, run, files)
             note_allowed(app.journal(run), plan.allowed)
             _note(app, run, record, EventKind.ROLLED_BACK, checkpoint=record.checkpoint, aside=_aside_names(record))
             _unprotect(record)

@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.actions import rollback
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
+from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.errors import InputError, RunDirError, WaitTimedOut
@@ -79,6 +80,19 @@ def test_last_save_does_not_prune_the_chosen_checkpoint(run: RunDir, monkeypatch
     assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [300, 200, 10]
     rollback._unprotect(plan.record)
     assert not (plan.chosen.path / manifest.KEEP).exists()
+
+
+def test_edit_during_the_wait_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(*_: object) -> None:
+        run.config.write_text(TRAIN.replace("time_limit = '5'", "time_limit = '7'"))
+
+    monkeypatch.setattr(rollback, "_stop", edit)
+    monkeypatch.setattr(rollback, "_release", lambda *_: [])
+    app = build(run.path.parents[1] / "site.toml")
+    rollback.roll_back(app, make_plan(run, 10), timedelta(0), show=lambda _: None)
+    text = run.config.read_text()
+    assert "time_limit = '7'" in text and "step = 10" in text
+    assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [10]
 
 
 def test_nothing_moves_without_the_chosen_checkpoint(run: RunDir) -> None:
