@@ -5,6 +5,7 @@ Each phase is recorded, and may be repeated: after an interruption at any line, 
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.rollback_plan import (
+    EMBEDDED,
     RollbackPlan,
     Show,
     check_may_roll_back,
@@ -23,7 +25,7 @@ from opsctl.app import App
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, list_checkpoints_in, set_aside
 from opsctl.checkpoints.scan import FoundCheckpoint
-from opsctl.errors import InputError, WaitTimedOut
+from opsctl.errors import InputError, RunDirError, WaitTimedOut, cannot_write
 from opsctl.launch.revisions import Files, note_edit, swap
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.launch.submit import note_allowed
@@ -32,6 +34,7 @@ from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
+from opsctl.trainer import manifest
 
 POLL_S = 1.0
 """Time between two looks at the queue while the running task stops."""
@@ -57,12 +60,15 @@ def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show) -
     aside: list[Path] = []
     if record.phase is RollbackPhase.BEGUN:
         _set_phase(run, record, RollbackPhase.BEGUN)
+        _protect(plan)
         _stop(app, run, f"opsctl rollback to step {record.step}", timeout, show)
         with lease(run.path, app.clock):
+            files = render_files(run, record.keys(before=False))  # with an edit during the wait
             record, aside = _move_newer(run, plan.chosen, record, plan)
-            _write_revision(app, run, plan.files)
+            _write_revision(app, run, files)
             note_allowed(app.journal(run), plan.allowed)
             _note(app, run, record, EventKind.ROLLED_BACK, checkpoint=record.checkpoint, aside=_aside_names(record))
+            _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.MOVED)
     released = _release(app, run) if record.phase is RollbackPhase.MOVED else []
     record = _set_phase(run, record, RollbackPhase.DONE)
@@ -99,6 +105,7 @@ def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, s
                 back += bring_back(Path(directory), record.aside, record.undone)
             _write_revision(app, run, render_files(run, record.keys(before=True)))
             _note(app, run, record, EventKind.ROLLBACK_UNDONE)
+            _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.RESTORED)
     released = _release(app, run)
     record = _set_phase(run, record, RollbackPhase.UNDONE)
@@ -110,10 +117,34 @@ def _move_newer(
 ) -> tuple[RollbackRecord, list[Path]]:
     """Set aside what is newer now, after the last save. The record first names the directories."""
     found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
+    if all(checkpoint.path != chosen.path for checkpoint in found):
+        hint = f"opsctl rollback {run.name} --undo"
+        raise RunDirError(f"{run.name}: the checkpoint {chosen.path} is gone since the rollback began", hint=hint)
     newer = find_newer(found, chosen)
     directories = dict.fromkeys([*record.directories, *(str(path.parent) for path in newer)])
     record = _set_phase(run, replace(record, directories=tuple(directories)), RollbackPhase.BEGUN)
     return record, set_aside(newer, chosen.path, record.aside, plan.pointer)
+
+
+def _protect(plan: RollbackPlan) -> None:
+    """Keep the chosen checkpoint of the embedded trainer from the pruning after the last save. Raises RunDirError."""
+    path = plan.chosen.path
+    try:
+        if plan.chosen.layout == EMBEDDED and not (path / manifest.KEEP).exists():
+            manifest.keep(path, _protection(plan.record))
+    except OSError as error:
+        raise cannot_write(path / manifest.KEEP, error) from error
+
+
+def _unprotect(record: RollbackRecord) -> None:
+    """Drop the protection. One that stays costs the space of a checkpoint, and nothing else."""
+    with contextlib.suppress(OSError):
+        checkpoints = manifest.list_checkpoints(Path(record.checkpoint).parent)
+        manifest.unprotect(checkpoints, _protection(record), newest=0)
+
+
+def _protection(record: RollbackRecord) -> str:
+    return f"opsctl rollback {record.number:04}"
 
 
 def _stop(app: App, run: RunDir, why: str, timeout: timedelta, show: Show) -> None:

@@ -93,7 +93,9 @@ def set_aside(paths: Iterable[Path], chosen: Path, aside: str, pointer: Pointer 
             _point_to(pointer, aside)
             parents.append(pointer.path.parent)
         for path in paths:
-            target = _make(path.parent / aside) / path.name
+            directory = _make(path.parent / aside)
+            # A train that somebody released after an interruption has saved the same step again.
+            target = directory / path.name if path.is_symlink() else _free_name(directory, path.name)
             path.rename(target)
             moved.append(target)
         for parent in dict.fromkeys([*parents, chosen.parent]):
@@ -184,7 +186,7 @@ def _make(directory: Path) -> Path:
 
 
 def _free_name(directory: Path, name: str) -> Path:
-    """Return a name that is not taken: an interrupted undo may have moved the same name before."""
+    """Return a name that is not taken: an interrupted call may have moved the same name before."""
     names = [name, *(f"{name}.{number}" for number in range(1, 1000))]
     return next(
         directory / free for free in names if not (directory / free).is_symlink() and not (directory / free).exists()

@@ -27,6 +27,9 @@ IDLE_FLOOR_S = 300.0
 """Minimum of a learnt limit for idle ranks: they may wait for a service or a retry that ends by itself."""
 LIMIT_LINES, LIMIT_PAUSES = 20, 3
 """As for the watchdog `hang`: the time of so many lines, and so many times the longest pause that ended by itself."""
+MAX_LOOK_GAP_S = 120.0
+"""After a longer gap between two looks, the pause starts anew: Slurm suspended the guard and the ranks, or the guard
+waited for the disk as well. The marks may be older than the gap."""
 MAX_NAMED = 8
 MIN_LINES = 5
 """With fewer lines the rhythm of the attempt is not known: ranks may still wait for each other's start."""
@@ -48,21 +51,23 @@ class QuietRanks:
     limit_s: float | None = None
     """The setting `quiet_seconds`; None: learnt, 0: never."""
     _started_s: float = field(init=False)
+    _looked_s: float = field(init=False)
     _size_bytes: int = -1
     _grew_s: float = 0.0
     _since_s: float | None = None
-    _progress: tuple[int | None, int | None] = (None, None)
+    _progress: tuple[object, ...] = ()
     _line_s: float | None = None
     _longest_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._started_s = self.clock.monotonic()
+        self._started_s = self._looked_s = self.clock.monotonic()
 
     def find_hang(self) -> str:
         """Return why the attempt certainly hangs; an empty string if it does not, or if nothing is certain."""
         if self.limit_s == 0:
             return ""
         self._note_growth()
+        self._note_gap()
         stopped, is_idle = read_marks(self.marks)
         if not stopped and not is_idle:
             self._end_pause()
@@ -92,6 +97,16 @@ class QuietRanks:
         if size_bytes != self._size_bytes:
             self._size_bytes, self._grew_s = size_bytes, self.clock.monotonic()
 
+    def _note_gap(self) -> None:
+        now_s = self.clock.monotonic()
+        if now_s - self._looked_s > MAX_LOOK_GAP_S:
+            self._since_s, self._grew_s = None, now_s
+        self._looked_s = now_s
+
+    def has_advanced(self) -> bool:
+        """Return whether the log or the heartbeat has advanced since `find_hang` read them."""
+        return self._read_progress(self.read_log(), self.read_heartbeat()) != self._progress
+
     def _end_pause(self) -> None:
         if self._since_s is not None:
             self._longest_s = max(self._longest_s, self.clock.monotonic() - self._since_s)
@@ -100,14 +115,24 @@ class QuietRanks:
     def _measure_pause(self) -> float:
         """Return for how long neither the log nor the heartbeat has advanced: at least since the ranks are quiet."""
         log, heartbeat = self.read_log(), self.read_heartbeat()
-        progress = (log.highest, heartbeat.step if heartbeat else None)
+        progress = self._read_progress(log, heartbeat)
         if progress != self._progress:
             self._end_pause()
         self._progress = progress
         if self._since_s is None:
-            self._since_s = self._grew_s
+            self._since_s = max(self._grew_s, self._date_action(heartbeat))
         self._line_s = self._measure_lines(log, self._since_s - self._started_s)
         return self.clock.monotonic() - self._since_s
+
+    def _read_progress(self, log: LogSigns, heartbeat: Heartbeat | None) -> tuple[object, ...]:
+        """Return what changes with every progress. Of a log without known steps, every new line counts."""
+        return log.steps[-1:] or self._size_bytes, heartbeat.at if heartbeat else None
+
+    def _date_action(self, heartbeat: Heartbeat | None) -> float:
+        """Return the time of the trainer's last action on the monotonic clock; 0 if unknown."""
+        if heartbeat is None:
+            return 0.0
+        return self.clock.monotonic() - max(0.0, self.clock.now().timestamp() - heartbeat.at)
 
     def _measure_lines(self, log: LogSigns, trained_s: float) -> float | None:
         """Return the seconds from line to line: as logged, otherwise of all the time since the start."""

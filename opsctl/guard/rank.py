@@ -66,11 +66,11 @@ def run(logs: str, command: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     copier = Copier(Log(f"{logs}/{name}.log"), Lines(f"[{node}:{rank}]: "), Stdout())
-    activity = Activity(child or 0, f"{logs}/quiet", rank, variables["WORLD_SIZE"])
+    activity = Activity(shim, f"{logs}/quiet", rank, variables["WORLD_SIZE"])
     status = copier.copy_until_exit(
         output, status_pipe, meanwhile=activity.look, at_exit=lambda status: note_first_exit(logs, status)
     )
-    activity.remove_mark()
+    activity.mark("")
     if not end_all_below():
         warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)

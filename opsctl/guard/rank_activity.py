@@ -1,8 +1,9 @@
 """Whether the processes of a rank do anything. For rank.py: standard library only, quick to import.
 
-A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (certain_hang.py):
+A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (quiet_ranks.py):
 
-- `stopped-RANK-OF`: a process of the rank is stopped by a signal (state T), and only another signal can wake it;
+- `stopped-RANK-OF`: a process of the rank is stopped by a signal (state T), and only another signal can wake it; the
+  other processes of the rank do not use the CPU either;
 - `idle-RANK-OF`: no process of the rank uses the CPU, and none waits for a disk (state D).
 
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
@@ -19,24 +20,26 @@ LOOK_EVERY_S = 2.0
 MARK_AFTER_S = 8.0
 IDLE_SHARE = 0.03
 """Of one CPU: threads of torch and NCCL that only look at their queues every 0.1 s use less."""
+KINDS = ("stopped", "idle")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Activity:
     """Marks a rank while its processes do nothing."""
 
-    def __init__(self, pid: int, marks: str, rank: str, of: str) -> None:
-        self.pid = pid
+    def __init__(self, root: int, marks: str, rank: str, of: str) -> None:
+        """The processes of the rank are `root`, unless `root` is this process, and all below `root`."""
+        self.root = root
         self.marks = marks
         self.rank = rank
         self.of = of
         self.looked_s = time.monotonic()
         self.ticks: dict[int, int] | None = None
-        self.busiest = pid
+        self.busiest = root
         self.busiest_ticks = 0
         self.kind = ""
         self.since_s = 0.0
-        self.mark = ""
+        self.marked: str | None = None  # unknown: a shim that was killed in this attempt may have left a mark
 
     def look(self) -> None:
         """Look at the processes, if the last look was LOOK_EVERY_S ago, and set or remove the mark."""
@@ -48,10 +51,8 @@ class Activity:
         # Slurm suspends the shim with the rank: a long pause between two looks says nothing about the rank.
         kind = "" if past_s > 3 * LOOK_EVERY_S else self.find_kind(past_s)
         if kind != self.kind:
-            self.remove_mark()
             self.kind, self.since_s = kind, now
-        if kind and not self.mark and now - self.since_s >= MARK_AFTER_S:
-            self.set_mark()
+        self.mark(kind if now - self.since_s >= MARK_AFTER_S else "")
 
     def find_kind(self, past_s: float) -> str:
         """Return `stopped`, `idle`, or an empty string for a rank that works or may work."""
@@ -59,16 +60,18 @@ class Activity:
         if self.is_busiest_at_work(most_ticks):
             self.ticks = None
             return ""
-        rows = list(tree(self.pid))
+        rows = [row for row in tree(self.root) if row[0] != os.getpid()]
         before, self.ticks = self.ticks, {pid: ticks for pid, _, ticks in rows}
+        if before is None or not rows:
+            return ""
+        used = {pid: ticks - before.get(pid, 0) for pid, ticks in self.ticks.items()}
+        self.busiest = max(used, key=lambda pid: used[pid])
+        if sum(used.values()) > most_ticks:
+            return ""
         states = {state for _, state, _ in rows}
         if "T" in states:
             return "stopped"
-        if before is None or "D" in states or not rows or before.keys() != self.ticks.keys():
-            return ""
-        used = {pid: ticks - before[pid] for pid, ticks in self.ticks.items()}
-        self.busiest = max(used, key=lambda pid: used[pid])
-        return "idle" if sum(used.values()) <= most_ticks else ""
+        return "" if "D" in states or before.keys() != self.ticks.keys() else "idle"
 
     def is_busiest_at_work(self, most_ticks: float) -> bool:
         """Return whether the process that used the CPU most, at the last full look, still does: the cheap look."""
@@ -78,18 +81,23 @@ class Activity:
             return state != "T" and bool(before) and self.busiest_ticks - before > most_ticks
         return False
 
-    def set_mark(self) -> None:
-        mark = f"{self.marks}/{self.kind}-{self.rank}-{self.of}"
+    def mark(self, kind: str) -> None:
+        """Leave the mark of `kind` alone, or no mark. What fails is tried again at the next look."""
+        if kind == self.marked:
+            return
         with contextlib.suppress(OSError):
-            os.makedirs(self.marks, exist_ok=True)  # noqa: PTH103 (pathlib takes longer to import than all the rest)
-            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
-            self.mark = mark
+            for other in KINDS:
+                if other != kind:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self.path_of(other))  # noqa: PTH108 (as below)
+            if kind:
+                os.makedirs(self.marks, exist_ok=True)  # noqa: PTH103 (pathlib takes longer to import than all the rest)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                os.close(os.open(self.path_of(kind), flags, 0o644))
+            self.marked = kind
 
-    def remove_mark(self) -> None:
-        if self.mark:
-            with contextlib.suppress(OSError):
-                os.unlink(self.mark)  # noqa: PTH108 (as above)
-            self.mark = ""
+    def path_of(self, kind: str) -> str:
+        return f"{self.marks}/{kind}-{self.rank}-{self.of}"
 
 
 def tree(root: int) -> Iterator[tuple[int, str, int]]:

@@ -26,7 +26,7 @@ class Stragglers:
     grace_s: float
     clock: Clock
     misses_a_node: Callable[[], bool]
-    """Returns whether a node of the job does not answer. Called once, in a thread."""
+    """Returns whether a node of the job does not answer. Called once per start of the ranks, in a thread."""
     _since_s: float | None = None
     _thread: threading.Thread | None = None
     _is_node_lost: bool = False
@@ -37,7 +37,8 @@ class Stragglers:
         Ranks on a node that does not answer get no grace.
         """
         if self.code is None:
-            self._since_s = None  # the body removes an earlier file before it starts the ranks
+            # The body removes an earlier file before it starts the ranks.
+            self._since_s, self._thread, self._is_node_lost = None, None, False
             return False
         if self._since_s is None:
             self._since_s = self.clock.monotonic()
@@ -48,7 +49,9 @@ class Stragglers:
         return self._is_node_lost or past_s > self.grace_s
 
     def _probe(self) -> None:
-        self._is_node_lost = self.misses_a_node()
+        is_lost = self.misses_a_node()
+        if self._thread is threading.current_thread():  # the body may have started the ranks again
+            self._is_node_lost = is_lost
 
     @property
     def why(self) -> str:

@@ -328,7 +328,7 @@ class Supervisor:
 
     def _escalate(self) -> None:
         """Send the stop signal if it is due and the trainer does not react to the stop request."""
-        if not self.escalation.is_signal_due() or self._is_reacting():
+        if not self.escalation.is_signal_due() or is_reacting(self.run, self.attempt, self.clock.now()):
             return
         self.escalation.has_signalled = True
         name = self.escalation.plan.signal
@@ -340,7 +340,7 @@ class Supervisor:
 
     def _is_kill_due(self) -> bool:
         """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
-        if not self.escalation.is_kill_due() or self._is_reacting():
+        if not self.escalation.is_kill_due() or is_reacting(self.run, self.attempt, self.clock.now()):
             return False
         log.warning("no reaction to the stop request: ending the ranks")
         with self.tolerated("ending the ranks"):
@@ -354,14 +354,13 @@ class Supervisor:
             if why := self.quiet.find_hang():
                 from opsctl.guard.hang_evidence import save_stacks  # noqa: PLC0415 (rarely needed)
 
-                self.ask_to_stop(StopKind.HUNG, why)
                 save_stacks(self.run, self.attempt, self.runner, self.env, self.clock)
-                self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
-                return True
+                if not self.quiet.has_advanced():  # while the stacks were saved
+                    self.ask_to_stop(StopKind.HUNG, why)
+                    with self.tolerated("ending the ranks"):
+                        self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+                    return True
         return False
-
-    def _is_reacting(self) -> bool:
-        return is_reacting(self.run, self.attempt, self.clock.now())
 
     def _note_stop_step(self, step: str, why: str) -> None:
         with self.tolerated("recording a stop step"):

@@ -128,6 +128,19 @@ def test_interrupted_rename_is_finished(make, tmp_path: Path, monkeypatch: pytes
         assert left == snapshot(tmp_path / f"expected-{number}")
 
 
+@pytest.mark.parametrize("make", LAYOUTS)
+def test_step_saved_again_after_an_interruption_is_kept_twice(make, tmp_path: Path) -> None:
+    make(tmp_path, 100)
+    make(tmp_path, 200)
+    first = roll_back(tmp_path, 100)
+    for _ in range(2):
+        make(tmp_path, 200)
+        again = roll_back(tmp_path, 100)
+        assert not set(first) & {path for path in again if not path.is_symlink()}
+        assert all(path.is_symlink() or path.exists() for path in [*first, *again])
+    assert max(checkpoint.step or 0 for checkpoint in list_checkpoints_in([tmp_path])) == 100
+
+
 def test_copy_of_the_newest_is_found(tmp_path: Path) -> None:
     write(tmp_path / "epoch=0-step=100.ckpt", "PK\x03\x04.....PK\x05\x06")
     _, chosen = choose(tmp_path, 100)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
 
-from opsctl.actions.rollback_plan import _verify_step
+from opsctl.actions import rollback
+from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
+from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
-from opsctl.errors import InputError
+from opsctl.errors import InputError, RunDirError, WaitTimedOut
+from opsctl.launch.revisions import Files
+from opsctl.launch.rollback_record import to_record
+from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir
+from opsctl.trainer import manifest
 from tests.support.saved_checkpoints import flip, save
 from tests.unit.cli.test_completion import complete
 
@@ -45,6 +54,53 @@ def test_partial_checkpoint_is_refused(run: RunDir) -> None:
     found = list_checkpoints_in([run.checkpoints])
     with pytest.raises(InputError, match=r"is not good: COMPLETE is missing"):
         _verify_step(run, found, 20, lambda _: None)
+
+
+def make_plan(run: RunDir, step: int) -> RollbackPlan:
+    found = list_checkpoints_in([run.checkpoints])
+    chosen = next(checkpoint for checkpoint in found if checkpoint.step == step)
+    record = to_record(
+        RollbackSettings(), number=1, step=step, checkpoint=str(chosen.path), directories=(str(run.checkpoints),)
+    )
+    files = Files(config=TRAIN, trainer="", body="")
+    return RollbackPlan(run=run, record=record, chosen=chosen, evidence="", newer=(), pointer=None, files=files)
+
+
+def test_last_save_does_not_prune_the_chosen_checkpoint(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_and_stop(*_: object) -> NoReturn:
+        save(run.checkpoints, 300)
+        for old in manifest.find_superfluous(manifest.list_checkpoints(run.checkpoints), keep_last=2):
+            manifest.remove(old.path)
+        raise WaitTimedOut("in time for the test")
+
+    monkeypatch.setattr(rollback, "_stop", save_and_stop)
+    plan = make_plan(run, 10)
+    with pytest.raises(WaitTimedOut):
+        rollback.roll_back(None, plan, timedelta(0), show=lambda _: None)
+    assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [300, 200, 10]
+    rollback._unprotect(plan.record)
+    assert not (plan.chosen.path / manifest.KEEP).exists()
+
+
+def test_edit_during_the_wait_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(*_: object) -> None:
+        run.config.write_text(TRAIN.replace("time_limit = '5'", "time_limit = '7'"))
+
+    monkeypatch.setattr(rollback, "_stop", edit)
+    monkeypatch.setattr(rollback, "_release", lambda *_: [])
+    app = build(run.path.parents[1] / "site.toml")
+    rollback.roll_back(app, make_plan(run, 10), timedelta(0), show=lambda _: None)
+    text = run.config.read_text()
+    assert "time_limit = '7'" in text and "step = 10" in text
+    assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [10]
+
+
+def test_nothing_moves_without_the_chosen_checkpoint(run: RunDir) -> None:
+    plan = make_plan(run, 10)
+    shutil.rmtree(plan.chosen.path)
+    with pytest.raises(RunDirError, match="step-0000010 is gone since the rollback began"):
+        rollback._move_newer(run, plan.chosen, plan.record, plan)
+    assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [200, 20]
 
 
 def test_shell_offers_the_steps_of_checkpoints(run: RunDir) -> None:

@@ -21,6 +21,7 @@ class Attempt:
         self.marks.mkdir(parents=True)
         self.log.touch()
         self.steps: list[int] = []
+        self.highest = 0
         self.heartbeat: Heartbeat | None = None
         self.quiet = QuietRanks(
             marks=self.marks,
@@ -35,7 +36,7 @@ class Attempt:
         if not self.steps:
             return LogSigns()
         lines = tuple(Iteration(step=step) for step in self.steps)
-        return LogSigns(first=lines[0], steps=lines[-50:], highest=self.steps[-1])
+        return LogSigns(first=lines[0], steps=lines[-50:], highest=max(self.highest, self.steps[-1]))
 
     def train(self, lines: int, *, line_s: float = 1.0) -> str:
         why = ""
@@ -61,6 +62,11 @@ class Attempt:
             if why := self.quiet.find_hang():
                 return why
         return ""
+
+
+def make_heartbeat(attempt, *, phase=Phase.TRAIN, step=30):
+    at = attempt.clock.now().timestamp()
+    return Heartbeat(at=at, attempt="5_1.0", phase=phase, step=step, limit_s=60.0, node="node001", rank=0)
 
 
 IDLE = tuple(f"idle-{rank}-6" for rank in range(6))
@@ -143,7 +149,7 @@ def test_stopped_rank_at_the_start_has_5_minutes(attempt):
 def test_idle_ranks_in_another_phase_are_no_hang(attempt, phase):
     attempt.train(30)
     attempt.mark(*IDLE)
-    attempt.heartbeat = Heartbeat(at=0.0, attempt="5_1.0", phase=phase, step=30, limit_s=60.0, node="node001", rank=0)
+    attempt.heartbeat = make_heartbeat(attempt, phase=phase)
     assert attempt.wait(2000) == ""
 
 
@@ -160,6 +166,44 @@ def test_0_seconds_is_never(tmp_path):
     attempt.train(30)
     attempt.mark(*STOPPED)
     assert attempt.wait(2000) == ""
+
+
+def test_action_of_the_trainer_is_progress(tmp_path):
+    attempt = Attempt(tmp_path, limit_s=60)
+    attempt.train(30)
+    for step in range(50):  # the log has a line every 100 s, the heartbeat a time every 5 s
+        attempt.clock.sleep(5)
+        attempt.heartbeat = make_heartbeat(attempt, step=30 + step)
+        assert attempt.quiet.find_hang() == ""
+    attempt.mark(*IDLE)
+    assert attempt.wait(56) == ""
+    assert attempt.wait(10) != ""
+
+
+def test_steps_done_again_are_progress(attempt):
+    attempt.train(400)
+    attempt.steps = attempt.steps[:20]  # the trainer has gone back inside the attempt
+    attempt.highest = 400
+    attempt.mark("stopped-5-6")
+    assert attempt.train(300) == ""
+
+
+def test_log_of_unknown_format_that_grows_is_progress(attempt):
+    attempt.mark("stopped-5-6")
+    for size in range(400):
+        attempt.clock.sleep(2)
+        attempt.log.write_text("x" * size)
+        assert attempt.quiet.find_hang() == ""
+
+
+def test_suspended_job_is_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(20) == ""
+    attempt.clock.sleep(7200)  # Slurm suspends the guard with the ranks
+    assert attempt.wait(10) == ""
+    attempt.clear()
+    assert attempt.train(30) == ""
 
 
 def test_other_entries_are_no_marks(tmp_path):

@@ -1,5 +1,6 @@
 """The marks of ranks that do nothing, with real processes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -75,6 +76,34 @@ def test_stopped_process_below_a_shell_is_found(start):
     assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
 
 
+def test_stopped_helper_of_a_working_rank_has_no_mark(start):
+    _, activity = start("bash", "-c", f"sleep 60 & kill -STOP $!; {sys.executable} -c '{WORKS}' & wait")
+    assert look_for(activity, 1.5, until=["stopped-5-6"]) == []
+
+
+def test_mark_of_an_earlier_step_is_removed(start):
+    _, activity = start(sys.executable, "-c", WORKS)
+    os.mkdir(activity.marks)
+    for name in ("idle-5-6", "stopped-5-6"):
+        os.close(os.open(f"{activity.marks}/{name}", os.O_CREAT))
+    assert look_for(activity, 10, until=[]) == []
+
+
+def test_mark_that_could_not_be_removed_is_tried_again(start, monkeypatch):
+    pid, activity = start(sys.executable, "-c", WORKS)
+    os.kill(pid, signal.SIGSTOP)
+    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "unlink", fail)
+        os.kill(pid, signal.SIGCONT)
+        assert look_for(activity, 0.5) == ["stopped-5-6"]
+    assert look_for(activity, 10, until=[]) == []
+
+
+def fail(_):
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_long_pause_between_looks_marks_nothing(start):
     pid, activity = start(sys.executable, "-c", WORKS)
     os.kill(pid, signal.SIGSTOP)
@@ -87,5 +116,5 @@ def test_long_pause_between_looks_marks_nothing(start):
 def test_end_removes_the_mark(start):
     _, activity = start(sys.executable, "-c", WAITS)
     look_for(activity, 10, until=["idle-5-6"])
-    activity.remove_mark()
+    activity.mark("")
     assert marks(activity) == []

@@ -35,6 +35,19 @@ def test_ranks_on_a_node_that_does_not_answer_get_no_grace(
     assert stragglers.are_late() is misses_a_node
 
 
+def test_later_failure_is_probed_anew(train: QueuedTrain, tmp_path: Path) -> None:
+    stragglers = make_stragglers(train, tmp_path, misses_a_node=True)
+    for _ in range(2):
+        stragglers.first_exit.write_text("1\n")
+        assert not stragglers.are_late()
+        train.clock.sleep(6)
+        stragglers.are_late()
+        time.sleep(0.2)
+        assert stragglers.are_late()
+        stragglers.first_exit.unlink()  # the body starts the ranks again
+        assert not stragglers.are_late()
+
+
 def test_no_rank_is_late_before_a_failure(train: QueuedTrain, stragglers: Stragglers) -> None:
     train.clock.sleep(3600)
     assert (stragglers.are_late(), stragglers.code) == (False, None)
