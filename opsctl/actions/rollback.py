@@ -159,12 +159,12 @@ def _stop(app: App, run: RunDir, why: str, timeout: timedelta, show: Show) -> No
     is_waiting = False
     while active := chain.check().active:
         if not is_waiting:
-            show(f"{run.name}: waiting for {', '.join(job.id for job in active)} to save and stop")
+            show(f"{run.name}: waiting for {', '.join(job.full_id for job in active)} to save and stop")
             is_waiting = True
         reconcile_own_train(app, run, show=show)
         if clock.monotonic() > until_s:
             raise WaitTimedOut(
-                f"{run.name}: {active[0].id} has not stopped within {timeout.total_seconds():.0f} s",
+                f"{run.name}: {active[0].full_id} has not stopped within {timeout.total_seconds():.0f} s",
                 hint=f"the queued tasks are held; opsctl rollback {run.name} goes on waiting",
             )
         clock.sleep(POLL_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -266,7 +267,7 @@ def _choose(
 def _verify_step(run: RunDir, found: Sequence[FoundCheckpoint], step: int, show: Show) -> tuple[FoundCheckpoint, str]:
     same = [checkpoint for checkpoint in found if checkpoint.step == step]
     if not same:
-        raise InputError(f"{run.name}: no checkpoint of step {step}; {_list_steps(found)}")
+        raise InputError(f"{run.name}: no checkpoint of step {step}; {_list_steps(found, near=step)}")
     chosen = next((checkpoint for checkpoint in same if checkpoint.is_complete), same[0])
     doubt = chosen.reason if chosen.is_partial else _find_doubt(chosen, show)
     if doubt:
@@ -297,13 +298,16 @@ def _describe_evidence(checkpoint: FoundCheckpoint) -> str:
     return "the hash of every file is right" if checkpoint.layout == EMBEDDED else checkpoint.reason
 
 
-def _list_steps(found: Sequence[FoundCheckpoint]) -> str:
+def _list_steps(found: Sequence[FoundCheckpoint], *, near: int | None = None) -> str:
+    """Return the newest steps with a usable checkpoint, or those around the step `near`."""
     steps = sorted(
         {checkpoint.step for checkpoint in found if checkpoint.step is not None and not checkpoint.is_partial}
     )
-    more = "... " if len(steps) > MAX_NAMED else ""
-    named = ", ".join(map(str, steps[-MAX_NAMED:]))
-    return f"checkpoints exist of steps {more}{named}" if steps else "no checkpoint exists"
+    last = len(steps) - MAX_NAMED
+    first = max(0, last if near is None else min(last, bisect_left(steps, near) - MAX_NAMED // 2))
+    named = ", ".join(map(str, steps[first : first + MAX_NAMED]))
+    before, after = "... " * (first > 0), " ..." * (first < last)
+    return f"checkpoints exist of steps {before}{named}{after}" if steps else "no checkpoint exists"
 
 
 def _find_open_trouble(app: App, run: RunDir) -> int | None:

@@ -131,6 +131,16 @@ class CommandGroup(click.Group):
             hint = f" Did you mean {matches[0]!r}?" if matches else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            option = error.option_name
+            if any(option in (*param.opts, *param.secondary_opts) for param in self.params):
+                place = f"{error.message} It stands before the command: opsctl {option} ... {ctx.invoked_subcommand}"
+                raise click.NoSuchOption(option, place, ctx=error.ctx) from error
+            raise
+
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")

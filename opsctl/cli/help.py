@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
 from opsctl import __version__
@@ -26,7 +28,9 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
         group = context.command
         command = group.get_command(context, word) if isinstance(group, click.Group) else None
         if command is None:
-            raise InputError(f"no such command: {' '.join(words)}", hint="opsctl --help lists all commands")
+            names = group.list_commands(context) if isinstance(group, click.Group) else []
+            similar = "".join(f"; did you mean {name!r}?" for name in get_close_matches(word, names, 1))
+            raise InputError(f"no such command: {' '.join(words)}{similar}", hint="opsctl --help lists all commands")
         context = command.context_class(command, info_name=word, parent=context)
     click.echo(context.get_help(), color=context.color)
 

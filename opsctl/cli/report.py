@@ -73,7 +73,9 @@ def report(
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both.")
     if bool(train) == bool(log):
-        raise click.UsageError("Name a TRAIN, or a log with --log, not both.")
+        raise click.UsageError(
+            "Name a TRAIN, or a log with --log, not both." if train else "Name a TRAIN, or a log with --log."
+        )
     period = ReportPeriod(since=since, until=until)
     with reading():
         if log:

@@ -35,7 +35,7 @@ def _check_ranges(_context: click.Context, _param: click.Parameter, ranges: Sequ
 
 
 def complete_steps(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Return the steps of the complete checkpoints of the train on the command line; none if they are unknown."""
+    """Return the steps of the usable checkpoints of the train on the command line; none if they are unknown."""
     from opsctl.app import build  # noqa: PLC0415 (--help starts without pydantic)
 
     # An option without its value, as while the value is typed, ends click's parsing before the arguments.
@@ -45,7 +45,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
         found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
     except (OpsctlError, OSError):
         return []
-    steps = {checkpoint.step for checkpoint in found if checkpoint.is_complete and checkpoint.step is not None}
+    steps = {checkpoint.step for checkpoint in found if not checkpoint.is_partial and checkpoint.step is not None}
     return [str(step) for step in sorted(steps, reverse=True) if str(step).startswith(begun)]
 
 
@@ -143,6 +143,9 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: 
         print_json({**data, "would_change": not is_undone}) if as_json else _print_lines(run, lines)
         return
     result = undo(app, run, record, timeout, show=_show)
+    if record.phase is RollbackPhase.UNDONE and not as_json:
+        print_text(f"{run.name}: rollback {record.number} to step {record.step} is undone already; nothing has changed")
+        return
     if as_json:
         paths = {"brought_back": list(map(str, result.back)), "set_aside": list(map(str, result.aside))}
         print_json({**data, **paths, "released": list(result.released)})
@@ -171,10 +174,11 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, a
         return
     if plan.is_done:
         return
+    more = ", and what the running task saves before it stops" if snapshot.active else ""
     lines = [
         f"{'would go' if dry_run else 'goes'} back to step {record.step}",
         f"checkpoint: {plan.chosen.path}: {plan.evidence}",
-        f"set aside: {_list_names(plan.newer)} in {record.aside}, and what the running task saves before it stops",
+        f"set aside: {_list_names(plan.newer)} in {record.aside}{more}",
     ]
     lines += _describe_samples(plan)
     lines += [f"{plan.pointer.path.name} will name {plan.pointer.text}"] if plan.pointer else []
@@ -214,12 +218,12 @@ def _to_json(plan: RollbackPlan) -> dict[str, Any]:
 
 def _describe_queue(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     """Return what happens to the running task and to the queued ones."""
-    lines = [f"{job.id} runs: {describe_stop_of(run)}" for job in snapshot.active]
+    lines = [f"{job.full_id} runs: {describe_stop_of(run)}" for job in snapshot.active]
     arrays = sorted({job.array for job in snapshot.waiting}, key=int)
-    return [
-        *lines,
-        f"queue: array {', '.join(arrays)} is held, then released" if arrays else "queue: nothing is queued",
-    ]
+    queue = (
+        f"array {', '.join(arrays)} is held, then released" if arrays else f"{_describe_empty_queue(run)} afterwards"
+    )
+    return [*lines, f"queue: {queue}"]
 
 
 def _describe_samples(plan: RollbackPlan) -> list[str]:
@@ -242,6 +246,10 @@ def _describe_undo(record: RollbackRecord) -> str:
 def _describe_release(run: RunDir, result: RollbackResult) -> str:
     if result.released:
         return f"released array {', '.join(result.released)}"
+    return _describe_empty_queue(run)
+
+
+def _describe_empty_queue(run: RunDir) -> str:
     return f"nothing is queued: opsctl launch {run.config} goes on"
 
 

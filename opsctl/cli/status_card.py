@@ -14,6 +14,7 @@ from rich.text import Text
 
 from opsctl.cli.output import cell
 from opsctl.cli.progress_lines import progress_lines
+from opsctl.model import JobState
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.switches import Request
 from opsctl.telemetry.progress.sparkline import BLOCKS
@@ -153,15 +154,17 @@ def _progress(status: TrainStatus, now: datetime, ramp: str) -> list[CardLine]:
 
 def describe_run(job: Running, now: datetime) -> str:
     """Return nodes, age and time limit of a running task: `node[1-4], 20m, 40m until its limit`."""
-    return f"{job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job.ends, now)}"
+    return f"{job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job, now)}"
 
 
-def describe_limit(end: datetime | None, now: datetime) -> str:
+def describe_limit(job: Running, now: datetime) -> str:
     """Return how far the time limit is, or for how long it is over: Slurm waits for OverTimeLimit and KillWait."""
-    if end is None:
+    if job.state == JobState.COMPLETING.value:  # its end is the moment when Slurm began to end it
+        return ", ended, Slurm cleans up"
+    if job.ends is None:
         return ""
-    distance = format_duration((end - now).total_seconds())
-    return f", {distance} until its limit" if end > now else f", {distance} over its limit"
+    distance = format_duration((job.ends - now).total_seconds())
+    return f", {distance} until its limit" if job.ends > now else f", {distance} over its limit"
 
 
 def _request(request: Request, now: datetime) -> str:

@@ -95,7 +95,7 @@ def test_help_command_prints_the_same_as_help_option(path: tuple[str, ...]) -> N
 
 def test_help_of_an_unknown_command_is_refused() -> None:
     result = CliRunner().invoke(cli, ["help", "lunch"], prog_name="opsctl")
-    assert str(result.exception) == "no such command: lunch"
+    assert str(result.exception) == "no such command: lunch; did you mean 'launch'?"
 
 
 def test_version_is_printed() -> None:

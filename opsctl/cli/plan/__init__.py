@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from pathlib import Path
+
 import click
 
 from opsctl.cli.plan.checkpoints import checkpoint, storage
@@ -19,6 +22,9 @@ class _PlanGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            similar = get_close_matches(args[0], self.commands, 1, cutoff=0.75)
+            if similar and not ctx.resilient_parsing and not Path(args[0]).exists():
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
             args = ["overview", *args]
         return super().resolve_command(ctx, args)
 

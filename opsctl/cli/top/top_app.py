@@ -103,7 +103,8 @@ class TrainsScreen(Screen[None]):
         if page.problem:
             return cell(page.problem, "bold red")
         needy = sum(map(needs_attention, page.statuses))
-        line = Text(f"{len(page.statuses)} trains · {needy} need attention · {page.at.astimezone():%H:%M:%S}", "bold")
+        needs = f"{needy} need{'s' * (needy == 1)} attention"
+        line = Text(f"{len(page.statuses)} trains · {needs} · {page.at.astimezone():%H:%M:%S}", "bold")
         if self.pattern:
             line += cell(f" · {shown} with {self.pattern!r}, Esc shows all")
         if not page.statuses:

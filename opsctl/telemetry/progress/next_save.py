@@ -39,11 +39,12 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     steps = sorted(times)
     every = _configured_interval(run) if is_embedded else _observed_interval(steps)
     due = last_step if is_embedded else None
+    newest = newest if newest is not None else max(steps, default=None)
     if every:
         due = (step // every + 1) * every
+        due += every * (due == newest)  # the checkpoint may be there before its log line
     if due is not None and last_step is not None:
         due = min(due, last_step)
-    newest = newest if newest is not None else max(steps, default=None)
     return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,

@@ -40,6 +40,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
+def save_unknown_layout(run: RunDir, step: int) -> None:
+    directory = run.checkpoints / f"step-{step}"
+    directory.mkdir()
+    (directory / "state.txt").write_text(str(step))
+
+
 def test_damaged_checkpoint_is_refused_with_the_earlier_ones(run: RunDir) -> None:
     path = run.checkpoints / "step-0000020"
     flip(next(file for file in sorted(path.rglob("*.pt"))))
@@ -107,6 +113,23 @@ def test_shell_offers_the_steps_of_checkpoints(run: RunDir) -> None:
     site = run.path.parents[1] / "site.toml"
     assert complete(f"opsctl rollback {run.name} --to 2", site) == ["200", "20"]
     assert complete("opsctl rollback none --to 2", site) == []
+
+
+def test_shell_offers_steps_of_unknown_layouts(run: RunDir) -> None:
+    save_unknown_layout(run, 30)
+    assert complete(f"opsctl rollback {run.name} --to 3", run.path.parents[1] / "site.toml") == ["30"]
+
+
+def test_missing_step_is_refused_with_its_neighbours(run: RunDir) -> None:
+    for step in range(30, 130, 10):
+        save_unknown_layout(run, step)
+    found = list_checkpoints_in([run.checkpoints])
+    with pytest.raises(InputError, match=r"no checkpoint of step 75; .* \.\.\. 50, 60, 70, 80, 90, 100 \.\.\.$"):
+        _verify_step(run, found, 75, lambda _: None)
+    with pytest.raises(InputError, match=r"\.\.\. 80, 90, 100, 110, 120, 200$"):
+        _verify_step(run, found, 999, lambda _: None)
+    with pytest.raises(InputError, match=r"steps 10, 20, 30, 40, 50, 60 \.\.\.$"):
+        _verify_step(run, found, 0, lambda _: None)
 
 
 @pytest.mark.parametrize("words", [["--skip-samples", "9-1"], ["--lr-scale", "0"], ["--to", "-1"]])

@@ -185,3 +185,12 @@ def test_late_fall_of_the_loss_shows() -> None:
 @pytest.mark.parametrize("losses", [[float("nan")] * 20, [1e308, -1e308, *[1e-308] * 20], [5.0] * 10 + [2.0] * 10])
 def test_odd_losses_have_a_curve(losses: list[float]) -> None:
     assert len(sparkline(losses, 20)) == 20
+
+
+def test_task_that_slurm_ends_has_no_limit() -> None:
+    status = make_status()
+    assert status.running is not None
+    ending = replace(status.running[0], state="COMPLETING", ends=NOW - timedelta(seconds=8))
+    text = "\n".join(draw_card(replace(status, running=(ending,))))
+    assert "ended, Slurm cleans up" in text
+    assert "over its limit" not in text

@@ -152,6 +152,7 @@ def test_foreign_trainer_is_assumed_to_keep_its_interval(run: RunDir) -> None:
         (checkpoint / "mp_rank_00_model_states.pt").write_text("weights")
     (run.checkpoints / "latest").write_text("global_step400")
     assert next_steps(predict_next_save(run, 450, 1000)) == (400, 500)
+    assert next_steps(predict_next_save(run, 399, 1000)) == (400, 500)  # saved before the log said so
 
 
 def test_one_checkpoint_predicts_no_next(run: RunDir) -> None:
