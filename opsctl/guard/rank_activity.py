@@ -1,6 +1,6 @@
 """Whether the processes of a rank do anything. For rank.py: standard library only, quick to import.
 
-A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (certain_hang.py):
+A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (quiet_ranks.py):
 
 - `stopped-RANK-OF`: a process of the rank is stopped by a signal (state T), and only another signal can wake it;
 - `idle-RANK-OF`: no process of the rank uses the CPU, and none waits for a disk (state D).
