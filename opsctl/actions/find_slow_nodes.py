@@ -9,7 +9,7 @@ from opsctl.nodes.slow_nodes import NodeSpeed, judge_speed
 def find_speeds(app: App, train: str = "") -> dict[str, NodeSpeed]:
     """Return the speed of each node with step times; with `train`, of the nodes that this train has run on.
 
-    The speed is that over the attempts of all trains in the last health.lemon_days.
+    A speed covers the attempts of all trains in the last health.lemon_days.
     """
     now, days = app.clock.now(), app.site.health.lemon_days
     speeds = {}

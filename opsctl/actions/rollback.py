@@ -84,7 +84,7 @@ def plan_undo(app: App, run: RunDir) -> RollbackRecord:
 
 
 def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, show: Show) -> RollbackResult:
-    """Take the rollback back: checkpoints and settings are those of before; what was saved since is set aside."""
+    """Undo the rollback: restore its checkpoints and settings, and set aside checkpoints saved since."""
     chosen = _to_found(record)
     aside: list[Path] = []
     back: list[Path] = []
@@ -115,7 +115,7 @@ def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, s
 def _move_newer(
     run: RunDir, chosen: FoundCheckpoint, record: RollbackRecord, plan: RollbackPlan
 ) -> tuple[RollbackRecord, list[Path]]:
-    """Set aside what is newer now, after the last save. The record first names the directories."""
+    """Set aside the checkpoints that are newer now, after the last save. The record first names the directories."""
     found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
     if all(checkpoint.path != chosen.path for checkpoint in found):
         hint = f"opsctl rollback {run.name} --undo"

@@ -65,7 +65,7 @@ class RollbackPlan:
     evidence: str
     """How the checkpoint was verified."""
     newer: tuple[Path, ...]
-    """What will be set aside, as far as it exists now: the running task saves once more."""
+    """Paths to set aside, as far as they exist now: the running task saves once more."""
     pointer: Pointer | None
     files: Files
     allowed: tuple[AllowedError, ...] = ()
@@ -217,7 +217,7 @@ def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], sh
 
 
 def _check_arguments(run: RunDir, table: RollbackSettings, options: RollbackOptions) -> None:
-    """Refuse what a foreign trainer cannot be asked for, because no setting says how."""
+    """Refuse options that no setting translates for a foreign trainer."""
     if is_regular(run.trainer_config):
         return
     wanted = (
@@ -239,7 +239,8 @@ def _check_copies(
     copies = find_copies_of_newest(found, chosen)
     if copies and not table.step_argument:
         raise InputError(
-            f"{run.name}: {copies[0]} holds a newer state, and no step in its name: the trainer may resume from there",
+            f"{run.name}: {copies[0]} holds a newer state and has no step in its name: the trainer may resume"
+            " from this state",
             hint="set [rollback] step_argument by opsctl edit, such as '--ckpt_path {checkpoint}'",
         )
 
@@ -253,7 +254,7 @@ def _choose(
     before = _find_open_trouble(app, run)
     if before is None:
         raise InputError(
-            f"{run.name}: no alert about the loss is open, so the step must be named; {_list_steps(found)}",
+            f"{run.name}: no alert about the loss is open, so --to must name the step; {_list_steps(found)}",
             hint=f"opsctl rollback {run.name} --to STEP --dry-run",
         )
     for checkpoint in found:

@@ -24,7 +24,7 @@ from mcp_types import (
 
 from opsctl import __version__
 from opsctl.assistants.call_tool import NOTICE, call_tool
-from opsctl.assistants.tool_table import AssistantTool, load_tools
+from opsctl.assistants.tool_table import AssistantTool, load_tools, offered_tools
 from opsctl.ports import Runner
 
 MAX_CALLS = 2
@@ -38,7 +38,7 @@ input, 3 a bug, 75 Slurm did not answer, try again later. """
 
 def build_server(*, runner: Runner, program: Sequence[str], has_actions: bool) -> Server[dict[str, object]]:
     """Return the server. Without `has_actions`, tools that change something do not exist."""
-    offered = {name: tool for name, tool in load_tools().items() if has_actions or not tool.acts}
+    offered = offered_tools(has_actions=has_actions)
     limiter = anyio.CapacityLimiter(MAX_CALLS)
 
     async def list_tools(
@@ -56,7 +56,7 @@ def build_server(*, runner: Runner, program: Sequence[str], has_actions: bool) -
             limiter=limiter,
         )
         data = done.as_data()
-        text = json.dumps(data, indent=1)  # escapes what is not ASCII, so that no invisible sign passes
+        text = json.dumps(data, indent=1)  # escapes non-ASCII text, so that no invisible character passes
         return CallToolResult(
             content=[TextContent(type="text", text=text)], structured_content=data, is_error=done.is_error
         )
@@ -90,7 +90,7 @@ def describe(tool: AssistantTool) -> Tool:
 def _explain_missing(name: str, offered: dict[str, AssistantTool]) -> str:
     if name in load_tools():
         return f"{name}: this server only reads; a person must start `opsctl mcp --actions` to allow actions"
-    return f"{name!r:.60}: no such tool; there are {', '.join(offered)}"
+    return f"{name!r:.60}: no such tool; known: {', '.join(offered)}"
 
 
 def serve(server: Server[dict[str, object]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -69,7 +69,7 @@ class AssistantTool:
     arguments: tuple[ToolArgument, ...] = ()
     json_lines: bool = False
     acts: bool = False
-    timeout_s: float = field(default=60.0)
+    timeout_s: float = 60.0
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the arguments."""
@@ -107,6 +107,11 @@ def load_tools() -> dict[str, AssistantTool]:
     """Return every tool of tools.toml by name."""
     table = tomllib.loads(files("opsctl.assistants").joinpath("tools.toml").read_text(encoding="utf-8"))
     return {name: _read_tool(name, fields) for name, fields in table.items()}
+
+
+def offered_tools(*, has_actions: bool) -> dict[str, AssistantTool]:
+    """Return the tools that a server offers: those that act only if `has_actions`."""
+    return {name: tool for name, tool in load_tools().items() if has_actions or not tool.acts}
 
 
 def _read_tool(name: str, fields: dict[str, Any]) -> AssistantTool:

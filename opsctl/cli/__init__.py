@@ -152,7 +152,7 @@ class CommandGroup(click.Group):
     default="opsctl",
     envvar="OPSCTL_HOST_COMMAND",
     metavar="COMMAND",
-    help="What starts opsctl on the host (default: opsctl).",
+    help="Command that starts opsctl on the host (default: opsctl).",
 )
 @click.version_option(__version__, help="Print the version and exit.")
 @click.pass_context

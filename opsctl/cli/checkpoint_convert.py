@@ -77,8 +77,8 @@ def export(
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 
     Writes the newest checkpoint to the directory TARGET, with the tokenizer and the special tokens of the model that
-    TRAIN began with ([trainer] weights). Of another user's train, only tensors are loaded: other
-    objects in a checkpoint could run code as you.
+    TRAIN began with ([trainer] weights). Of another user's train, only tensors are loaded: other objects in a
+    checkpoint could run code as you.
 
     \b
     opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
@@ -164,8 +164,9 @@ def reshape(
 ) -> None:
     """Write a checkpoint of TRAIN for any layout and precision.
 
-    Writes the newest checkpoint below DIRECTORY, the checkpoints of another train: its first task resumes from it, with
-    any pipeline, tensor and data-parallel sizes. Needs the space of three checkpoints while it runs.
+    Writes the newest checkpoint below DIRECTORY, the checkpoint directory of another train. The first task of that
+    train resumes from the result, with any pipeline, tensor and data-parallel sizes. Needs the space of three
+    checkpoints while it runs.
 
     \b
     opsctl checkpoint reshape tiny-gpt trains/tiny-gpt-wide/checkpoints --dry-run
@@ -193,7 +194,7 @@ def bf16(
 ) -> None:
     """Write only the weights of a checkpoint of TRAIN, in bf16.
 
-    Writes the newest checkpoint to the new DIRECTORY. No train can resume from it; `export` reads it.
+    Writes the newest checkpoint to the new DIRECTORY. No train can resume from the result; `export` reads it.
 
     \b
     opsctl checkpoint bf16 tiny-gpt /archive/tiny-gpt-bf16 --step 4000

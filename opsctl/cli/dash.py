@@ -23,7 +23,7 @@ PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="Port (default: one of your own; 0: a free one).")
 @click.option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--host", "hosts", multiple=True, help="Further name of the server, for a proxy; repeatable.")
+@click.option("--host", "hosts", multiple=True, help="Another name of the server, for a proxy; repeatable.")
 @click.option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
 @click.option("--actions", is_flag=True, help="Allow Ack, Silence, Hold, Release and Save.")
 @click.option(

@@ -97,8 +97,8 @@ def _checked(
     show_warnings(run.name, problems, lambda text: click.echo(text, err=True))
     if before.rollback.step is not None and after.rollback != before.rollback:
         click.echo(
-            f"{run.name}: warning: [rollback] differs from that of {run.config}: skipped samples, the scale of the"
-            " learning rate or the step to begin at change",
+            f"{run.name}: warning: [rollback] differs from that of {run.config}: the skipped samples, the scale of the"
+            " learning rate or the first step change",
             err=True,
         )
     trainer = planning.trainer_json(resolved, Path.cwd())

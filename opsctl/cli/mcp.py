@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--actions", is_flag=True, help="Offer hold, release, ack, silence and save as well.")
-@click.option("--list", "lists", is_flag=True, help="List the tools and end.")
+@click.option("--list", "lists", is_flag=True, help="List the tools and exit.")
 @json_option
 @click.pass_obj
 def mcp(app: App, *, actions: bool, lists: bool, as_json: bool) -> None:
     """Offer tools to assistants, by the Model Context Protocol.
 
     An MCP client starts this command and talks to it over stdin and stdout. The tools are commands of opsctl: status,
-    why, report, logs, alerts, nodes, health and plan, with the rights of the user. They only read. With --actions also
-    hold, release, ack, silence and save, whose reasons stand in the journal with the words "(by opsctl mcp)".
+    why, report, logs, alerts, nodes, health and plan, with the rights of the user. These tools only read. --actions
+    adds hold, release, ack, silence and save; their reasons are journalled with the words "(by opsctl mcp)".
 
     \b
     opsctl mcp
     opsctl mcp --actions
     opsctl mcp --list --json
     """
-    from opsctl.assistants.tool_table import load_tools  # noqa: PLC0415 (only for this command)
+    from opsctl.assistants.tool_table import offered_tools  # noqa: PLC0415 (only for this command)
     from opsctl.extras import required  # noqa: PLC0415 (as above)
 
     if lists or as_json:
-        tools = [tool for tool in load_tools().values() if actions or not tool.acts]
+        tools = offered_tools(has_actions=actions).values()
         if as_json:
             print_json([{"name": tool.name, "acts": tool.acts, "arguments": tool.schema()} for tool in tools])
         else:

@@ -80,8 +80,9 @@ nodes.add_command(reboot)
 def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     """Show nodes, drain reasons and flaky-node scores.
 
-    For each node: state, trains, health, score, and since when, by whom and why the node is out of service; with
-    step times of its ranks, also its step time relative to the other nodes of its attempts. A slow node is no bad node.
+    For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
+    Where its ranks measured step times, also its step time relative to the other nodes of its attempts; --bad does not
+    list slow nodes.
 
     \b
     opsctl nodes list --bad

@@ -48,13 +48,13 @@ def run_on_host(host: str, program: str, words: Sequence[str]) -> int:
     code = run_attached(argv, env=os.environ)
     if code == SSH_FAILED:
         raise HostUnreachable(
-            f"{host}: ssh could not run the command; its message stands above",
+            f"{host}: ssh could not run the command and printed the reason",
             hint=f"try: ssh {shlex.quote(host)} true",
         )
     if code in NOT_FOUND:
         raise OpsctlError(
             f"{host}: {program!r} does not start there (exit {code})",
-            hint="name it: --host-command '~/venv/bin/opsctl', or set OPSCTL_HOST_COMMAND",
+            hint="name the program: --host-command '~/venv/bin/opsctl', or set OPSCTL_HOST_COMMAND",
         )
     return code
 

@@ -1,4 +1,4 @@
-"""`opsctl rollback`: go back to an earlier checkpoint, and take that back."""
+"""`opsctl rollback`: go back to an earlier checkpoint, or undo the newest rollback."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from opsctl.app import App
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
+from opsctl.cli.owner_tasks import print_on_stderr
 from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.revisions import diff, read_files
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord
@@ -73,7 +74,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
     type=click.FloatRange(min=0, min_open=True),
     help="Factor of the learning rates in the settings.",
 )
-@click.option("--undo", "is_undo", is_flag=True, help="Take the newest rollback back.")
+@click.option("--undo", "is_undo", is_flag=True, help="Undo the newest rollback.")
 @click.option(
     "--timeout",
     type=INTERVAL,
@@ -104,8 +105,8 @@ def rollback(
     the settings of the next task, and releases the queue. The checkpoint is verified and preflight runs before anything
     changes. Without --to, the checkpoint is the newest verified one before the open alert about the loss.
 
-    No checkpoint is deleted. Newer ones lie in .rolled-back-NNNN beside the others until --undo brings them back; then
-    what was saved meanwhile lies in .undone-NNNN. After an interruption, the same command goes on.
+    No checkpoint is deleted. Newer ones lie in .rolled-back-NNNN beside the others until --undo brings them back and
+    sets checkpoints saved meanwhile aside in .undone-NNNN. After an interruption, the same command goes on.
 
     A foreign trainer needs [rollback] in TRAIN.toml for --skip-samples and --lr-scale, and for --to if it does not
     resume from the newest checkpoint.
@@ -119,16 +120,19 @@ def rollback(
     run = app.find(train)
     if is_undo:
         if step is not None or skipped or lr_scale is not None:
-            raise InputError("--undo goes with no other change", hint=f"opsctl rollback {run.name} --undo")
+            raise InputError(
+                "--undo cannot be combined with --to, --skip-samples or --lr-scale",
+                hint=f"opsctl rollback {run.name} --undo",
+            )
         _undo(app, run, timeout, dry_run=dry_run, as_json=as_json)
         return
     options = RollbackOptions(to=step, skip_samples=skipped, lr_scale=lr_scale, allow=allow)
-    plan = plan_rollback(app, run, options, show=_show)
+    plan = plan_rollback(app, run, options, show=print_on_stderr)
     snapshot = app.chain(run).check()
     if dry_run or not as_json:
         _print_plan(plan, snapshot, dry_run=dry_run, as_json=as_json)
     if not dry_run:
-        result = roll_back(app, plan, timeout, show=_show)
+        result = roll_back(app, plan, timeout, show=print_on_stderr)
         _print_result(plan, result, as_json=as_json)
 
 
@@ -142,7 +146,7 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: 
         lines = [f"rollback {record.number} to step {record.step} {text}", *_describe_queue(run, snapshot)]
         print_json({**data, "would_change": not is_undone}) if as_json else _print_lines(run, lines)
         return
-    result = undo(app, run, record, timeout, show=_show)
+    result = undo(app, run, record, timeout, show=print_on_stderr)
     if record.phase is RollbackPhase.UNDONE and not as_json:
         print_text(f"{run.name}: rollback {record.number} to step {record.step} is undone already; nothing has changed")
         return
@@ -238,8 +242,8 @@ def _describe_samples(plan: RollbackPlan) -> list[str]:
 
 def _describe_undo(record: RollbackRecord) -> str:
     return (
-        f"the checkpoints in {record.aside} come back, what was saved since goes to {record.undone}, and the settings"
-        " are those before"
+        f"the checkpoints in {record.aside} come back, checkpoints saved since go to {record.undone}, and the"
+        " settings are those before the rollback"
     )
 
 
@@ -263,7 +267,3 @@ def _print_lines(run: RunDir, lines: Sequence[str]) -> None:
     print_text(f"{run.name}: {lines[0]}")
     for line in lines[1:]:
         print_text(f"  {line}")
-
-
-def _show(text: str) -> None:
-    click.echo(text, err=True)

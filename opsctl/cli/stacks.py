@@ -74,7 +74,7 @@ def stacks(
     Asks every rank of the running task of TRAIN for its stack and groups equal stacks. The trainer of opsctl answers
     by itself. Other trainers need --py-spy, which runs through the job, or by ssh as `remote.ways` allows. Of a silent
     rank the state of its process is shown: stopped, in the kernel, a zombie, gone. If the ranks wrote dumps of
-    PyTorch's flight recorder, the collective that did not end and the ranks that never came are named.
+    PyTorch's flight recorder, shows the collective that did not end and the ranks that never came.
 
     \b
     opsctl stacks tiny-gpt

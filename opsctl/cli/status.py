@@ -18,6 +18,7 @@ from opsctl.alerts.open_alerts import open_alerts
 from opsctl.app import App
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
+from opsctl.cli.owner_tasks import print_on_stderr
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.errors import Unreachable
@@ -53,9 +54,9 @@ def status(
 ) -> int:
     """Show the state, progress and time left of trains.
 
-    Of several trains one line each, below the open alerts. Of TRAIN, or of the only train, a card: alerts, running and
-    queued tasks, pending reason, step, loss, speed, next checkpoint and time left. If Slurm does not answer, shows what
-    the run directories record; exit 75.
+    Shows several trains in one line each, below the open alerts. Shows TRAIN, or the only train, as a card: alerts,
+    running and queued tasks, pending reason, step, loss, speed, next checkpoint and time left. If Slurm does not
+    answer, shows what the run directories record; exit 75.
 
     \b
     opsctl status
@@ -123,11 +124,11 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 def _statuses(app: App, train: str | None, *, acts: bool) -> list[TrainStatus]:
     runs = [app.find(train)] if train else all_trains(app.root)
-    return find_statuses(app, runs, is_named=bool(train), show=lambda text: click.echo(text, err=True), acts=acts)
+    return find_statuses(app, runs, is_named=bool(train), show=print_on_stderr, acts=acts)
 
 
 def _page(statuses: list[TrainStatus], app: App, terminal: Console, shown: PageShape) -> RenderableType:
-    """Return the page: why Slurm is silent, open alerts, then a line a train, or the card of one."""
+    """Return the page: why Slurm is silent, open alerts, then one line per train, or the card of one."""
     if not statuses:
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS

@@ -63,7 +63,7 @@ class BesideBody:
         reproduction.dump_code(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
 
     def finish(self) -> None:
-        """End the work. An attempt without a first step gets the record that files alone tell. Never raises."""
+        """End the work. An attempt without a first step gets the record that needs files only. Never raises."""
         self.is_over = True
         try:
             write_late_record(self.run, self.attempt, self.env)

@@ -1,7 +1,7 @@
-"""The record of code and packages of an attempt that ended before its first step: what files alone tell.
+"""The record of code and packages of an attempt that ended before its first step, from files alone.
 
-The full record needs git and pip, and waits for the first step. At the end of an attempt the next task waits, so that a
-few files are read, and no program is started.
+The full record needs git and pip, and waits for the first step. At the end of an attempt the next task waits, so
+this record reads a few files and starts no program.
 """
 
 from __future__ import annotations

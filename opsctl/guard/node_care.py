@@ -124,7 +124,7 @@ class NodeCare:
         return (f"recorded {node} as the odd one of a hang, {count} in {self.site.lemon_days:g} days",)
 
     def note_step_times(self, train: str, attempt: Attempt, nodes: str, at: datetime) -> None:
-        """Record how fast the `nodes` of an attempt were against each other. Acts on nothing, and raises nothing."""
+        """Record how fast the `nodes` of an attempt were against each other. Does nothing else; raises nothing."""
         ratios = compare_nodes(read_times(attempt.step_times, _expand(nodes)), at)
         try:
             if ratios:

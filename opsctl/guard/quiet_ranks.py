@@ -37,7 +37,7 @@ MIN_LINES = 5
 
 @dataclass(slots=True, kw_only=True)
 class QuietRanks:
-    """Decides whether an attempt certainly hangs. Keeps what was seen since the body's start."""
+    """Decides whether an attempt certainly hangs, by all observations since the start of the body."""
 
     marks: Path
     """The directory of the shims' marks; it is missing until a rank is quiet."""
@@ -76,8 +76,8 @@ class QuietRanks:
         limit_s = self._find_limit(is_stopped=bool(stopped))
         if limit_s is None or quiet_s <= limit_s or (not stopped and self._is_other_phase()):
             return ""
-        what = f"stopped by a signal (state T): {self._name(stopped)}" if stopped else "no rank uses the CPU"
-        return f"no progress for {quiet_s:.0f} s (limit {limit_s:.0f} s); {what}"
+        evidence = f"stopped by a signal (state T): {self._name(stopped)}" if stopped else "no rank uses the CPU"
+        return f"no progress for {quiet_s:.0f} s (limit {limit_s:.0f} s); {evidence}"
 
     def _name(self, ranks: Sequence[int]) -> str:
         """Return the ranks with their nodes, which are known by the names of the ranks' logs."""

@@ -126,7 +126,7 @@ class AppriseTable(SettingsTable):
     pagerduty_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
     pagerduty_token_file: str = Field(
         "",
-        description="file with a read-only REST API token: who acknowledges an incident in PagerDuty acknowledges the"
+        description="file with a read-only REST API token: an incident acknowledged in PagerDuty acknowledges the"
         " alert; needs a url of pagerduty://",
     )
     pagerduty_api_url: str = Field(
@@ -153,7 +153,9 @@ class NtfyTable(SettingsTable):
     kind: Literal["ntfy"] = Field(description="kind of the channel")
     server: str = Field("https://ntfy.sh", description="address of the ntfy server")
     topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    topic_file: str = Field("", description="file with the name of the topic; who knows the name can read the alerts")
+    topic_file: str = Field(
+        "", description="file with the name of the topic; whoever knows the name can read the alerts"
+    )
     token: Secret = Field(SecretStr(""), description=IN_CLEAR)
     token_file: str = Field(
         "", description="file with an access token, which may write `topic` and read `answer_topic`"
@@ -266,8 +268,8 @@ class AlertSettings(SettingsTable):
     )
     people: dict[Name, tuple[str, ...]] = Field(
         {},
-        description="people who may answer alerts: their mail addresses, user ids of Slack and PagerDuty, and"
-        " ntfy:CHANNEL for an ntfy channel that only they subscribe to, by name",
+        description="people who may answer alerts, by name: mail addresses, user ids of Slack and PagerDuty, and"
+        " ntfy:CHANNEL for an ntfy channel to which only this person subscribes",
     )
     duty: DutyTable | None = Field(None, description="the duty roster; unset: none")
     escalation: tuple[EscalationTable, ...] = ()

@@ -43,7 +43,7 @@ Moment = Annotated[str, AfterValidator(_check_moment)]
 def _check_order(since: str, until: str) -> None:
     begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
     if (begin.tzinfo is None) != (end.tzinfo is None):
-        raise ValueError("since and until need to be both with a time zone, or both without")
+        raise ValueError("since and until must be both with a time zone, or both without")
     if begin >= end:
         raise ValueError("until is not after since")
 

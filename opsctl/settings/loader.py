@@ -179,8 +179,9 @@ class GuardSettings(SettingsTable):
     quiet_seconds: float | None = Field(
         None,
         ge=0,
-        description="time without progress, in which a rank is stopped by a signal or no rank uses the CPU, after which"
-        " the guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20",
+        description="time without progress, while a rank is stopped by a signal or no rank uses the CPU, until the"
+        " guard ends the hung attempt; 0: never; unset: learnt from the rhythm of the log, at least 20 for a stopped"
+        " rank and 300 for idle ranks",
     )
     poll_seconds: float = Field(2, gt=0, le=60, description="time between two checks of switches and of the job's end")
 

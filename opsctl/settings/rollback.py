@@ -1,4 +1,4 @@
-"""The `[rollback]` table of TRAIN.toml: how a foreign trainer begins at a checkpoint, and what the command set."""
+"""The `[rollback]` table of TRAIN.toml: words for a foreign trainer, and the values that `opsctl rollback` sets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SampleRange = Annotated[str, AfterValidator(check_range)]
 
 
 class RollbackSettings(SettingsTable):
-    """`[rollback]` of TRAIN.toml: words for the command of a foreign trainer, and what `opsctl rollback` has set."""
+    """`[rollback]` of TRAIN.toml: words for a foreign trainer, and the values that `opsctl rollback` sets."""
 
     step_argument: StepTemplate = Field(
         "",

@@ -72,3 +72,9 @@ def test_links_lead_to_files(page: Path) -> None:
 
 def test_readme_stays_short() -> None:
     assert len(TEXTS[0].splitlines()) <= MAX_README_LINES
+
+
+def test_index_lists_records_once() -> None:
+    folder = ROOT / "docs" / "adr"
+    listed = re.findall(r"^\| \d{4} \| \[.*?\]\((.*?)\)", (folder / "index.md").read_text(), re.MULTILINE)
+    assert listed == sorted(path.name for path in folder.glob("0*.md"))

@@ -31,9 +31,9 @@ WITHOUT_CURSOR = ("", "dumb", "unknown", "emacs")
 def top(app: App, *, every: timedelta) -> None:
     """Watch and steer all trains on a full-screen terminal.
 
-    A table of trains below the open alerts; Enter opens a train with its card, log, diagnosis and stacks. F1 lists the
-    keys: j and k move, / searches, F5 refreshes, h holds, r releases, a acknowledges, each after a question. A refresh
-    asks Slurm once for all trains. NO_COLOR is honoured.
+    Shows a table of trains below the open alerts. Enter opens a train with its card, log, diagnosis and stacks. F1
+    lists the keys: j and k move, / searches, F5 refreshes; h holds, r releases, a acknowledges, each after a question.
+    A refresh asks Slurm once for all trains. NO_COLOR is honoured.
 
     \b
     opsctl top
@@ -47,7 +47,7 @@ def top(app: App, *, every: timedelta) -> None:
         raise InputError("top: needs a terminal", hint="opsctl status --watch prints page after page")
     if term in WITHOUT_CURSOR:
         raise InputError(
-            f"top: the terminal cannot move its cursor (TERM={term or 'is not set'})",
+            f"top: the terminal cannot move its cursor ({f'TERM={term}' if term else 'TERM is not set'})",
             hint="opsctl status --watch works on every terminal; or set TERM, such as TERM=vt100",
         )
     if WITHOUT_COLOUR.fullmatch(term):

@@ -26,6 +26,7 @@ from opsctl.cli.top.train_screen import TrainScreen
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 from opsctl.errors import InputError
 from opsctl.state.run_dir import RunDir
+from tests.support.clocks import FakeClock
 from tests.unit.cli.test_status_pages import make_alert, make_status
 
 HOSTILE = "[b]evil[/b] \x1b[2J\u202e[@click=app.quit]x[/]"
@@ -63,7 +64,9 @@ def drive(
 ) -> None:
     site = tmp_path / "site.toml"
     site.write_text(f'root = "{tmp_path}/trains"\ntrust_parents = true\n')
-    feed = PreparedFeed(build(site), list(pages) or [make_page(*(f"tr{n:02d}" for n in range(12)))])
+    prepared = list(pages) or [make_page(*(f"tr{n:02d}" for n in range(12)))]
+    # A page stays fresh on a slow machine too.
+    feed = PreparedFeed(replace(build(site), clock=FakeClock(max(page.at for page in prepared))), prepared)
     app = TopApp(feed.app, every_s=3600)
     app.feed = feed
 
