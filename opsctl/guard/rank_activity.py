@@ -81,7 +81,8 @@ class Activity:
     def set_mark(self) -> None:
         mark = f"{self.marks}/{self.kind}-{self.rank}-{self.of}"
         with contextlib.suppress(OSError):
-            os.makedirs(self.marks, exist_ok=True)  # noqa: PTH103 (pathlib takes longer to import than all the rest)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.marks, 0o755)  # noqa: PTH102 (pathlib takes longer to import than all the rest)
             os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
             self.mark = mark
 
