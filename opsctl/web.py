@@ -16,6 +16,7 @@ from opsctl import __version__
 FAILURES = (OSError, HTTPException, UnicodeError)
 """The errors of `fetch` and of reading the response. URLError and time-outs are OSErrors."""
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+SECRET_HEADERS = frozenset({"authorization", "cookie"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -96,7 +97,11 @@ def fetch(
     data: bytes | None = None,
 ) -> HTTPResponse:
     """Return the response, whatever its status; `data` is sent by POST. Raises one of FAILURES."""
-    query = request.Request(address.url, headers=dict(headers or {}), data=data)  # noqa: S310 (an Address is http or https)
+    query = request.Request(address.url, data=data)  # noqa: S310 (an Address is http or https)
+    for name, value in (headers or {}).items():
+        # A redirect may lead to another host, which must not get the token.
+        add = query.add_unredirected_header if name.lower() in SECRET_HEADERS else query.add_header
+        add(name, value)
     if address.authorization:
         query.add_unredirected_header("Authorization", address.authorization)
     response: HTTPResponse = session.open(query, timeout=timeout)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -187,7 +189,24 @@ def find_all_directories(run: RunDir, train: TrainSettings) -> list[Path]:
     if is_regular(run.trainer_config):
         return [run.checkpoints]
     logged = read_log_signs(run.main_log, 0, train.progress.pattern).saved_paths
-    return [directory.path for directory in find_directories(run, train, logged=logged)]
+    configured = {directory.path for directory in find_directories(run, train)}
+    paths = [directory.path for directory in find_directories(run, train, logged=logged)]
+    return [path for path in paths if path in configured or _may_be_changed(run, path)]
+
+
+def _may_be_changed(run: RunDir, path: Path) -> bool:
+    """Whether a rollback may move checkpoints in a directory that only the log names: any program writes to the log.
+
+    The directory is this user's, and not that of another train.
+    """
+    place, root = path.resolve(), run.path.parent.resolve()
+    if place.is_relative_to(root) and not place.is_relative_to(run.path.resolve()):
+        return False
+    try:
+        status = place.stat()
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
 
 
 def render_files(run: RunDir, keys: dict[str, object]) -> Files:
@@ -280,6 +299,12 @@ def _verify_step(run: RunDir, found: Sequence[FoundCheckpoint], step: int, show:
 
 
 def _find_doubt(checkpoint: FoundCheckpoint, show: Show) -> str:
+    try:
+        owner = checkpoint.path.stat().st_uid
+    except OSError as error:
+        return str(error.strerror)
+    if owner != os.geteuid():
+        return f"it belongs to uid {owner}, and the trainer would load it as you"
     if checkpoint.layout != EMBEDDED:
         return ""
     show(f"verifying {checkpoint.path.name}")

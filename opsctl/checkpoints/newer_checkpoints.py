@@ -7,7 +7,10 @@ may be interrupted at any line and called again.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +117,8 @@ def bring_back(parent: Path, aside: str, replaced: str) -> list[Path]:
     source = parent / aside
     back: list[Path] = []
     try:
+        if source.is_dir():
+            _check_own(source)
         for name in sorted(list_names(source, max_entries=MAX_ENTRIES)) if source.is_dir() else ():
             target = parent / name
             if target.exists() or target.is_symlink():
@@ -182,7 +187,15 @@ def _restore_links(parent: Path, aside: str, chosen: Path) -> None:
 
 def _make(directory: Path) -> Path:
     make_directory(directory, 0o755)
+    _check_own(directory)
     return directory
+
+
+def _check_own(directory: Path) -> None:
+    """Refuse a directory that another user can change: in a shared parent anybody can take its name first."""
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(errno.EPERM, "another user can write there, or has made it", str(directory))
 
 
 def _free_name(directory: Path, name: str) -> Path:

@@ -73,7 +73,7 @@ def dash(
     access = PageAccess(secret=secret, acts=actions, hosts=frozenset(map(str.lower, hosts)))
     prefix = prefix.rstrip("/")
     with open_socket(listen, own_port() if port is None else port) as listener:
-        links = make_links(access, listener.getsockname()[1], prefix)
+        links = make_links(access, listener.getsockname()[1], prefix, address=listen)
         if as_json:
             print_json(asdict(links))
         else:

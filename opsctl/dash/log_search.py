@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from opsctl.dash.clean_text import clean
 from opsctl.diagnosis.causes import Weight, classify
@@ -20,6 +22,12 @@ SEARCH_BYTES = 32 << 20
 """Searched of a log: its newest part."""
 MAX_LINES = 300
 MAX_LINE_CHARS = 2000
+MAX_LINE_BYTES = 64 << 10
+"""Read of a line: its end, the last state of a progress bar."""
+MAX_READ_LINES = 1_000_000
+"""Of a log with more lines, such as empty ones, only the newest part is read."""
+MAX_CLASSIFIED = 20_000
+"""Lines of an attempt that are classified: one takes about 0.1 ms."""
 MAX_QUERY_CHARS = 200
 LINES_BEFORE = 20
 MAX_ATTEMPTS = 5
@@ -52,7 +60,7 @@ class LogExcerpt:
 
 def read_log_tail(run: RunDir) -> LogExcerpt:
     """Return the last lines of the log. Raises RunDirError."""
-    lines = _read_lines(run, -TAIL_BYTES, TAIL_BYTES)[-MAX_LINES:]
+    lines = list(deque(_read_lines(run, -TAIL_BYTES, TAIL_BYTES), maxlen=MAX_LINES))
     return LogExcerpt(title=f"the last {len(lines)} lines" if lines else "no log yet", lines=_show(lines))
 
 
@@ -61,11 +69,14 @@ def search_log(run: RunDir, query: str) -> LogExcerpt:
     query = query[:MAX_QUERY_CHARS]
     needle = query.casefold()
     lines = _read_lines(run, -SEARCH_BYTES, SEARCH_BYTES)
-    found = [line for line in lines if needle in line[1].decode(errors="replace").casefold()]
-    newest = found[-MAX_LINES:]
-    older = f", the newest {len(newest)} are shown" if len(found) > len(newest) else ""
-    title = f"{len(found)} line{'s' * (len(found) != 1)} with “{query}” in the last {SEARCH_BYTES >> 20} MiB{older}"
-    return LogExcerpt(title=title, lines=_show(newest))
+    count, newest = 0, deque[tuple[int, bytes]](maxlen=MAX_LINES)
+    for line in lines:
+        if needle in line[1].decode(errors="replace").casefold():
+            count += 1
+            newest.append(line)
+    older = f", the newest {len(newest)} are shown" if count > len(newest) else ""
+    title = f"{count} line{'s' * (count != 1)} with “{query}” in the last {SEARCH_BYTES >> 20} MiB{older}"
+    return LogExcerpt(title=title, lines=_show(list(newest)))
 
 
 def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
@@ -79,19 +90,22 @@ def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
         begin = begins.get(attempt, -SEARCH_BYTES)
         most = min(SEARCH_BYTES, ends[attempt] - begin) if attempt in ends else SEARCH_BYTES
         lines = _read_lines(run, begin, max(0, most))
-        number = next((number for number, line in enumerate(lines) if _is_error(line[1])), None)
-        if number is not None:
-            first = max(0, number - LINES_BEFORE)
-            of = f" of attempt {attempt}" if attempt else ""
-            shown = _show(lines[first : first + MAX_LINES], hit=number - first)
-            return LogExcerpt(title=f"about the first error{of}", lines=shown)
+        before = deque[tuple[int, bytes]](maxlen=LINES_BEFORE)
+        classified = 0
+        for line in lines:
+            has_hint = classified < MAX_CLASSIFIED and bool(_HINT.search(line[1]))
+            classified += has_hint
+            if has_hint and _is_error(line[1]):
+                number = len(before)
+                shown = _show([*before, line, *islice(lines, MAX_LINES - number - 1)], hit=number)
+                of = f" of attempt {attempt}" if attempt else ""
+                return LogExcerpt(title=f"about the first error{of}", lines=shown)
+            before.append(line)
     return LogExcerpt(title=f"no known error in the log of the last {MAX_ATTEMPTS} attempts", lines=())
 
 
 def _is_error(line: bytes) -> bool:
-    if not _HINT.search(line):
-        return False
-    cause = classify(clean(read_line(line).text.decode(errors="replace"))[:MAX_LINE_CHARS])
+    cause = classify(clean(read_line(line).text[:MAX_LINE_BYTES].decode(errors="replace"))[:MAX_LINE_CHARS])
     return cause is not None and cause.weight >= Weight.DEATH
 
 
@@ -101,24 +115,31 @@ def _show(lines: Sequence[tuple[int, bytes]], hit: int = -1) -> tuple[ShownLine,
     for number, (offset, raw) in enumerate(lines):
         line = read_line(raw)
         speaker = f"{line.node}:{line.rank}" if line.node is not None else ""
-        text = clean(line.text.decode(errors="replace"))[:MAX_LINE_CHARS]
+        text = clean(line.text[-MAX_LINE_BYTES:].decode(errors="replace"))[:MAX_LINE_CHARS]
         shown.append(ShownLine(offset=offset, speaker=speaker, text=text, is_hit=number == hit))
     return tuple(shown)
 
 
-def _read_lines(run: RunDir, begin: int, max_bytes: int) -> list[tuple[int, bytes]]:
-    """Return the lines of a part of the log with their offsets, without empty ones. Raises RunDirError."""
+def _read_lines(run: RunDir, begin: int, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a part of the log with their offsets, without empty ones. Raises RunDirError.
+
+    One at a time: millions of short lines would take a hundred times the memory of their text.
+    """
     try:
         data, size = read_range(run.main_log, begin, max_bytes)
     except FileNotFoundError:
-        return []
+        return
     except OSError as error:
         raise cannot_read(run.main_log, error) from error
-    offset = begin if begin >= 0 else max(0, size + begin)
-    is_cut = begin < 0 and offset > 0
-    lines = []
-    for number, raw in enumerate(data.split(b"\n")):
-        if raw and not (is_cut and number == 0):
-            lines.append((offset, raw))
-        offset += len(raw) + 1
-    return lines
+    start = begin if begin >= 0 else max(0, size + begin)
+    while data.count(b"\n") > MAX_READ_LINES:
+        start += len(data) - len(data) // 2
+        data = data[-(len(data) // 2) :]
+        begin = -1  # cut within a line
+    at = data.find(b"\n") + 1 or len(data) if begin < 0 and start > 0 else 0
+    while at < len(data):
+        end = data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        if end > at:
+            yield start + at, data[at:end]
+        at = end + 1

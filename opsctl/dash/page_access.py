@@ -8,14 +8,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import secrets
+import stat
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from opsctl.errors import cannot_write
+from opsctl.errors import RunDirError, cannot_write
 from opsctl.state.files import create, make_directory, read_bounded
 
 SECRET_BYTES = 32
@@ -43,9 +45,17 @@ def load_secret(directory: Path, *, renew: bool = False) -> bytes:
             path.unlink(missing_ok=True)
         if not path.exists():
             create(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
-        return read_bounded(path, SECRET_BYTES)
+        secret = read_bounded(path, SECRET_BYTES)
+        status = path.lstat()
     except OSError as error:
         raise cannot_write(path, error) from error
+    is_private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+    if len(secret) != SECRET_BYTES or not is_private:
+        raise RunDirError(
+            f"{path}: not a whole secret that only you can read, so that others may know the links",
+            hint="opsctl dash --new-token makes a new one",
+        )
+    return secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -37,6 +38,7 @@ with required("dash"):
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_TOKEN_BYTES = 200
+BODY_WITHIN_S = 5.0
 MAX_STREAMS = 200
 """Browsers that get live updates at the same time."""
 POLL_S = 1.0
@@ -244,13 +246,15 @@ def _refuse(text: str) -> Response:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Return at most `max_bytes` of the body, cut off."""
+    """Return at most `max_bytes` of the body, cut off; what has come in time."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            return body[:max_bytes]
-    return body
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    break
+    return body[:max_bytes]
 
 
 @dataclass(frozen=True, slots=True)

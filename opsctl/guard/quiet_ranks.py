@@ -15,6 +15,7 @@ from statistics import median
 
 from opsctl.guard.attempt_record import read_start
 from opsctl.ports import Clock
+from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
@@ -31,6 +32,7 @@ MAX_LOOK_GAP_S = 120.0
 """After a longer gap between two looks, the pause starts anew: Slurm suspended the guard and the ranks, or the guard
 waited for the disk as well. The marks may be older than the gap."""
 MAX_NAMED = 8
+MAX_MARKS = 1 << 17
 MIN_LINES = 5
 """With fewer lines the rhythm of the attempt is not known: ranks may still wait for each other's start."""
 
@@ -177,9 +179,11 @@ def make_quiet_ranks(run: RunDir, attempt: Attempt, limit_s: float | None, clock
 
 
 def read_marks(directory: Path) -> tuple[list[int], bool]:
-    """Return the ranks that are stopped, and whether all ranks are quiet."""
+    """Return the ranks that are stopped, and whether all ranks are quiet. Marks of other users say nothing."""
     try:
-        names = [path.name for path in directory.iterdir()]
+        owner = directory.parent.stat().st_uid
+        entries = list_entries(directory, max_entries=MAX_MARKS) if is_directory(directory) else []
+        names = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_uid == owner]
     except OSError:
         return [], False
     found = [name.split("-") for name in names]

@@ -13,7 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,11 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MAX_FILES = 2000
 MAX_DIRECTORIES = 10_000
 MAX_JSON_BYTES = 512 << 20
+MAX_LINE_CHARS = 1 << 20
+"""Of a table: a longer line is cut."""
+MAX_STEP = 1 << 53
+"""Floats hold whole numbers exactly up to here."""
+MAX_KNOWN_NAMES = 10_000
 MAX_START_S = 6 * 3600
 """A trainer takes at most this long to its first step; a file that is older was copied or named otherwise."""
 _EVENTS = re.compile(r"events\.out\.tfevents\.(\d{9,11})\b")
@@ -101,13 +106,23 @@ def _read(path: Path, file: IO[bytes]) -> Iterable[MetricRow]:
 
 def _read_table(file: IO[str], suffix: str) -> Iterator[MetricRow]:
     """Yield the rows of a table with a header. `Wall time,Step,Value` is TensorBoard's, of one curve."""
-    rows = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")
+    rows = _read_cells(file, suffix)
     header = next(rows, [])
     if [name.lower() for name in header] == ["wall time", "step", "value"]:
         header = ["wall time", "step", "loss"]
     for cells in rows:
         values = {name: _to_number(cell) for name, cell in zip(header, cells, strict=False)}
         yield to_row({name: value for name, value in values.items() if value is not None})
+
+
+def _read_cells(file: IO[str], suffix: str) -> Iterator[list[str]]:
+    """Yield the cells of each line, up to the first that is no line of a table."""
+    try:
+        yield from csv.reader(
+            iter(lambda: file.readline(MAX_LINE_CHARS), ""), delimiter="\t" if suffix == ".tsv" else ","
+        )
+    except csv.Error:  # a field of more than 128 KiB, or a NUL character
+        return
 
 
 def _to_number(text: str) -> float | None:
@@ -153,11 +168,15 @@ def _named(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
         step = values.pop("step", math.nan)
         row.step = int(step) if math.isfinite(step) else row.step
         row.values = values
-        if row.step is not None and row.step >= 0 and values.keys() - {"_runtime", "tokens", "consumed_samples"}:
+        if (
+            row.step is not None
+            and 0 <= row.step <= MAX_STEP
+            and values.keys() - {"_runtime", "tokens", "consumed_samples"}
+        ):
             yield row
 
 
-@cache
+@lru_cache(MAX_KNOWN_NAMES)
 def find_field(name: str) -> str:
     """Return the field of a figure's name; empty for a name that says nothing of training."""
     known, other = _names()

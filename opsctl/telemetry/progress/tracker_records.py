@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from typing import IO
 
 MAX_RECORD_BYTES = 64 << 20
+MAX_NAME_BYTES = 1000
+"""Of the tag of a figure."""
+MAX_EMPTY_RECORDS = 1 << 16
+"""After so many empty records in a row, the rest of a file is a hole, as in a sparse file."""
 BLOCK_BYTES = 32768
 """leveldb's log is cut into blocks; no record header crosses their ends."""
 WANDB_MARK = b":W&B"
@@ -36,9 +40,11 @@ class MetricRow:
 
 def read_events(file: IO[bytes]) -> Iterator[MetricRow]:
     """Yield a row for every scalar of a TensorBoard file."""
+    empty = 0
     while len(head := file.read(12)) == 12:
         length = int.from_bytes(head[:8], "little")
-        if length > MAX_RECORD_BYTES:
+        empty = 0 if length else empty + 1
+        if length > MAX_RECORD_BYTES or empty > MAX_EMPTY_RECORDS:
             return
         data = file.read(length)
         if len(data) < length or len(file.read(4)) < 4:
@@ -65,7 +71,7 @@ def _read_scalar(data: bytes) -> tuple[str, float | None]:
     """Return tag and value of a Summary.Value: `simple_value`, or a tensor of one float."""
     name, figure = "", None
     for number, value in _fields(data):
-        if number == 1 and isinstance(value, bytes):
+        if number == 1 and isinstance(value, bytes) and len(value) <= MAX_NAME_BYTES:
             name = value.decode(errors="replace")
         elif number == 2 and isinstance(value, bytes) and len(value) == 4:
             figure = struct.unpack("<f", value)[0]
@@ -97,10 +103,12 @@ def read_wandb(file: IO[bytes]) -> Iterator[MetricRow]:
 def _read_leveldb(file: IO[bytes], offset: int) -> Iterator[bytes]:
     """Yield the whole records of a leveldb log: full, or first, middle and last."""
     parts: list[bytes] = []
+    size_bytes, empty = 0, 0
     while True:
         left = BLOCK_BYTES - offset % BLOCK_BYTES
         if left < 7:
-            offset += len(file.read(left))
+            file.read(left)
+            offset += left  # at the end of the file as well, so that the next read ends the loop
             continue
         head = file.read(7)
         if len(head) < 7:
@@ -108,12 +116,16 @@ def _read_leveldb(file: IO[bytes], offset: int) -> Iterator[bytes]:
         length, kind = int.from_bytes(head[4:6], "little"), head[6]
         data = file.read(length)
         offset += 7 + length
-        if len(data) < length or sum(map(len, parts)) > MAX_RECORD_BYTES:
+        empty = 0 if length else empty + 1
+        if kind in (1, 2):
+            parts, size_bytes = [], 0
+        size_bytes += length
+        if len(data) < length or size_bytes > MAX_RECORD_BYTES or empty > MAX_EMPTY_RECORDS:
             return
-        parts = [data] if kind in (1, 2) else [*parts, data]
+        parts += [data] if data else []
         if kind in (1, 4):
             yield b"".join(parts)
-            parts = []
+            parts, size_bytes = [], 0
 
 
 def _read_history(data: bytes) -> dict[str, object]:

@@ -47,9 +47,9 @@ def test_secret_is_private_and_lasts(tmp_path: Path) -> None:
 
 def test_links_hold_the_token_in_the_fragment() -> None:
     links = make_links(PageAccess(secret=b"s" * 32, acts=True), 8400, "/p")
-    assert links.view.startswith("http://localhost:8400/p/#token=")
+    assert links.view.startswith("http://127.0.0.1:8400/p/#token=")
     assert links.act != links.view
-    assert links.ssh.startswith("ssh -N -L 8400:localhost:8400 ")
+    assert links.ssh.startswith("ssh -N -L 127.0.0.1:8400:127.0.0.1:8400 ")
     assert make_links(PageAccess(secret=b"s" * 32, acts=False), 8400, "").act == ""
 
 
