@@ -1,6 +1,6 @@
 """Pictures of `opsctl dash` for the docs, from a real sandbox with a crashed node: python -P examples/dash_pictures.py
 
-Starts a private Slurm of eight nodes, launches four trains, crashes a node, and takes pictures with chromium: phone,
+Starts a private Slurm of eight nodes, launches five trains, crashes a node, and takes pictures with chromium: phone,
 desk and wall, in light and dark. Takes about two minutes; the sandbox is removed at the end.
 """
 
@@ -13,19 +13,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from opsctl.nodesets import expand
 from tests.support.chromium import Browser, browser
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+SUFFIX = ".webp"
 SANDBOX = "dash-pictures"
 MAX_HEIGHT = 1800
 SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
-PAGES = {"phone": "", "desk": "", "wall": "?wall", "train": "train/tr11-176b"}
+PAGES = {"phone": "", "desk": "", "wall": "?wall", "train": "train/tr11-176b", "held": "train/tr12-13b"}
 TRAINER = """
 import math, os, random, sys, time
 from pathlib import Path
@@ -36,21 +38,21 @@ saves = Path(os.environ["TRAIN_RUN_DIR"], "checkpoints")
 done = max([int(path.name[11:]) for path in saves.glob("global_step*")], default=0)
 dice = random.Random(done)
 for step in range(done + 1, last + 1):
-    time.sleep(speed)
+    seconds = speed * (1 + dice.gauss(0, 0.012)) * (1.3 if last == 90000 and 170 < step < 190 else 1)
+    time.sleep(seconds)
     loss = 1.9 + 9 * (step + 12) ** -0.55 * (1 + 0.25 * math.exp(-step / 40)) + dice.gauss(0, 0.02)
-    seconds = speed * 480 * (1 + dice.gauss(0, 0.012)) * (1.3 if 170 < step < 190 else 1)
-    print(f" iteration {step}/{last} | consumed samples: {step * 2048} | elapsed time per iteration (s): {seconds:.3f}"
-          f" | global batch size: 2048 | lm loss: {loss:.6E} | TFLOPs: {72480 * speed / seconds:.2f} |", flush=True)
+    print(f" iteration {step}/{last} | consumed samples: {step * 64} | elapsed time per iteration (s): {seconds:.4f}"
+          f" | global batch size: 64 | lm loss: {loss:.6E} | TFLOPs: {151 * speed / seconds:.2f} |", flush=True)
     if step % 50 == 0:
         save = saves / f"global_step{step}"
         save.mkdir()
         (save / "mp_rank_00_model_states.pt").write_text("weights")
         (saves / "latest").write_text(save.name)
     if crash_at and step % crash_at == 0:
-        print("NVRM: Xid (PCI:0000:4e:00): 79, pid=4711, GPU has fallen off the bus.", flush=True)
         print("Traceback (most recent call last):", flush=True)
         print('  File "/work/pretrain.py", line 211, in train_step', flush=True)
-        print("RuntimeError: CUDA error: uncorrectable ECC error encountered", flush=True)
+        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of"
+              " 79.11 GiB of which 1.21 GiB is free.", flush=True)
         sys.exit(1)
 Path(os.environ["TRAIN_FINISHED"]).touch()
 """
@@ -67,11 +69,14 @@ tasks = {tasks}
 poll_seconds = 0.5
 """
 TRAINS: dict[str, dict[str, object]] = {
-    "tr11-176b": {"last": 9000, "speed": 0.1, "crash_at": 0, "nodes": 3, "tasks": 46},
+    "llama-7b-sft": {"last": 20000, "speed": 0.08, "crash_at": 0, "nodes": 2, "tasks": 8},
+    "ablation-lr-3e4": {"last": 16000, "speed": 0.1, "crash_at": 0, "nodes": 2, "tasks": 4},
+    "tokenizer-check": {"last": 60, "speed": 0.05, "crash_at": 0, "nodes": 1, "tasks": 1},
+    "tr11-176b": {"last": 90000, "speed": 0.1, "crash_at": 0, "nodes": 3, "tasks": 4},
     "tr12-13b": {"last": 4000, "speed": 0.05, "crash_at": 130, "nodes": 1, "tasks": 12},
-    "llama-7b-sft": {"last": 2000, "speed": 0.08, "crash_at": 0, "nodes": 2, "tasks": 8},
-    "ablation-lr-3e4": {"last": 3000, "speed": 0.1, "crash_at": 0, "nodes": 5, "tasks": 4},
 }
+WELL = ("llama-7b-sft", "ablation-lr-3e4", "tokenizer-check")
+"""Launched first: nothing needs a person until the others are there."""
 
 
 class Scene:
@@ -105,10 +110,11 @@ class Scene:
                 raise SystemExit(f"not in time: {what}")
             time.sleep(2)
 
-    def launch(self) -> None:
+    def launch(self, *names: str) -> None:
         script = self.place / "pretrain.py"
         script.write_text(TRAINER)
-        for name, fields in TRAINS.items():
+        for name in names:
+            fields = TRAINS[name]
             path = self.place / f"{name}.toml"
             path.write_text(TRAIN.format(name=name, python=sys.executable, script=script, **fields))
             self.opsctl("launch", str(path))
@@ -141,12 +147,20 @@ class Scene:
                 process.terminate()
 
 
-def play(scene: Scene) -> None:
-    """Launch the trains, crash the node of one, and let the watchdogs see it."""
+def start(scene: Scene) -> None:
+    """Launch trains that need nobody."""
     scene.opsctl("sandbox", "up", "--name", SANDBOX, "--nodes", "8", "--fast")
-    scene.launch()
+    scene.launch(*WELL)
+    scene.wait("steps", lambda trains: (trains["llama-7b-sft"]["progress"] or {}).get("step", 0) > 60)
+    scene.wait("a finished train", lambda trains: trains["tokenizer-check"]["state"] == "finished")
+    scene.opsctl("watch", "--once", is_checked=False)
+
+
+def play(scene: Scene) -> None:
+    """Launch the other trains, crash a node, and let the watchdogs see it."""
+    scene.launch(*(name for name in TRAINS if name not in WELL))
     scene.wait("steps", lambda trains: (trains["tr11-176b"]["progress"] or {}).get("step", 0) > 260)
-    node = "node002"
+    node = expand(scene.status()["tr11-176b"]["running"][0]["nodes"])[0]
     scene.opsctl("sandbox", "fault", node, "crash", "--name", SANDBOX)
     scene.opsctl("watch", "--once", is_checked=False)
     scene.wait("the end of the attempt", lambda trains: trains["tr11-176b"]["last_attempt"] is not None)
@@ -155,17 +169,18 @@ def play(scene: Scene) -> None:
         scene.opsctl("watch", "--once", is_checked=False)
 
 
-def take_pictures(scene: Scene, driver: Browser, pictures: Path) -> None:
+def take_pictures(scene: Scene, driver: Browser, pictures: Path, pages: Mapping[str, str]) -> None:
     with scene.dash() as links:
         base, _, token = links["act"].partition("#")
         driver.open(f"{base}#{token}", size=SIZES["phone"])
         driver.wait_for("document.querySelector('.train')")
         for scheme in ("light", "dark"):
-            for name, path in PAGES.items():
+            for name, path in pages.items():
                 driver.open(base + path, size=SIZES.get(name, SIZES["desk"]), scheme=scheme)
-                driver.wait_for("document.querySelector('.train, .tile, .u-wrap')")
-                driver.wait_for("document.querySelector('#fresh').textContent.includes('ago')")
-                driver.take_screenshot(pictures / f"dash-{name}-{scheme}.webp", max_height=MAX_HEIGHT)
+                shown = ".u-wrap" if path.startswith("train") else ".train, .tile"
+                driver.wait_for(f"document.querySelector('{shown}')")
+                driver.wait_for("document.querySelector('#fresh').textContent.includes('old')")
+                driver.take_screenshot(pictures / f"dash-{name}-{scheme}{SUFFIX}", max_height=MAX_HEIGHT)
 
 
 def main() -> None:
@@ -177,10 +192,12 @@ def main() -> None:
         place = Path(name)
         scene = Scene(place)
         try:
-            play(scene)
             (place / "chromium").mkdir()
             with browser(program, place / "chromium") as driver:
-                take_pictures(scene, driver, PICTURES)
+                start(scene)
+                take_pictures(scene, driver, PICTURES, {"well": ""})
+                play(scene)
+                take_pictures(scene, driver, PICTURES, PAGES)
         finally:
             scene.opsctl("sandbox", "down", "--name", SANDBOX, is_checked=False)
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
+from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
 from opsctl.dash.node_tiles import NodeTile, list_node_tiles
+from opsctl.dash.show_times import format_age
 from opsctl.dash.train_card import TrainCard, make_card
+from opsctl.dash.train_headline import TONES, Tone
+from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.errors import OpsctlError
 from opsctl.model import Job, Node
 from opsctl.state.run_dir import RunDir, scan
+
+MAX_REASONS = 3
+UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +48,8 @@ class SiteView:
     nodes: tuple[NodeTile, ...] | None
     """None if Slurm did not answer."""
     alerts: tuple[OpenAlert, ...]
+    watch: WatchAge
+    """How fresh the watchdogs' findings are."""
     cron: CronStatus | None
     disks: tuple[DiskCard, ...]
     problems: tuple[str, ...]
@@ -49,23 +58,40 @@ class SiteView:
         return next((card for card in self.trains if card.name == train), None)
 
     @property
-    def tones(self) -> Mapping[str, int]:
-        """The number of trains by tone."""
-        counts: dict[str, int] = {}
-        for card in self.trains:
-            counts[card.headline.tone] = counts.get(card.headline.tone, 0) + 1
-        return counts
+    def needy(self) -> tuple[TrainCard, ...]:
+        """The trains that need a person now."""
+        return tuple(card for card in self.trains if card.headline.tone is Tone.RED)
 
     @property
     def summary(self) -> str:
-        """One sentence on all trains, for the title and the top of the page."""
+        """One sentence on what needs a person now, for the title and the top of the page."""
         if not self.trains:
-            return "no trains yet"
-        needy = self.tones.get("red", 0) + self.tones.get("amber", 0)
-        unknown = self.tones.get("unknown", 0)
-        parts = [f"{needy} of {len(self.trains)} need{'s' * (needy == 1)} you"] if needy else []
-        parts += [f"{unknown} unknown"] if unknown else []
-        return ", ".join(parts) or f"{len(self.trains)} train{'s' * (len(self.trains) != 1)}, all well"
+            return "No trains yet"
+        if not self.needy:
+            unknown = [card for card in self.trains if card.headline.tone is Tone.UNKNOWN]
+            return f"{len(unknown)} unknown" if unknown else "Nothing needs you now"
+        first = self.needy[0]
+        age = f" {format_age(self.made - first.headline.since)}" if first.headline.since else ""
+        more = f" and {len(self.needy) - 1} more" if len(self.needy) > 1 else ""
+        verb = "need" if len(self.needy) > 1 else "needs"
+        return f"{len(self.needy)} {verb} you now: {first.name}, {first.headline.word.lower()}{age}{more}"
+
+    @property
+    def rest(self) -> str:
+        """The other trains, and what to plan for: `1 to plan for (tr11: queue runs dry) · 2 running`."""
+        parts = []
+        if amber := [card for card in self.trains if card.headline.tone is Tone.AMBER]:
+            reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in amber]
+            shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
+            parts.append(f"{len(amber)} to plan for ({shown})")
+        words = [card.headline.word.lower() for card in self.trains if card.headline.rank >= UNKNOWN_RANK]
+        if not self.needy and not amber and set(words) == {"unknown"}:
+            return ""
+        return " · ".join([*parts, *(f"{words.count(word)} {word}" for word in dict.fromkeys(words))])
+
+    @property
+    def alert_groups(self) -> tuple[AlertGroup, ...]:
+        return group_alerts(self.alerts)
 
 
 def collect_site(app: App) -> SiteView:
@@ -74,7 +100,8 @@ def collect_site(app: App) -> SiteView:
     runs, skipped = scan(app.root)
     slurm = ask_slurm(app)
     alerts = open_alerts(app.site_dir.alerts / "ledger.json")
-    cards = [_make_card(app, run, slurm, alerts) for run in runs]
+    excluded = _read_exclusions(app)
+    cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
     problems += [f"skipped in the root: {entry}" for entry in skipped[:5]]
     trains_on: dict[str, list[str]] = {}
     for card in cards:
@@ -83,10 +110,11 @@ def collect_site(app: App) -> SiteView:
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
-        trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, card.name))),
+        trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, -card.weight, card.name))),
         slurm=slurm.away,
         nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
         alerts=tuple(alerts),
+        watch=read_watch_age(app),
         cron=_read_cron(app, problems),
         disks=tuple(list_disks(app, problems)),
         problems=tuple(problems),
@@ -95,7 +123,7 @@ def collect_site(app: App) -> SiteView:
 
 def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
-    card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"))
+    card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"), _read_exclusions(app))
     trains_on = dict.fromkeys(card.nodes, (card.name,))
     return SiteView(
         site=app.site.alerts.site_name,
@@ -104,6 +132,7 @@ def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
         slurm=slurm.away,
         nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
         alerts=card.alerts,
+        watch=read_watch_age(app),
         cron=None,
         disks=(),
         problems=(),
@@ -122,13 +151,20 @@ def ask_slurm(app: App) -> SlurmAnswer:
         return SlurmAnswer(jobs=jobs)
 
 
-def _make_card(app: App, run: RunDir, slurm: SlurmAnswer, alerts: Sequence[OpenAlert]) -> TrainCard:
+def _read_exclusions(app: App) -> dict[str, datetime]:
+    """Return the excluded nodes, with the start of each exclusion."""
+    return {exclusion.node: datetime.fromtimestamp(exclusion.since, UTC) for exclusion in app.exclusions.now()}
+
+
+def _make_card(
+    app: App, run: RunDir, slurm: SlurmAnswer, alerts: Sequence[OpenAlert], excluded: Mapping[str, datetime]
+) -> TrainCard:
     status = read_train_status(app, run, slurm.jobs, alerts, slurm.away)
     try:
         events = app.journal(run).events()
     except (OpsctlError, OSError):
         events = []
-    return make_card(run, status, events, app.clock.now())
+    return make_card(run, status, events, app.clock.now(), excluded)
 
 
 def _read_cron(app: App, problems: list[str]) -> CronStatus | None:

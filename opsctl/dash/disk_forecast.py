@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,9 @@ from opsctl.monitor.watch_cycle import filesystems
 from opsctl.watchdogs.context import WatchdogMemory
 from opsctl.watchdogs.fs_quota import FsQuota
 
+HOURS_A_YEAR = 8760
+UNMEASURED = "every 0.0 h"
+_HORIZON = re.compile(r"^out of \w+ in ([\d,.]+) h")
 _TONES = {"ok": "green", "unknown": "unknown", "warning": "amber", "critical": "red"}
 
 
@@ -48,11 +52,17 @@ def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
         yield DiskCard(
             name=filesystem.name,
             tone=_TONES[entry.level],
-            text=entry.finding.summary,
+            text="; ".join(part for part in entry.finding.summary.split("; ") if is_worth_showing(part)),
             checked=entry.checked_at,
             curve=draw_sparkline(_read_values(samples)),
-            evidence=entry.finding.evidence,
+            evidence=tuple(filter(is_worth_showing, entry.finding.evidence)),
         )
+
+
+def is_worth_showing(part: str) -> bool:
+    """Return False for an end that is over a year away, and for a rate that was measured over no time."""
+    horizon = _HORIZON.search(part)
+    return not part.endswith(UNMEASURED) and not (horizon and float(horizon[1].replace(",", "")) > HOURS_A_YEAR)
 
 
 def _read_values(samples: object) -> list[float]:

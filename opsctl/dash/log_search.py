@@ -79,13 +79,31 @@ def search_log(run: RunDir, query: str) -> LogExcerpt:
     return LogExcerpt(title=title, lines=_show(list(newest)))
 
 
-def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
-    """Return the lines about the first error of the newest attempt that has one. Raises RunDirError."""
+def read_attempt_end(run: RunDir, journal: Journal, attempt: str) -> LogExcerpt:
+    """Return the last lines of one attempt. Raises RunDirError."""
+    begins, ends = _find_bounds(run, journal)
+    if attempt not in begins:
+        return LogExcerpt(title="the log does not show where this attempt begins", lines=())
+    if attempt not in ends:
+        return read_log_tail(run)
+    begin = max(begins[attempt], ends[attempt] - TAIL_BYTES)
+    lines = _read_lines(run, begin, ends[attempt] - begin)[-MAX_LINES:]
+    job = attempt.rpartition(".")[0]
+    return LogExcerpt(title=f"the last {len(lines)} lines of job {job}", lines=_show(lines, hit=len(lines) - 1))
+
+
+def _find_bounds(run: RunDir, journal: Journal) -> tuple[dict[str, int], dict[str, int]]:
+    """Return where every attempt begins in the log, and where every attempt but the newest ends."""
     begins: dict[str, int] = {}
     for attempt in replay(journal.events()).started:
         if start := read_start(run.attempt(attempt)):
             begins[attempt] = start.main_log
-    ends = dict(zip(begins, list(begins.values())[1:], strict=False))
+    return begins, dict(zip(begins, list(begins.values())[1:], strict=False))
+
+
+def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
+    """Return the lines about the first error of the newest attempt that has one. Raises RunDirError."""
+    begins, ends = _find_bounds(run, journal)
     for attempt in list(reversed(begins))[:MAX_ATTEMPTS] or [""]:
         begin = begins.get(attempt, -SEARCH_BYTES)
         most = min(SEARCH_BYTES, ends[attempt] - begin) if attempt in ends else SEARCH_BYTES

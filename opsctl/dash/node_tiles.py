@@ -11,52 +11,77 @@ from opsctl.model import Node
 from opsctl.nodes.drain_plan import is_out
 from opsctl.nodes.history import NodeRecord
 
-_TONE_BY_HEALTH = {"healthy": "green", "degraded": "amber", "faulty": "red", "unknown": "unknown"}
+_TONE_BY_HEALTH = {"healthy": "green", "degraded": "amber", "faulty": "red"}
+"""Others have not been checked, or not with a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTile:
-    """One node."""
+    """One node: Slurm's state, the last health check and the exclusion, each on its own."""
 
     name: str
-    tone: str
     state: str
-    """Slurm's word with its flags."""
+    """Slurm's word, with `*` for a node that does not respond."""
+    state_tone: str
     health: str
     """The verdict of the last health check; empty without any."""
+    health_tone: str
     checked: datetime | None
-    why: str
+    excluded_since: datetime | None
+    """Since when opsctl gives the node to no new attempt; None for a node that it gives."""
+    why_excluded: str
+    why_out: str
+    """Slurm's reason for a node out of service."""
     evidence: tuple[str, ...]
     trains: tuple[str, ...]
 
     @property
     def is_bad(self) -> bool:
-        return bool(self.why) or self.tone in {"red", "amber"}
+        return self.tone in {"red", "amber"} or bool(self.why_out)
+
+    @property
+    def tone(self) -> str:
+        """The worse of the state's and the health's colour; amber for a train on an excluded node."""
+        tones = [self.state_tone, self.health_tone]
+        if self.excluded_since and self.trains:
+            tones.append("amber")
+        return min(tones, key=_ORDER.index)
+
+
+_ORDER = ("red", "amber", "unknown", "quiet", "green")
 
 
 def list_node_tiles(app: App, nodes: Sequence[Node], trains_on: Mapping[str, Sequence[str]]) -> Iterator[NodeTile]:
     """Yield a tile for every node, without a call of Slurm."""
-    excluded = {exclusion.node: exclusion.reason for exclusion in app.exclusions.now()}
+    excluded = {exclusion.node: exclusion for exclusion in app.exclusions.now()}
     records = {record.node: record for record in app.history.all()}
     for node in nodes:
         record = records.get(node.name) or NodeRecord(node=node.name)
-        why = node.reason or (f"excluded from our trains: {excluded[node.name]}" if node.name in excluded else "")
+        exclusion = excluded.get(node.name)
         yield NodeTile(
             name=node.name,
-            tone=_find_tone(node, record, is_excluded=node.name in excluded),
-            state=node.state,
+            state=describe_state(node.state),
+            state_tone=_find_state_tone(node),
             health=record.health,
+            health_tone=_TONE_BY_HEALTH.get(record.health, "quiet"),
             checked=datetime.fromtimestamp(record.at, UTC) if record.at else None,
-            why=why,
+            excluded_since=datetime.fromtimestamp(exclusion.since, UTC) if exclusion else None,
+            why_excluded=exclusion.reason.removeprefix("opsctl: ") if exclusion else "",
+            why_out=node.reason,
             evidence=record.evidence if record.health not in {"", "healthy"} else (),
             trains=tuple(trains_on.get(node.name, ())),
         )
 
 
-def _find_tone(node: Node, record: NodeRecord, *, is_excluded: bool) -> str:
-    """Return the colour: red for a faulty node or one that is down, amber out of service; else by its health."""
-    if "DOWN" in node.state or "NOT_RESPONDING" in node.state or node.state.endswith("*") or record.health == "faulty":
+def describe_state(state: str) -> str:
+    """Return Slurm's state as sinfo writes it: `DOWN*` instead of `DOWN+NOT_RESPONDING`."""
+    words = state.rstrip("*").split("+")
+    is_silent = state.endswith("*") or "NOT_RESPONDING" in words
+    return "+".join(word for word in words if word != "NOT_RESPONDING") + "*" * is_silent
+
+
+def _find_state_tone(node: Node) -> str:
+    """Return the colour of Slurm's state: red for a node that is down, amber out of service."""
+    if "DOWN" in node.state or describe_state(node.state).endswith("*"):
         return "red"
-    if is_out(node) or is_excluded:
-        return "amber"
-    return _TONE_BY_HEALTH.get(record.health, "quiet")
+    return "amber" if is_out(node) else "quiet"

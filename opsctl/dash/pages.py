@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,17 +16,28 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from opsctl.dash.alert_groups import group_alerts
 from opsctl.dash.clean_text import clean
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt
+from opsctl.dash.show_times import format_age, format_ago, format_clock
 from opsctl.dash.steering import VERBS
-from opsctl.dash.train_card import TrainCard, format_age
+from opsctl.dash.train_card import TrainCard
 from opsctl.dash.train_detail import TrainDetail
 from opsctl.nodesets import fold
 
 PACKAGE = Path(__file__).parent
 STYLES = ("dash.css", "uplot.css")
 SCRIPTS = ("uplot.js", "dash.js", "login.js")
+ICONS = defaultdict(lambda: "○", RUNNING="▶", QUEUED="◷", HELD="■", ENDED="■", FINISHED="✓", UNKNOWN="?")
+"""By the word of the state."""
+SIGNS: Mapping[str, str] = {"red": "■", "amber": "▲", "unknown": "?", "green": "✓", "quiet": "○"}
+"""On the wall, by tone."""
+BADGES: Mapping[str, str] = {"red": "needs you now", "amber": "plan", "unknown": "", "green": "", "quiet": ""}
+STALE_S = 60.0
+"""A view that is older than this is shown as stale, unless refreshes come less often."""
+REFRESH_S = 30.0
+"""A refresh takes no longer than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +56,10 @@ class PageContext:
     """Of the view on the page, so that the page knows whether a newer view exists."""
     every_s: float = 30.0
     problem: str = ""
+
+    @property
+    def stale_after_s(self) -> float:
+        return max(STALE_S, self.every_s + REFRESH_S)
 
     @property
     def acts(self) -> bool:
@@ -72,8 +88,12 @@ def _environment() -> Environment:
     environment.filters["age"] = format_age
     environment.filters["json_data"] = _to_json
     environment.filters["moment"] = _format_moment
+    environment.filters["exact"] = lambda at: f"{at.astimezone(UTC):%H:%M:%S} UTC"
+    environment.filters["ago"] = lambda at, now: format_ago(now, at)
+    environment.filters["clock"] = lambda at, now: format_clock(now, at)
+    environment.filters["since"] = lambda at, now: format_clock(now, datetime.fromisoformat(at))
     environment.filters["fold"] = lambda names: fold(list(names))
-    environment.globals["verbs"] = VERBS
+    environment.globals |= {"verbs": VERBS, "icons": ICONS, "signs": SIGNS, "badges": BADGES}
     return environment
 
 
@@ -155,6 +175,7 @@ def render_train(view: SiteView, card: TrainCard, detail: TrainDetail | str | No
         "card": card,
         "detail": detail if isinstance(detail, TrainDetail) else None,
         "missing": detail if isinstance(detail, str) else "",
+        "groups": group_alerts(card.alerts),
         "nodes": [tile for tile in view.nodes or () if tile.name in card.nodes],
         "title": f"{card.name} {card.headline.word} · {view.site}",
         "uplot": Markup(read_asset("uplot.js")),  # noqa: S704 (a file of this package)

@@ -55,6 +55,15 @@ class PageVerb:
     plan: Callable[[App, PageInstruction], str] | None = None
     """Describes what `do` would do, for a second confirmation; None for an action that needs none."""
 
+    effect: str = ""
+    """The consequence, before a person confirms."""
+    many: str = ""
+    """The label for several alerts, with their number at `{}`."""
+
+    def label_for(self, count: int) -> str:
+        """Return the label for some alerts: `Ack 2 alerts`."""
+        return self.many.format(count) if count > 1 and self.many else self.label
+
 
 def _hold(app: App, instruction: PageInstruction) -> str:
     return hold_train(app, app.find(instruction.train), instruction.why).text
@@ -90,11 +99,20 @@ def _silence(app: App, instruction: PageInstruction) -> str:
 
 
 VERBS: Mapping[str, PageVerb] = {
-    "ack": PageVerb(label="Ack", do=_ack),
-    "silence": PageVerb(label="Silence 4 h", do=_silence),
-    "hold": PageVerb(label="Hold", do=_hold, plan=_plan_hold),
-    "release": PageVerb(label="Release", do=_release, plan=_plan_release),
-    "save": PageVerb(label="Save", do=_save),
+    "ack": PageVerb(
+        label="Ack", many="Ack {} alerts", do=_ack, effect="No repeats until it gets worse or is resolved."
+    ),
+    "silence": PageVerb(label="Silence 4 h", many="Silence {} for 4 h", do=_silence, effect="No messages for 4 hours."),
+    "hold": PageVerb(
+        label="Hold…",
+        effect="No further task starts until a release; a running task goes on.",
+        do=_hold,
+        plan=_plan_hold,
+    ),
+    "release": PageVerb(
+        label="Release…", effect="Slurm may start the next task at once.", do=_release, plan=_plan_release
+    ),
+    "save": PageVerb(label="Checkpoint now", effect="The trainer writes a checkpoint and goes on.", do=_save),
 }
 """By the name in requests. A further action is one line here, and its name in `train_card`."""
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from opsctl.app import App
 from opsctl.dash.alert_history import AlertEvent, read_alert_history
-from opsctl.dash.train_card import throughput_of
+from opsctl.dash.train_figures import throughput_of
 from opsctl.errors import OpsctlError
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Report
@@ -19,6 +19,7 @@ from opsctl.report.train_report import TrainReading, read_train
 from opsctl.state.journal import Event, EventKind, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve
+from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -56,6 +57,8 @@ class AttemptRow:
     """One attempt of the strip and of the table."""
 
     name: str
+    number: str
+    """`attempt 2`: the place among all attempts."""
     group: str
     began: str
     lasted: str
@@ -74,6 +77,8 @@ class CurveMark:
     kind: str
     text: str
     at: str
+    label: str = ""
+    """Beside the line; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +114,14 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
     marks = [*_mark_events(report, events), *_mark_alerts(report, alerts)]
     return TrainDetail(
         made=now,
-        headline=formats.render_headline(report),
+        headline=_rename(formats.render_headline(report)),
         ratio=formats.ratio(report),
         shares=tuple(
-            (css_class(bucket), bucket.value, format_duration(spent_s), format_percent(share))
+            (css_class(bucket), _rename(bucket.value), format_duration(spent_s), format_percent(share))
             for bucket, spent_s, share in formats.shares(report)
         ),
         split=tuple(draw_split(report.buckets)),
-        causes=tuple(formats.cause_rows(report)) if report.causes else (),
+        causes=tuple(tuple(map(_rename, row)) for row in formats.cause_rows(report)) if report.causes else (),
         attempts=rows[-MAX_ATTEMPTS:],
         groups=tuple(dict.fromkeys(row.group for row in rows)),
         ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed),
@@ -124,6 +129,11 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
         alerts=tuple(reversed(alerts)),
         notes=report.notes,
     )
+
+
+def _rename(text: str) -> str:
+    """Return a text of the report with the page's word for work that was lost with an attempt."""
+    return text.replace(Bucket.REPEATED.value, "recomputed")
 
 
 def find_group(cause_kind: str, outcome: str) -> str:
@@ -138,7 +148,7 @@ def find_group(cause_kind: str, outcome: str) -> str:
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
     diagnosed = replay(list(events)).diagnosed
     total_s = max((report.end - report.begin).total_seconds(), 1e-9)
-    for attempt in report.attempts:
+    for number, attempt in enumerate(report.attempts, 1):
         diagnosis = diagnosed.get(attempt.attempt)
         group = find_group(str(diagnosis.data["class"]) if diagnosis else "", attempt.outcome)
         lasted = format_duration(attempt.ended - attempt.began)
@@ -147,6 +157,7 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
         length_s = (attempt.ended - attempt.began).total_seconds()
         yield AttemptRow(
             name=attempt.attempt,
+            number=f"attempt {number}",
             group=group,
             began=formats.render_period(report, attempt.began),
             lasted=lasted,
@@ -177,8 +188,29 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
             attempt = names.get(str(event.data["attempt"]))
             if attempt is None or attempt.first_step is None or not any(_is_start(other) for other in events[:number]):
                 continue
-            step, text = attempt.first_step, f"{attempt.attempt} starts"
-        yield CurveMark(step=step, kind=kind, text=f"{kind}: {text}" if text else kind, at=format_time(event.when))
+            task = attempt.attempt.rpartition(".")[0]
+            step, text = attempt.first_step, f"{task} resumed from {attempt.first_step - 1:,}"
+            yield CurveMark(step=step, kind=kind, text=text, at=format_time(event.when), label=text)
+            continue
+        text = f"{kind}: {text}" if text else kind
+        yield CurveMark(step=step, kind=kind, text=text, at=format_time(event.when), label=kind)
+    yield from _mark_failures(report)
+
+
+def _mark_failures(report: Report) -> Iterator[CurveMark]:
+    """Yield the ends of attempts that nobody wanted."""
+    for attempt in report.attempts:
+        group = find_group("", attempt.outcome)
+        if attempt.last_step is None or group in {"planned", "person", "running"}:
+            continue
+        label = f"{attempt.attempt.rpartition('.')[0]} {attempt.outcome.replace('-', ' ')}"
+        yield CurveMark(
+            step=attempt.last_step,
+            kind="end",
+            text=f"{label}: {attempt.why}",
+            at=format_time(attempt.ended),
+            label=label,
+        )
 
 
 def _is_start(event: Event) -> bool:
@@ -207,22 +239,29 @@ def _find_step(report: Report, at: datetime) -> float | None:
 
 
 def _draw_curves(run: RunDir, reading: TrainReading, marks: Sequence[CurveMark]) -> dict[str, object]:
-    """Return the whole run in bins, its newest part line by line, and the events."""
+    """Return the whole run in bins, the newest steps one by one for the zoom, and the events.
+
+    Columns: step, mean, lowest, highest.
+    """
     newest = drop_repeated_steps(recent_iterations(run.main_log, CURVE_LINES, read_step_pattern(run)))
-    lines = [line for line in newest if line.loss is not None]
-    first = lines[0].step if lines else float("inf")
-    bins = [point for point in reading.report.loss if point.step < first]
-    pace = [(step, rate) for step, rate in _list_pace(reading) if step < first]
-    loss = [(point.step, point.mean, point.low, point.high) for point in bins]
-    loss += [(line.step, line.loss or 0.0, line.loss or 0.0, line.loss or 0.0) for line in lines]
+    losses = [(line.step, line.loss) for line in newest if line.loss is not None]
     rates = [(line.step, rate) for line in newest if (rate := throughput_of(line)) is not None]
+    loss = [(point.step, point.mean, point.low, point.high) for point in reading.report.loss]
     unit = "samples/s" if newest and newest[-1].global_batch else "steps/s"
     return {
-        "loss": _to_columns(loss),
-        "pace": _to_columns([*pace, *rates]),
+        "loss": _pair_columns(loss, losses),
+        "pace": _pair_columns(_list_pace(reading), rates),
         "unit": unit,
-        "marks": [[mark.step, mark.kind, mark.text, mark.at] for mark in marks],
+        "marks": [[mark.step, mark.kind, mark.text, mark.at, mark.label] for mark in marks],
     }
+
+
+def _pair_columns(
+    bins: Sequence[tuple[float, ...]], steps: Sequence[tuple[float, float]]
+) -> dict[str, list[list[float | None]]]:
+    """Return the columns of the bins and of single steps, which take the place of missing bins."""
+    raw = _to_columns([(step, value, value, value) for step, value in steps])
+    return {"bins": _to_columns(bins) if len(bins) > 1 else raw, "raw": raw}
 
 
 def _to_columns(rows: Sequence[tuple[float, ...]]) -> list[list[float | None]]:
@@ -233,14 +272,14 @@ def _to_columns(rows: Sequence[tuple[float, ...]]) -> list[list[float | None]]:
     return columns
 
 
-def _list_pace(reading: TrainReading) -> list[tuple[int, float]]:
+def _list_pace(reading: TrainReading) -> list[tuple[float, ...]]:
     """Return the throughput over the whole run, as `throughput_of` a line."""
     curve = BoundedCurve()
     for part in reading.parts:
         for step, step_s, batch in zip(part.steps, part.step_seconds, part.batches, strict=True):
             if step_s > 0:
                 curve.add(int(step), (batch or 1) / step_s)
-    return [(point.step, point.mean) for point in curve.points()]
+    return [(point.step, point.mean, point.low, point.high) for point in curve.points()]
 
 
 def try_detail(app: App, run: RunDir) -> TrainDetail | str:

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.dash.queue_end import QueueEnd
+from opsctl.dash.show_times import format_clock
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.journal import TrainHistory
+from opsctl.state.journal import Event, TrainHistory
 
 
 class Tone(StrEnum):
     """How urgently a train needs a person. The order is the order on the page."""
 
     RED = "red"
-    """The train is stopped, or a critical alert is open that nobody has acknowledged."""
+    """The train is stopped or will stop without a person."""
     AMBER = "amber"
-    """The train needs a person soon, or a person takes care of it."""
+    """A decision is due."""
     UNKNOWN = "unknown"
     GREEN = "green"
+    """Nothing is due: the train runs, has recovered by itself, or has finished."""
     QUIET = "quiet"
     """Nothing runs, as a person wanted."""
 
 
 TONES = tuple(Tone)
+MAX_SHORT_WORDS = 6
+FILLERS = frozenset({"a", "an", "the", "has", "have", "been"})
+"""Words that a headline on the wall does without."""
 PLANNED = frozenset({"killed", "cancelled", "paused"})
 """Outcomes of attempts that a person has ended."""
+
+
+GOES_ON_WITHOUT = re.compile(r"goes on without (\S+?):")
+"""In the summary of an alert about an attempt after which the train went on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class Headline:
     word: str
     since: datetime | None
     text: str
+    short: str = ""
+    """The same in at most six words, for the wall and the summary."""
 
     @property
     def rank(self) -> int:
@@ -45,35 +58,87 @@ class Headline:
         return TONES.index(self.tone)
 
 
-def write_headline(status: TrainStatus, history: TrainHistory) -> Headline:
-    """Return the headline, from the status and the journal."""
-    headline = _find_headline(status, history)
-    return replace(headline, text=headline.text[:1].upper() + headline.text[1:])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the headline needs beyond the status and the journal."""
+
+    now: datetime
+    queue_end: QueueEnd | None = None
+    excluded: Mapping[str, datetime] = field(default_factory=dict)
+    """Excluded nodes of the running task, with the start of each exclusion."""
 
 
-def _find_headline(status: TrainStatus, history: TrainHistory) -> Headline:
+def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook) -> Headline:
+    """Return the headline: the most urgent of what the status, the alerts and the outlook give reason for."""
     by_state = _describe_state(status, history)
-    alert = next((alert for alert in status.alerts if not _is_handled(alert)), None)
-    if alert is None or (by_state.word == "FINISHED" and alert.level != "critical"):
-        is_handled = by_state.tone is Tone.GREEN and any(alert.level == "critical" for alert in status.alerts)
-        tone = Tone.AMBER if is_handled else by_state.tone
-        text = _strip_name(status, status.alerts[0].summary) if is_handled else by_state.text
-        return Headline(tone=tone, word=by_state.word, since=by_state.since, text=text)
-    tone = min((by_state.tone, _TONE_BY_LEVEL[alert.level]), key=TONES.index)
-    text = by_state.text if by_state.tone in {Tone.RED, Tone.UNKNOWN} else _strip_name(status, alert.summary)
-    return Headline(tone=tone, word=by_state.word, since=by_state.since, text=text or by_state.text)
+    reasons = [by_state, *_list_concerns(status, outlook)]
+    urgent = min(reasons, key=lambda reason: TONES.index(reason.tone))
+    if urgent.tone is Tone.GREEN and by_state.tone is Tone.GREEN:
+        urgent = reasons[-1]  # a recovery says more than the state
+    text = urgent.text[:1].upper() + urgent.text[1:]
+    short = _shorten(urgent.short or text)
+    short = short[:1].upper() + short[1:]
+    return replace(by_state, tone=urgent.tone, text=text, short=short)
+
+
+def _shorten(text: str) -> str:
+    words = [word for word in text.partition(" (")[0].partition(": ")[0].split() if word.lower() not in FILLERS]
+    return " ".join(words[:MAX_SHORT_WORDS]) + ("…" if len(words) > MAX_SHORT_WORDS else "")
+
+
+def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
+    """Yield further reasons, the more important of the same tone first, a recovery last."""
+    if outlook.queue_end and status.state in {"running", "queued"}:
+        text = outlook.queue_end.describe(outlook.now)
+        yield _headline(Tone.AMBER, "", None, text, short="queue runs dry")
+    for alert in status.alerts:
+        yield from _describe_alert(status, alert)
+    for node, since in outlook.excluded.items():
+        text = f"runs on {node}, excluded for new attempts since {format_clock(outlook.now, since)}"
+        yield _headline(Tone.AMBER, "", None, text, short=f"on excluded {node}")
+    yield from _describe_recovery(status, outlook.now)
+
+
+def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:
+    """Yield the reason that an open alert gives: none for what opsctl has healed, and for a finished train."""
+    text = _describe_summary(status, alert)
+    tone = _TONE_BY_LEVEL[alert.level]
+    is_about_attempt = alert.key.startswith("failures/")
+    if is_about_attempt and (alert.level != "critical" or status.state == "finished"):
+        return
+    if status.state == "finished" and alert.level != "critical":
+        return
+    if alert.acknowledged or alert.silenced_until:
+        if alert.level != "critical" or status.state == "finished":
+            return
+        tone = Tone.AMBER
+    if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
+        tone = Tone.AMBER  # a held or ended train is red by its state
+    yield _headline(tone, "", None, text)
+
+
+def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:
+    """Yield the recovery of a running train from a failure whose alert is still open."""
+    alerts = [alert for alert in status.alerts if alert.key.startswith("failures/") and alert.level == "warning"]
+    began = status.running[0].since if status.running else None
+    nodes = [found[1] for alert in alerts if (found := GOES_ON_WITHOUT.search(alert.summary))]
+    if status.state != "running" or began is None or not nodes or status.stop:
+        return
+    has_stepped = status.progress is not None and status.progress.at is not None and status.progress.at > began
+    verb = f"Recovered {format_clock(now, began)}: restarted" if has_stepped else "Restarting"
+    names = ", ".join(dict.fromkeys(nodes))
+    yield _headline(Tone.GREEN, "", None, f"{verb} without {names}", short=f"restarted without {names}")
 
 
 _TONE_BY_LEVEL: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBER, "unknown": Tone.AMBER}
 
 
-def _is_handled(alert: OpenAlert) -> bool:
-    return alert.acknowledged or bool(alert.silenced_until)
-
-
-def _strip_name(status: TrainStatus, summary: str) -> str:
-    """Return the summary of an alert without the name of the train at its beginning."""
-    return summary.removeprefix(status.train).lstrip(": ") or summary
+def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
+    """Return the summary of an alert as a sentence, without the name of the train at its beginning."""
+    text = alert.summary.removeprefix(status.train).lstrip(": ") or alert.summary
+    if alert.key.startswith("failures/"):
+        text = text.partition(": ")[0]  # the attempt and its log follow
+    return f"{text} (acknowledged)" if alert.acknowledged else text
 
 
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
@@ -115,12 +180,31 @@ def _describe_run(status: TrainStatus, _: TrainHistory) -> Headline:
 def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     """Return the headline of a held train: red if opsctl held it after a failure, amber if a person did."""
     last = status.last_attempt
-    is_by_opsctl = bool(last and last.action == "hold-queued" and last.outcome not in PLANNED)
+    is_by_opsctl = find_holder(status, history) == "opsctl"
     held = history.held
     why = str(held.data["why"]) if held else _describe_waiting(status)
     if is_by_opsctl and last:
-        why = find_cause(status, history) or last.why
-    return _headline(Tone.RED if is_by_opsctl else Tone.AMBER, "HELD", held.when if held else None, why)
+        why = find_cause(status, history) or f"{last.outcome}: {last.why}"
+    tone, since = Tone.RED if is_by_opsctl else Tone.AMBER, held.when if held else None
+    return _headline(tone, "HELD", since, why, short=_name_cause(status, history) if is_by_opsctl else "")
+
+
+def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
+    """Return the diagnosed cause without nodes: `GPU fell off the bus, 6 times`; empty without a diagnosis."""
+    attempt = status.last_attempt.attempt if status.last_attempt else ""
+    if not find_cause(status, history):
+        return ""
+    count = count_same_cause(history, attempt)
+    says = str(history.diagnosed[attempt].data["says"]).partition(": ")[0]
+    return f"{says}, {count} times" if count > 1 else says
+
+
+def find_holder(status: TrainStatus, history: TrainHistory) -> str:
+    """Return who holds a held train: `opsctl`, a user, or `Slurm or by hand` if the journal has no hold."""
+    last = status.last_attempt
+    if last and last.action == "hold-queued" and last.outcome not in PLANNED:
+        return "opsctl"
+    return history.held.actor.partition("@")[0] if history.held else "hand or Slurm"
 
 
 def find_cause(status: TrainStatus, history: TrainHistory) -> str:
@@ -131,18 +215,37 @@ def find_cause(status: TrainStatus, history: TrainHistory) -> str:
     last = history.diagnosed.get(status.last_attempt.attempt) if status.last_attempt else None
     if last is None or last.data["cause"] in {"nothing", "unknown"}:
         return ""
-    same = []
-    for attempt in reversed(history.finalized):
-        diagnosis = history.diagnosed.get(attempt)
-        if diagnosis is None or diagnosis.data["cause"] != last.data["cause"]:
-            break
-        same.append(str(diagnosis.data["node"]))
-    nodes = list(dict.fromkeys(filter(None, same)))
+    same = _list_same_cause(history, str(last.data["attempt"]))
+    nodes = list(dict.fromkeys(filter(None, (str(event.data["node"]) for event in same))))
     on = f" on {nodes[0]}" if len(nodes) == 1 else ""
     if len(nodes) > 1:
         on = f" on {len(nodes)} nodes, last {nodes[0]}"
     times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
     return f"{last.data['says']}{on}{times}"
+
+
+def count_same_cause(history: TrainHistory, attempt: str) -> int:
+    """Return how many attempts in a row, the newest last, ended by the cause of `attempt`; 0 without a diagnosis."""
+    return len(_list_same_cause(history, attempt))
+
+
+def _list_same_cause(history: TrainHistory, attempt: str) -> list[Event]:
+    """Return the diagnoses of the newest attempts with the cause of `attempt`, the newest first."""
+    last = history.diagnosed.get(attempt)
+    same: list[Event] = []
+    for name in reversed(history.finalized):
+        diagnosis = history.diagnosed.get(name)
+        if last is None or diagnosis is None or diagnosis.data["cause"] != last.data["cause"]:
+            break
+        same.append(diagnosis)
+    return same
+
+
+def name_attempt(attempt: str, history: TrainHistory) -> str:
+    """Return the number and the job of an attempt: `attempt 6 (job 3_6)`."""
+    names = list(history.started)
+    job = attempt.rpartition(".")[0]
+    return f"attempt {names.index(attempt) + 1} (job {job})" if attempt in names else f"attempt of job {job}"
 
 
 def _describe_running(status: TrainStatus) -> str:
@@ -163,8 +266,8 @@ def _first(texts: tuple[str, ...]) -> str:
     return texts[0] if texts else ""
 
 
-def _headline(tone: Tone, word: str, since: datetime | None, text: str) -> Headline:
-    return Headline(tone=tone, word=word, since=since, text=text)
+def _headline(tone: Tone, word: str, since: datetime | None, text: str, *, short: str = "") -> Headline:
+    return Headline(tone=tone, word=word, since=since, text=text, short=short)
 
 
 _DESCRIPTIONS: Mapping[str, Callable[[TrainStatus, TrainHistory], Headline]] = {

@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from opsctl.app import App
 from opsctl.dash.collect_site import SiteView
-from opsctl.dash.log_search import LogExcerpt, find_first_error, read_log_tail, search_log
+from opsctl.dash.log_search import LogExcerpt, find_first_error, read_attempt_end, read_log_tail, search_log
 from opsctl.dash.page_access import COOKIE_DAYS, PageAccess, Role
 from opsctl.dash.pages import (
     PageContext,
@@ -137,6 +137,8 @@ class PageServer:
     def _read_log(self, run: RunDir, request: Request) -> LogExcerpt:
         if query := request.query_params.get("q", ""):
             return search_log(run, query)
+        if attempt := request.query_params.get("attempt", ""):
+            return read_attempt_end(run, self.app.journal(run), attempt)
         if "first-error" in request.query_params:
             return find_first_error(run, self.app.journal(run))
         return read_log_tail(run)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from opsctl.diagnosis.causes import UNEXPLAINED
+from opsctl.diagnosis.causes import UNEXPLAINED, classify
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
 from opsctl.state.files import open_regular
@@ -30,6 +31,16 @@ def collect_excerpt(event: LogEvent) -> list[str]:
     if event.cause is UNEXPLAINED:
         return _shorten_traceback(below)
     return [*above[-LINES_BEFORE:], event.text, *below[1 : 1 + LINES_AFTER]]
+
+
+def find_matched_line(cause: str, excerpt: Sequence[str]) -> str:
+    """Return the line of an excerpt that proves the cause, else the last line that says something; empty for none.
+
+    The head of a traceback says nothing.
+    """
+    lines = [line.strip() for line in excerpt if line.strip() and not UNEXPLAINED.pattern.search(line)]
+    matched = (line for line in lines if (found := classify(line)) and found.name == cause)
+    return next(matched, lines[-1] if lines else "")
 
 
 def read_preceding(event: LogEvent, limit: int) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.errors import InputError, OpsctlError, SchedulerError, Unreachable
 from opsctl.guard.node_evidence import add_node_history
@@ -238,8 +239,8 @@ def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
     verdict = next((verdict for verdict in bad if verdict.node == node and verdict.evidence), None)
     if verdict:
         return render_reason(verdict)
-    line = f": {diagnosis.evidence[-1]}" if diagnosis.evidence else ""
-    return format_reason(f"{diagnosis.cause}: {diagnosis.says}{line}")
+    line = find_matched_line(diagnosis.cause, diagnosis.evidence)
+    return format_reason(f"{diagnosis.cause}: {diagnosis.says}{f': {line}' if line else ''}")
 
 
 def _read_kinds(scheduler: Scheduler) -> dict[str, str]:

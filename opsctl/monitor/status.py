@@ -26,6 +26,8 @@ from opsctl.telemetry.progress.eta import measure_waits
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
 from opsctl.units import parse_slurm_minutes
 
+SHORTAGE = "at this pace, tasks still needed"
+"""Start of the note that the queued tasks do not suffice."""
 STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
 
 
@@ -220,11 +222,11 @@ def _pace(run: RunDir, snapshot: TrainSnapshot, active: Job | None, now: datetim
     if active and active.end:
         running_s = (active.end - now).total_seconds()
     return TaskPace(
-        task_s=_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
+        task_s=read_limit_s(run.config), running_s=max(0.0, running_s), waits_s=tuple(measure_waits(snapshot.history))
     )
 
 
-def _limit_s(config: Path) -> float:
+def read_limit_s(config: Path) -> float:
     """Return the time limit of a task in seconds; infinite if train.toml cannot be read."""
     try:
         minutes = parse_slurm_minutes(str(read_toml(config)["slurm"]["time_limit"]))
@@ -261,4 +263,4 @@ def _shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -
     if needed <= queued:
         return []
     more = f"opsctl launch {run.config} --after {snapshot.jobs[-1].array} --tasks {needed - queued}"
-    return [f"at this pace, tasks still needed: {needed}, queued: {queued}; {more}"]
+    return [f"{SHORTAGE}: {needed}, queued: {queued}; {more}"]

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const root = document.documentElement, base = root.dataset.base, every = Number(root.dataset.every);
+  const root = document.documentElement, base = root.dataset.base, staleAfter = Number(root.dataset.stale);
   const find = (selector) => document.querySelector(selector);
   const all = (selector) => [...document.querySelectorAll(selector)];
 
@@ -14,11 +14,16 @@
   }
 
   function showAge() {
-    const place = find("#fresh");
+    const place = find("#fresh"), banner = find("#stale");
     if (!place || madeAt === null) return;
-    const age = (performance.now() - madeAt) / 1000;
-    place.textContent = `${isLost ? "connection lost · " : "updated "}${describeAge(age)} ago`;
-    place.classList.toggle("stale", isLost || age > 3 * every + 15);
+    const age = (performance.now() - madeAt) / 1000, isStale = age > staleAfter;
+    place.textContent = `${isLost ? "connection lost · " : ""}data ${describeAge(age)} old`;
+    place.parentElement.classList.toggle("stale", isStale || isLost);
+    document.body.classList.toggle("stale-page", isStale);
+    if (banner) {
+      banner.hidden = !isStale;
+      banner.textContent = `This page is ${describeAge(age)} old. Nothing below is current.`;
+    }
   }
 
   async function update() {
@@ -31,6 +36,7 @@
     for (const part of page.querySelectorAll("[data-live]")) {
       const old = document.getElementById(part.id);
       if (old && part.tagName === "DETAILS") part.open = old.open;
+      for (const inner of part.querySelectorAll("details[id]")) inner.open = Boolean(document.getElementById(inner.id)?.open);
       if (old && old.outerHTML !== part.outerHTML) old.replaceWith(document.importNode(part, true));
     }
     document.title = page.title;
@@ -70,27 +76,33 @@
   }
 
   async function openDialog(button) {
-    const instruction = { verb: button.dataset.verb, train: button.dataset.train, key: button.dataset.key };
+    const keys = button.dataset.keys.split("\n"), needsPlan = Boolean(button.dataset.confirm);
+    const instruction = { verb: button.dataset.verb, train: button.dataset.train, key: keys[0] };
     const go = find("#act-go"), text = find("#act-text");
-    find("#act-title").textContent = [button.textContent, instruction.train || instruction.key].join(" · ");
+    find("#act-title").textContent = [button.textContent.replace("…", ""), instruction.train || instruction.key].join(" · ");
     find("#act-reason").value = "";
     text.className = "";
-    text.textContent = button.dataset.confirm ? "Asking Slurm what would be done …" : (instruction.key || "");
-    go.textContent = button.textContent;
+    text.textContent = needsPlan ? "Asking Slurm what would be done …" : [button.dataset.effect, keys.join(", ")].join(" ");
+    go.textContent = button.textContent.replace("…", "");
     go.hidden = false;
-    go.disabled = Boolean(button.dataset.confirm);
+    go.disabled = needsPlan;
     find("#act-cancel").textContent = "Cancel";
     dialog.showModal();
-    if (button.dataset.confirm) {
+    if (needsPlan) {
       const plan = await ask(instruction);
-      text.textContent = plan.error || plan.text;
+      text.textContent = plan.error || `${plan.text}. ${button.dataset.effect}`;
       text.className = plan.error ? "tone-red word" : "";
       go.disabled = Boolean(plan.error);
     }
     go.onclick = async () => {
       go.disabled = true;
       const reason = find("#act-reason").value, person = find("#act-person").value;
-      const result = await ask({ ...instruction, reason, person, confirmed: true });
+      let result = {};
+      for (const key of keys) {
+        const train = keys.length > 1 ? "" : instruction.train;
+        result = await ask({ verb: instruction.verb, train, key, reason, person, confirmed: true });
+        if (result.error) break;
+      }
       text.textContent = result.error || result.text;
       text.className = result.error ? "tone-red word" : "tone-green word";
       go.hidden = !result.error;
@@ -104,25 +116,44 @@
     if (button) openDialog(button);
   });
 
-  // --- curves
+  // --- curves: one resolution over the whole run; single steps only where the zoom shows nothing else
   let charts = [], drawn = "", zoom = null;
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
-  const MARK_COLOURS = { alert: "--red", restart: "--soft", held: "--amber", "rolled back": "--hang", "node excluded": "--hardware" };
+  const MARK_COLOURS = { alert: "--red", end: "--red", restart: "--soft", held: "--amber", "rolled back": "--hang", "node excluded": "--hardware" };
+  const full = (value) => (value === null ? "" : Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 }));
+
+  function splitLog(min, max) {
+    const ticks = [];
+    for (let power = 10 ** Math.floor(Math.log10(min)); power <= max; power *= 10)
+      for (const digit of [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8]) if (digit * power >= min && digit * power <= max) ticks.push(digit * power);
+    return ticks.length > 9 ? ticks.filter((tick) => [1, 2, 5].some((digit) => Math.abs(Math.log10(tick / digit) % 1) < 1e-9)) : ticks;
+  }
 
   function drawMarks(marks) {
     return (chart) => {
       const { ctx, bbox } = chart;
+      let free = -Infinity;
       ctx.save();
       ctx.lineWidth = devicePixelRatio;
-      ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
-      for (const [step, kind] of marks) {
+      ctx.textAlign = "left";
+      ctx.textBaseline = "alphabetic";
+      ctx.font = `${11 * devicePixelRatio}px system-ui`;
+      for (const [step, kind, , , label] of marks) {
         const x = Math.round(chart.valToPos(step, "x", true));
         if (x < bbox.left || x > bbox.left + bbox.width) continue;
-        ctx.strokeStyle = colour(MARK_COLOURS[kind] || "--blue");
+        ctx.strokeStyle = ctx.fillStyle = colour(MARK_COLOURS[kind] || "--blue");
+        ctx.setLineDash([4, 3]);
         ctx.beginPath();
         ctx.moveTo(x, bbox.top);
         ctx.lineTo(x, bbox.top + bbox.height);
         ctx.stroke();
+        if (!label || x < free) continue;
+        ctx.save();
+        ctx.translate(x + (x > bbox.left + bbox.width - 16 * devicePixelRatio ? -12 : 4) * devicePixelRatio, bbox.top + 4 * devicePixelRatio);
+        ctx.rotate(Math.PI / 2);
+        ctx.fillText(label, 0, 0);
+        ctx.restore();
+        free = x + 15 * devicePixelRatio;
       }
       ctx.restore();
     };
@@ -136,28 +167,52 @@
     };
   }
 
-  function makeChart(place, columns, series, marks, isLog) {
+  function showLatest(chart) {
+    if (chart.cursor.idx === null || chart.cursor.idx === undefined) chart.setLegend({ idx: chart.data[0].length - 1 }, false);
+  }
+
+  function isWithin(range, columns) {
+    return columns.length > 0 && columns[0].length > 1 && range.min >= columns[0][0];
+  }
+
+  function makeChart(place, parts, label, stroke, marks, isLog) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    const short = (value) => (value === null ? "" : Math.abs(value) >= 1000 ? value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 }) : Number(value.toPrecision(3)).toString());
+    const number = (_, value) => (value === null || value === undefined ? "unknown" : full(Number(value.toPrecision(5))));
+    const { bins, raw } = parts;
+    let isRaw = false;
     return new uPlot({
-      width: place.clientWidth, height: innerWidth < 700 ? 190 : 240,
+      width: place.clientWidth, height: innerWidth < 700 ? 200 : 250,
       cursor: { sync: { key: "step" }, drag: { x: true, y: false } },
       legend: { live: true },
-      scales: { x: { time: false }, y: isLog ? { distr: 3 } : {} },
-      axes: [{ ...axis, size: 28, values: (_, ticks) => ticks.map(short) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
-      series: [{ label: "step", value: (_, value) => (value === null ? "–" : value.toLocaleString("en")) }, ...series],
-      bands: columns.length > 3 ? [{ series: [3, 2], fill: colour("--band") }] : [],
+      scales: { x: { time: false }, y: isLog ? { distr: 3, range: (_, low, high) => [low * 0.97, high * 1.03] } : {} },
+      axes: [
+        { ...axis, size: 28, label: "step", labelSize: 16, labelFont: "12px system-ui", space: 70, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 5000000], values: (_, ticks) => ticks.map(full) },
+        { ...axis, size: 58, values: (_, ticks) => ticks.map(full), ...(isLog ? { splits: (_chart, _axis, min, max) => splitLog(min, max), filter: (_, ticks) => ticks } : {}) },
+      ],
+      series: [
+        { label: "step", value: (_, value) => (value === null ? "unknown" : value.toLocaleString("en")) },
+        { label, stroke: colour(stroke), width: 2, value: number },
+        { label: "lowest", stroke: "transparent", value: number, points: { show: false } },
+        { label: "highest", stroke: "transparent", value: number, points: { show: false } },
+      ],
+      bands: [{ series: [3, 2], fill: colour(stroke) + "33" }],
       hooks: {
+        ready: [showLatest],
         draw: [drawMarks(marks)],
-        setCursor: [showMark(marks)],
+        setCursor: [showMark(marks), showLatest],
         setScale: [(chart, key) => {
           if (key !== "x") return;
-          const { min, max } = chart.scales.x, xs = chart.data[0];
-          zoom = min <= xs[0] && max >= xs[xs.length - 1] ? null : { min, max };
+          const { min, max } = chart.scales.x;
+          const shows = isWithin({ min, max }, raw);
+          if (shows !== isRaw) {
+            isRaw = shows;
+            chart.setData(shows ? raw : bins, false);
+          }
+          zoom = min <= bins[0][0] && max >= bins[0][bins[0].length - 1] ? null : { min, max };
           for (const other of charts) if (other !== chart && (other.scales.x.min !== min || other.scales.x.max !== max)) other.setScale("x", { min, max });
         }],
       },
-    }, columns, place);
+    }, bins, place);
   }
 
   function drawCharts() {
@@ -169,19 +224,15 @@
     const data = JSON.parse(source.textContent), kept = zoom;
     for (const chart of charts) chart.destroy();
     charts = [];
-    const number = (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(5)).toString());
-    if (data.loss.length && data.loss[0].length > 1) {
-      const known = data.loss[1].filter((value) => value !== null);
-      const isLog = known.length > 1 && Math.min(...known) > 0 && Math.max(...known) > 3 * Math.min(...known);
-      charts.push(makeChart(find("#chart-loss"), data.loss, [
-        { label: "loss", stroke: colour("--loss"), width: 2, value: number },
-        { label: "lowest", stroke: "transparent", value: number, points: { show: false } },
-        { label: "highest", stroke: "transparent", value: number, points: { show: false } },
-      ], data.marks, isLog));
+    if (data.loss.bins.length && data.loss.bins[0].length > 1) {
+      const known = data.loss.bins[1].filter((value) => value !== null);
+      const isLog = known.length > 1 && Math.min(...known) > 0 && Math.max(...known) > 1.5 * Math.min(...known);
+      charts.push(makeChart(find("#chart-loss"), data.loss, "loss", "--loss", data.marks, isLog));
+      find("#loss-scale").textContent = isLog ? "logarithmic" : "";
     } else find("#chart-loss").textContent = "no loss in the log";
-    if (data.pace.length && data.pace[0].length > 1) {
+    if (data.pace.bins.length && data.pace.bins[0].length > 1) {
       find("#pace-unit").textContent = data.unit;
-      charts.push(makeChart(find("#chart-pace"), data.pace, [{ label: data.unit, stroke: colour("--pace"), width: 2, value: number }], data.marks, false));
+      charts.push(makeChart(find("#chart-pace"), data.pace, data.unit, "--pace", data.marks, false));
     } else find("#chart-pace").textContent = "no step times in the log";
     find(".range").hidden = !charts.length;
     if (kept) setRange(kept.min, kept.max);
@@ -194,8 +245,9 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-range]");
     if (!button || !charts.length) return;
-    const xs = charts[0].data[0], first = xs[0], last = xs[xs.length - 1];
-    const begin = { all: first, half: first + (last - first) / 2, recent: xs[Math.max(0, xs.length - 120)] }[button.dataset.range];
+    const { bins, raw } = JSON.parse(find("#curves").textContent)[find("#chart-loss .u-wrap") ? "loss" : "pace"];
+    const newest = raw.length ? raw[0] : bins[0], first = bins[0][0], last = Math.max(bins[0].at(-1), newest.at(-1) ?? 0);
+    const begin = { all: first, half: first + (last - first) / 2, recent: newest[Math.max(0, newest.length - 120)] }[button.dataset.range];
     setRange(begin, last);
   });
   addEventListener("resize", drawCharts);
@@ -224,6 +276,12 @@
       event.preventDefault();
       const text = find("#log-query").value.trim();
       if (text) loadLog(new URLSearchParams({ q: text }), "search"); else loadLog("", "end");
+    });
+    document.addEventListener("click", (event) => {
+      const button = event.target.closest("button[data-attempt]");
+      if (!button) return;
+      loadLog(new URLSearchParams({ attempt: button.dataset.attempt }), "attempt");
+      find("#log-panel").scrollIntoView({ behavior: "smooth" });
     });
     find("#log-error").addEventListener("click", () => loadLog("first-error=1", "error"));
     find("#log-end").addEventListener("click", () => loadLog("", "end"));

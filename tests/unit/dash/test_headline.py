@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.dash.show_times import format_age
 from opsctl.dash.sparklines import draw_sparkline
-from opsctl.dash.train_card import format_age
 from opsctl.dash.train_detail import CAUSE_GROUPS, find_group
-from opsctl.dash.train_headline import Headline, Tone, write_headline
+from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.outcome import Outcome
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
@@ -64,7 +64,7 @@ def crashes(*nodes: str) -> TrainHistory:
 
 
 def headline(train: TrainStatus, history: TrainHistory | None = None) -> Headline:
-    return write_headline(train, history or TrainHistory())
+    return write_headline(train, history or TrainHistory(), Outlook(now=AT))
 
 
 @pytest.mark.parametrize(

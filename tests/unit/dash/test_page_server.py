@@ -280,7 +280,7 @@ def test_unreachable_slurm_is_shown_as_unknown(site: DashSite, own: Visitor) -> 
     text = own.enter(Role.VIEW).ask("/")[1]
     assert "Slurm is unknown." in text
     assert "unknown: Slurm did not answer" in text
-    assert text.count(">UNKNOWN<") == 2
+    assert text.count("</i> UNKNOWN<") == 2
 
 
 def test_broken_reader_leaves_the_old_view(site: DashSite, own: Visitor) -> None:

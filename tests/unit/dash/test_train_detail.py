@@ -63,6 +63,6 @@ def test_curves_hold_restarts_and_excluded_nodes(train: Train, tmp_path: Path) -
 def test_curves_are_in_the_order_of_steps(train: Train, tmp_path: Path) -> None:
     curves = json.loads(json.dumps(detail_of(train, tmp_path).curves))
     for name in ("loss", "pace"):
-        steps = curves[name][0]
+        steps = curves[name]["bins"][0]
         assert steps == sorted(set(steps))
         assert len(steps) > 10

@@ -1,0 +1,64 @@
+"""Open alerts by cause: one node that was lost by three trains is one row. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opsctl.alerts.open_alerts import OPEN, OpenAlert
+
+LOST_NODES = re.compile(r"(goes on without \S+):")
+"""The part of a summary that trains have in common if they lost the same node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertGroup:
+    """Alerts with one cause, the worst first."""
+
+    title: str
+    alerts: tuple[OpenAlert, ...]
+
+    @property
+    def level(self) -> str:
+        return self.alerts[0].level
+
+    @property
+    def since(self) -> str:
+        return min(alert.since for alert in self.alerts)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return all(alert.acknowledged for alert in self.alerts)
+
+    @property
+    def trains(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(alert.train for alert in self.alerts if alert.train))
+
+    @property
+    def open_keys(self) -> tuple[str, ...]:
+        return tuple(alert.key for alert in self.alerts if not alert.acknowledged)
+
+
+def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:
+    """Return the alerts by cause, the worst group first."""
+    groups: dict[str, list[OpenAlert]] = {}
+    for alert in sorted(alerts, key=lambda alert: OPEN.index(alert.level)):
+        found = LOST_NODES.search(alert.summary) if alert.key.startswith("failures/") else None
+        is_hold = alert.key.startswith(("failures/", "checkpoint/", "held/")) and alert.level == "critical"
+        cause = found[1] if found else f"held {alert.train}" if is_hold else alert.key
+        groups.setdefault(cause, []).append(alert)
+    made = [AlertGroup(title=_write_title(members), alerts=tuple(members)) for members in groups.values()]
+    return tuple(sorted(made, key=lambda group: OPEN.index(group.level)))
+
+
+def _write_title(alerts: Sequence[OpenAlert]) -> str:
+    """Return one sentence: `tr11, llama-7b-sft: went on without node002`."""
+    first = alerts[0]
+    if found := LOST_NODES.search(first.summary):
+        trains = list(dict.fromkeys(alert.train for alert in alerts))
+        return f"{', '.join(trains)}: {found[1].replace('goes on', 'went on')}"
+    if first.key.startswith("failures/"):
+        return first.summary.partition(": ")[0]
+    held = next((alert for alert in alerts if alert.key.startswith("failures/")), None)
+    return held.summary.partition(": ")[0] if held else first.summary

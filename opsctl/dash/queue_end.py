@@ -1,0 +1,54 @@
+"""When the queued tasks of a train run out, if they do not suffice for its last step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import fmean
+
+from opsctl.dash.show_times import format_day_time
+from opsctl.monitor.status import SHORTAGE, TrainStatus, read_limit_s
+from opsctl.state.journal import TrainHistory
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.eta import measure_waits
+
+MAX_AHEAD_S = 20 * 365 * 86400.0
+"""A queue that lasts longer has no end worth showing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEnd:
+    """The queued tasks and those that the remaining steps need."""
+
+    queued: int
+    needed: int
+    at: datetime | None
+    """About when the last queued task ends; None if the tasks have no time limit."""
+    command: str
+    """Queues the missing tasks; empty if unknown."""
+
+    @property
+    def missing(self) -> int:
+        return self.needed - self.queued
+
+    def describe(self, now: datetime) -> str:
+        """Return one sentence."""
+        when = f" about {format_day_time(now, self.at)}" if self.at else " before the last step"
+        return f"Queue runs dry{when} ({self.queued} of {self.needed} tasks queued)"
+
+
+def find_queue_end(run: RunDir, status: TrainStatus, history: TrainHistory, now: datetime) -> QueueEnd | None:
+    """Return the end of the queue; None if the queued tasks suffice, or if what is needed is unknown."""
+    left = status.progress.left if status.progress else None
+    queued = sum(waiting.tasks for waiting in status.waiting or ())
+    if left is None or left.attempts <= queued:
+        return None
+    note = next((note for note in status.notes if note.startswith(SHORTAGE)), "")
+    waits_s = measure_waits(history)
+    task_s = read_limit_s(run.config) + (fmean(waits_s) if waits_s else 0.0)
+    ends = status.running[0].ends if status.running else None
+    ahead_s = queued * task_s if queued else 0.0
+    is_known = math.isfinite(ahead_s) and ahead_s < MAX_AHEAD_S and (ends is not None or not status.running)
+    at = max(ends or now, now) + timedelta(seconds=ahead_s) if is_known else None
+    return QueueEnd(queued=queued, needed=left.attempts, at=at, command=note.partition("; ")[2])

@@ -1,0 +1,39 @@
+"""Times as the pages show them: ages in one unit, moments in UTC. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+def format_age(seconds: float | timedelta) -> str:
+    """Return a duration in one unit, for a glance: `40 s`, `12 min`, `5 h`, `3 d`."""
+    amount = max(0.0, seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+    for size, unit in ((172800, "d"), (7200, "h"), (90, "min")):
+        if amount >= size:
+            return f"{round(amount / {'d': 86400, 'h': 3600, 'min': 60}[unit])} {unit}"
+    return f"{round(amount)} s"
+
+
+def format_ago(now: datetime, at: datetime) -> str:
+    """Return the age and the moment: `4 min ago (17:23 UTC)`."""
+    return f"{format_age(now - at)} ago ({format_clock(now, at)})"
+
+
+def format_clock(now: datetime, at: datetime) -> str:
+    """Return a past moment as short as its age allows: `17:23 UTC`, `21 Nov 17:23 UTC`, `21 Nov 2025`."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    if at.date() == now.date():
+        return f"{at:%H:%M} UTC"
+    if abs(now - at) < timedelta(days=300):
+        return f"{at.day} {at:%b %H:%M} UTC"
+    return f"{at.day} {at:%b %Y}"
+
+
+def format_day_time(now: datetime, at: datetime) -> str:
+    """Return a coming moment as short as its distance allows: `14:05 UTC`, `Tue 14:05 UTC`, `24 Nov`, `Mar 2027`."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    if at.date() == now.date():
+        return f"{at:%H:%M} UTC"
+    if at - now < timedelta(days=6):
+        return f"{at:%a %H:%M} UTC"
+    return f"{at.day} {at:%b}" if at - now < timedelta(days=300) else f"{at:%b %Y}"

@@ -1,0 +1,234 @@
+"""What the pages may claim: tiers of need, age of data, figures of held trains, progress, nodes and alerts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opsctl.dash.alert_groups import group_alerts
+from opsctl.dash.collect_site import collect_site
+from opsctl.dash.disk_forecast import is_worth_showing
+from opsctl.dash.node_tiles import describe_state, list_node_tiles
+from opsctl.dash.pages import PageContext, render_overview
+from opsctl.dash.queue_end import QueueEnd
+from opsctl.dash.show_times import format_ago, format_day_time
+from opsctl.dash.train_card import format_progress
+from opsctl.dash.train_figures import list_figures
+from opsctl.dash.train_headline import Outlook, Tone, write_headline
+from opsctl.dash.train_reasons import advise, explain
+from opsctl.dash.watch_age import WatchAge
+from opsctl.diagnosis.excerpt import find_matched_line
+from opsctl.model import Node
+from opsctl.monitor.status import Running, TrainStatus
+from opsctl.state.journal import TrainHistory
+from tests.support.dash_site import DashSite
+from tests.unit.dash.test_headline import AT, alert, crashes, last, status
+
+RUNNING = Running(job="1_2", state="RUNNING", nodes="node[004-006]", since=AT, ends=None)
+LOST = alert("warning", key="failures/tr11/1_1.0", summary="tr11 goes on without node002: 1_1.0: node: Slurm lost it")
+SHORT = QueueEnd(queued=44, needed=156, at=AT + timedelta(hours=15), command="opsctl launch train.toml --tasks 112")
+
+
+def progress(**fields: Any) -> Any:
+    known = {"step": 130, "last_step": 4000, "loss": 2.486, "tflops": 152.0, "step_s": 23.9, "phase": ""}
+    known |= {"checkpoint_step": 100, "checkpoint_at": AT, "next_save_s": 480.0, "left": None}
+    return SimpleNamespace(**{**known, "at": AT + timedelta(minutes=1), **fields})
+
+
+def running(**fields: Any) -> TrainStatus:
+    return status("running", running=(RUNNING,), progress=progress(), **fields)
+
+
+def headline(train: TrainStatus, **outlook: Any):
+    return write_headline(train, TrainHistory(), Outlook(now=AT + timedelta(minutes=5), **outlook))
+
+
+# --- tiers
+
+
+def test_recovered_train_needs_nobody() -> None:
+    found = headline(running(alerts=(LOST,)))
+    assert (found.tone, found.text) == (Tone.GREEN, "Recovered 03:00 UTC: restarted without node002")
+
+
+def test_recovery_is_claimed_only_after_a_step() -> None:
+    train = replace(running(alerts=(LOST,)), progress=progress(at=AT - timedelta(minutes=1)))
+    assert headline(train).text == "Restarting without node002"
+
+
+def test_short_queue_ranks_above_a_recovery() -> None:
+    found = headline(running(alerts=(LOST,)), queue_end=SHORT)
+    assert (found.tone, found.text) == (Tone.AMBER, "Queue runs dry about 18:00 UTC (44 of 156 tasks queued)")
+    assert found.short == "Queue runs dry"
+
+
+def test_running_on_an_excluded_node_is_amber() -> None:
+    found = headline(running(), excluded={"node004": AT})
+    assert (found.tone, found.text) == (Tone.AMBER, "Runs on node004, excluded for new attempts since 03:00 UTC")
+
+
+def test_finished_train_is_never_red() -> None:
+    hang, lost = alert("critical"), replace(LOST, level="critical")
+    assert headline(status("finished", alerts=(lost,))).tone is Tone.GREEN
+    assert headline(status("finished", alerts=(hang,))).tone is Tone.AMBER
+
+
+def test_kept_faulty_node_asks_for_a_decision() -> None:
+    summary = "tr11 goes on with node002, too few other nodes: 1_1.0: gpu: fell off"
+    found = headline(running(alerts=(replace(LOST, level="critical", summary=summary),)))
+    assert (found.tone, found.text) == (Tone.AMBER, "Goes on with node002, too few other nodes")
+
+
+def test_short_headline_has_six_words_at_most() -> None:
+    text = "one two three four five six seven eight"
+    assert headline(running(alerts=(alert("critical", summary=text),))).short == "One two three four five six…"
+
+
+def test_summary_names_the_train_and_the_rest(site: DashSite) -> None:
+    view = collect_site(site.app)
+    assert view.summary == "1 needs you now: tr11, running 5 min"
+    assert view.rest == "1 running"
+
+
+def test_summary_without_needs_is_calm(site: DashSite) -> None:
+    view = collect_site(site.app)
+    well = [replace(card, headline=replace(card.headline, tone=Tone.GREEN)) for card in view.trains]
+    calm = replace(view, trains=tuple(well))
+    assert (calm.summary, calm.rest) == ("Nothing needs you now", "2 running")
+    amber = replace(well[0], headline=replace(well[0].headline, tone=Tone.AMBER, short="queue runs dry"))
+    assert replace(view, trains=(amber, well[1])).rest == "1 to plan for (tr11: queue runs dry) · 1 running"
+
+
+# --- age
+
+
+@pytest.mark.parametrize(("every_s", "stale_s"), [(5, 60), (30, 60), (300, 330)])
+def test_page_is_stale_after_a_minute(every_s: float, stale_s: float) -> None:
+    assert PageContext(every_s=every_s).stale_after_s == stale_s
+
+
+def test_fresh_page_does_not_vouch_for_the_watch(site: DashSite) -> None:
+    (site.app.site_dir.alerts / "ledger.json").unlink()
+    text = render_overview(collect_site(site.app), PageContext())
+    assert '<span class="watch late" id="watch" data-live> · watch never ran</span>' in text
+
+
+def test_late_watch_is_late() -> None:
+    assert WatchAge(last=AT, now=AT + timedelta(minutes=5)).is_late is False
+    late = WatchAge(last=AT, now=AT + timedelta(hours=3))
+    assert (late.is_late, late.text) == (True, "watch ran 3 h ago")
+
+
+def test_times_have_a_zone() -> None:
+    now = AT + timedelta(minutes=4)
+    assert format_ago(now, AT) == "4 min ago (03:00 UTC)"
+    assert format_day_time(AT, AT + timedelta(days=1)) == "Mon 03:00 UTC"
+
+
+# --- figures
+
+
+def figures(train: TrainStatus, queue_end: QueueEnd | None = None) -> dict[str, tuple[str, str]]:
+    now: datetime = AT + timedelta(minutes=6)
+    line = SimpleNamespace(step=130, loss=2.486, step_s=23.9, global_batch=2048)
+    found = list_figures(train, crashes("node003"), [line], queue_end, now)  # type: ignore[list-item]
+    return {figure.name: (figure.value.replace("\u00a0", " "), figure.detail) for figure in found}
+
+
+def test_held_train_has_no_present_figures() -> None:
+    found = figures(status("held", progress=progress(), last_attempt=last("crashed", "hold-queued")))
+    assert found["Throughput"] == ("last 85.7 samples/s", "5 min ago (03:01 UTC)")
+    assert found["Loss"][0] == "last 2.486"
+    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · none while held")
+    assert found["Ends"] == ("No ETA: held", "held by opsctl")
+
+
+def test_end_says_what_it_assumes() -> None:
+    left = SimpleNamespace(likely=3600.0, early=3600.0, late=3600.0, attempts=156)
+    train = replace(running(), progress=progress(left=left))
+    assert figures(train, SHORT)["Ends"] == ("04:06 UTC", "if 112 more tasks are queued")
+
+
+def test_end_is_never_empty() -> None:
+    assert figures(running())["Ends"][0] == "No ETA yet"
+    assert figures(status("ended", progress=progress()))["Ends"][0] == "No ETA: ended"
+
+
+@pytest.mark.parametrize(
+    ("share", "is_finished", "text"),
+    [(0.99999, False, "99.9 %"), (1.0, False, "99.9 %"), (0.6069, False, "60.6 %"), (1.0, True, "100 %")],
+)
+def test_progress_is_rounded_down(share: float, text: str, *, is_finished: bool) -> None:
+    assert format_progress(share, is_finished=is_finished) == text
+
+
+# --- reasons
+
+
+def test_hold_has_one_count_and_no_log_text() -> None:
+    why = "the body exited with 1; 5 attempts in a row made no progress beyond step 130: 7_2.0 crashed"
+    end = replace(last("crashed", "hold-queued"), attempt="7_6.0", why=why, advice="Exclude the node; call the vendor.")
+    train = status("held", last_attempt=end, progress=progress())
+    found = explain(train, crashes(*["node003"] * 6), {"node003"})
+    assert found.why == "None of the 6 attempts got beyond step 130; newest checkpoint: step 100"
+    assert (found.advice, found.command) == ("Call the vendor.", "opsctl release tr11")
+
+
+def test_advice_keeps_an_exclusion_that_is_due() -> None:
+    assert advise("Exclude the node; reset the GPU.", "node003", {}) == "Exclude the node; reset the GPU."
+    assert advise("Exclude the node; reset the GPU.", "node003", {"node003"}) == "Reset the GPU."
+
+
+def test_head_of_a_traceback_is_no_evidence() -> None:
+    xid = "NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus."
+    head = "Traceback (most recent call last):"
+    assert find_matched_line("gpu-off-the-bus", ["step 129", xid, head]) == xid
+    assert find_matched_line("other", ["step 129", head]) == "step 129"
+    assert find_matched_line("other", [head]) == ""
+
+
+# --- nodes, disks, alerts
+
+
+def test_node_facts_stay_apart(site: DashSite) -> None:
+    site.app.exclusions.add([("node001", "opsctl: gpu-off-the-bus")], hours=1)
+    nodes = [Node(name="node001", state="IDLE", address="node001")]
+    idle = next(list_node_tiles(site.app, nodes, {}))
+    assert (idle.tone, idle.state_tone, idle.why_excluded) == ("quiet", "quiet", "gpu-off-the-bus")
+    assert idle.excluded_since
+    assert next(list_node_tiles(site.app, nodes, {"node001": ["tr11"]})).tone == "amber"
+
+
+def test_silent_node_has_a_star() -> None:
+    assert [describe_state(state) for state in ("DOWN+NOT_RESPONDING", "IDLE*", "MIXED")] == ["DOWN*", "IDLE*", "MIXED"]
+
+
+def test_train_on_an_excluded_node_is_found(site: DashSite) -> None:
+    site.app.exclusions.add([("node002", "fell off")], hours=1)
+    card = collect_site(site.app).find("tr12")
+    assert card
+    assert card.headline.text.startswith("Runs on node002, excluded for new attempts since")
+
+
+def test_one_lost_node_is_one_row() -> None:
+    other = replace(LOST, train="llama", key="failures/llama/5_1.0", summary="llama goes on without node002: 5_1.0: x")
+    (group,) = group_alerts([LOST, other])
+    assert group.title == "tr11, llama: went on without node002"
+    assert group.open_keys == ("failures/tr11/1_1.0", "failures/llama/5_1.0")
+
+
+@pytest.mark.parametrize(
+    ("part", "is_shown"),
+    [
+        ("out of bytes in 2,800,220 h at 606 KiB a day", False),
+        ("out of inodes in 2,163 h at 177,383 a day", True),
+        ("tr11: 7 B in 2 inodes every 0.0 h", False),
+        ("tr11: 2 TiB in 20 inodes every 1.5 h", True),
+    ],
+)
+def test_far_and_unmeasured_horizons_are_hidden(part: str, *, is_shown: bool) -> None:
+    assert is_worth_showing(part) is is_shown
