@@ -87,7 +87,7 @@ def read_attempt_end(run: RunDir, journal: Journal, attempt: str) -> LogExcerpt:
     if attempt not in ends:
         return read_log_tail(run)
     begin = max(begins[attempt], ends[attempt] - TAIL_BYTES)
-    lines = _read_lines(run, begin, ends[attempt] - begin)[-MAX_LINES:]
+    lines = list(deque(_read_lines(run, begin, ends[attempt] - begin), maxlen=MAX_LINES))
     job = attempt.rpartition(".")[0]
     return LogExcerpt(title=f"the last {len(lines)} lines of job {job}", lines=_show(lines, hit=len(lines) - 1))
 
