@@ -36,7 +36,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make_beside(train: QueuedTrain, checkout: Path) -> BesideBody:
-    attempt, env = train.start_attempt(), {"SLURM_SUBMIT_DIR": str(checkout / "inside"), "PATH": "/usr/bin:/bin"}
+    programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"  # /usr/bin/python3 may have no package at all
+    attempt, env = train.start_attempt(), {"SLURM_SUBMIT_DIR": str(checkout / "inside"), "PATH": programs}
     config = train.run.config.read_text()
     train.run.config.write_text(config.replace("[slurm]", f"python = '{sys.executable}'\n[slurm]", 1))
     return BesideBody(run=train.run, attempt=attempt, runner=NoProgram(), env=env, clock=train.clock)
