@@ -73,6 +73,12 @@ class App:
         return choose(self.engine_runner)[0]
 
     @property
+    def program(self) -> list[str]:
+        """The words that start this opsctl with this site."""
+        site = ["--site", str(self.site_path.absolute())] if self.site_path else []
+        return [sys.executable, "-P", "-m", "opsctl", *site]
+
+    @property
     def root(self) -> Path:
         """The directory of all trains."""
         return self.site.root_path

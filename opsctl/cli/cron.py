@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -109,8 +108,7 @@ def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) 
 
 
 def tick_argv(app: App) -> list[str]:
-    site = ["--site", str(app.site_path.absolute())] if app.site_path else []
-    return [sys.executable, "-P", "-m", "opsctl", *site, "cron", "tick"]
+    return [*app.program, "cron", "tick"]
 
 
 @cron.command()

@@ -48,6 +48,4 @@ def mcp(app: App, *, actions: bool, lists: bool, as_json: bool) -> None:
         )
     with required("mcp"):
         from opsctl.assistants.mcp_server import build_server, serve  # noqa: PLC0415 (slow import, an extra)
-    site = ["--site", str(app.site_path.absolute())] if app.site_path else []
-    program = [sys.executable, "-P", "-m", "opsctl", *site]
-    serve(build_server(runner=app.runner, program=program, has_actions=actions))
+    serve(build_server(runner=app.runner, program=app.program, has_actions=actions))

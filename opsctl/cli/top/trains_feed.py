@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,10 +75,8 @@ class TrainsFeed:
 
     def run(self, words: Sequence[str]) -> tuple[bool, str]:
         """Run a command of opsctl; return whether it succeeded, and what it printed."""
-        site = ["--site", str(self.app.site_path.absolute())] if self.app.site_path else []
-        argv = [sys.executable, "-P", "-m", "opsctl", *site, *words]
         try:
-            done = self.app.runner.run(argv, timeout=COMMAND_TIMEOUT_S, env={"NO_COLOR": "1"})
+            done = self.app.runner.run([*self.app.program, *words], timeout=COMMAND_TIMEOUT_S, env={"NO_COLOR": "1"})
         except (OpsctlError, TimedOut) as error:
             return False, str(error)
         text = "\n".join(part.strip("\n") for part in (done.out, done.err) if part.strip())
