@@ -94,7 +94,7 @@ def _behind_newest(path: Path, layout: CheckpointLayout, step_digits: str) -> st
     text = read_small(path.parent / layout.newest.file)
     if text is None:
         return f"{layout.newest.file} is missing"
-    if text == path.name:
+    if text in ("", path.name):  # trainers empty the file before they write it, after the checkpoint
         return ""
     number = re.search(r"\d+(?=\D*$)", text)
     if number is None or not step_digits:

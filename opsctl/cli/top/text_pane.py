@@ -32,17 +32,20 @@ class TextPane(RichLog):
         """Replace the text, and stay at the same row where possible."""
         row = self.scroll_offset.y
         self.clear()
-        self.append(content)
+        self._write_all(content, scroll_end=self.auto_scroll)
         if not self.auto_scroll:
             self.scroll_to(y=row, animate=False)
 
     def append(self, content: RenderableType | Sequence[str]) -> None:
-        """Add text at the end."""
+        """Add text at the end. A log that is read further up stays where it is."""
+        self._write_all(content, scroll_end=self.auto_scroll and self.is_vertical_scroll_end)
+
+    def _write_all(self, content: RenderableType | Sequence[str], *, scroll_end: bool) -> None:
         if isinstance(content, (list, tuple)):
             for line in content:
-                self.write(Text(line, overflow="fold"))
+                self.write(Text(line, overflow="fold"), scroll_end=scroll_end)
         else:
-            self.write(content)
+            self.write(content, scroll_end=scroll_end)
 
     def search(self, text: str, *, backwards: bool = False) -> str:
         """Go to the next row that contains `text`; return what to report."""
@@ -54,7 +57,7 @@ class TextPane(RichLog):
         step = -1 if backwards else 1
         ordered = rows[::step]
         self.found = next((row for row in ordered if self._is_beyond(row, step)), ordered[0])
-        self.scroll_to(y=self.found, animate=False)
+        self.scroll_to(y=self.found, animate=False, immediate=True)
         return f"{rows.index(self.found) + 1} of {len(rows)}: {self.lines[self.found].text.strip()}"
 
     def _is_beyond(self, row: int, step: int) -> bool:

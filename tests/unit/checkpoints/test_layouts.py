@@ -152,6 +152,14 @@ def test_earlier_checkpoint_counts_while_the_next_is_written(tmp_path: Path) -> 
     assert newest.step == 600
 
 
+def test_checkpoint_counts_while_the_tracker_is_rewritten(tmp_path: Path) -> None:
+    build(RECORDS[NAMES.index("megatron-lm: torch_dist")], tmp_path)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
+    scan = scan_directories([tmp_path])
+    assert scan.partial == ()
+    assert scan.newest_complete is not None
+
+
 def test_missing_shard_is_partial(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint-5"
     checkpoint.mkdir()

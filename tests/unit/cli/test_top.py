@@ -177,7 +177,16 @@ def test_log_can_be_searched(tmp_path: Path) -> None:
             log.write("a new line\n")
         pilot.app.screen.follow()  # type: ignore[attr-defined]  # of TrainScreen
         await settle(pilot)
-        assert pilot.app.screen.query_one("#log", TextPane).lines[-1].text.strip() == "a new line"
+        pane = pilot.app.screen.query_one("#log", TextPane)
+        assert pane.lines[-1].text.strip() == "a new line"
+        assert pane.scroll_offset.y == 150, "the match stays in view while the log grows"
+        await pilot.press("G")
+        await settle(pilot)
+        with run.main_log.open("a") as log:
+            log.write("more\n" * 40)
+        pilot.app.screen.follow()  # type: ignore[attr-defined]  # of TrainScreen
+        await settle(pilot)
+        assert pane.scroll_offset.y == pane.max_scroll_y > 230, "at its end the log is followed"
         await pilot.press("slash", *"absent", "enter")
         await pilot.pause()
         assert "no 'absent' here" in str(pilot.app.screen.query_one("#message", Static).render())
