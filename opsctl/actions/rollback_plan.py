@@ -197,11 +197,15 @@ def find_all_directories(run: RunDir, train: TrainSettings) -> list[Path]:
 def _may_be_changed(run: RunDir, path: Path) -> bool:
     """Whether a rollback may move checkpoints in a directory that only the log names: any program writes to the log.
 
-    The directory is this user's, and not that of another train.
+    The directory is this user's, and neither in nor above another train.
     """
     place, root = path.resolve(), run.path.parent.resolve()
-    if place.is_relative_to(root) and not place.is_relative_to(run.path.resolve()):
+    if root.is_relative_to(place):
         return False
+    if place.is_relative_to(root):
+        train = RunDir(root / place.relative_to(root).parts[0])
+        if train.name != run.name and is_regular(train.config):
+            return False
     try:
         status = place.stat()
     except OSError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MIN_ATTACKS = 120
+MIN_ATTACKS = 600
 ATTACKS = pytest.StashKey[dict[str, str]]()
 RESULTS = pytest.StashKey[dict[str, str]]()
 

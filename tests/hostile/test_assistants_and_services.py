@@ -10,10 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from opsctl.assistants.call_tool import MAX_RESULT_CHARS, NOTICE, bound
+from opsctl.assistants.call_tool import MAX_RESULT_CHARS, NOTICE, bound, clean
 from opsctl.assistants.tool_table import load_tools
 from opsctl.cli.remote_host import ssh_options
+from opsctl.dash.clean_text import clean as clean_page_text
 from opsctl.errors import InputError
+from opsctl.telemetry.logs.log_lines import for_terminal
 from opsctl.web import fetch, open_session, parse_address
 
 
@@ -32,6 +34,19 @@ def test_names_of_what_is_left_out_are_clean() -> None:
     assert not set(place) & {"\U000e0041", "\u202e"}
     assert "A1b2A1b2" not in place
     assert "`left_out`" in NOTICE
+
+
+INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u180b\u180e\u200b\u2060\u206a\u206f\u3164\uffa0\ufff9\U0001d173\U000e0041\U000e0100"
+)
+
+
+@pytest.mark.attack("signs without a shape carry a text that people do not see")
+@pytest.mark.parametrize("sign", INVISIBLE, ids=lambda sign: f"{ord(sign):x}")
+def test_invisible_sign_is_dropped(sign: str) -> None:
+    assert clean(f"a{sign}b") == "ab"
+    assert for_terminal(f"a{sign}b".encode()) == "ab"
+    assert clean_page_text(f"a{sign}b") == "ab"
 
 
 HOSTILE_VALUES = ("--site=/tmp/x", "-h", "--", "tr11 --actions", "--reason=x")

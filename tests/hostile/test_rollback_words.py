@@ -60,7 +60,7 @@ def test_log_names_no_other_train(site: Site, tmp_path: Path) -> None:
     make_checkpoint(own, 5)
     (tmp_path / "link").symlink_to(other.checkpoints)
     with run.main_log.open("a") as log:
-        for place in (other.checkpoints, tmp_path / "link", own):
+        for place in (other.checkpoints, tmp_path / "link", site.root, site.root.parent, own):
             log.write(SAVED.format(900, place))
     assert list_all(run) == [run.checkpoints, own]
 

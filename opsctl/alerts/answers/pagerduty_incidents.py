@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +11,7 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import find_incident
 from opsctl.alerts.outbox import Undelivered
 from opsctl.settings.alerts import AppriseTable
+from opsctl.state.files import parse_json
 from opsctl.web import FAILURES, describe, fetch, open_session, parse_address
 
 TIMEOUT_S = 10.0
@@ -42,7 +42,7 @@ def _fetch_incidents(table: AppriseTable, token: str, key: str) -> list[dict[str
     with fetch(open_session(), address, timeout=TIMEOUT_S, headers=headers) as response:
         if response.status != 200:
             raise ValueError(f"answered {response.status}")
-        return _list_objects(json.loads(response.read(MAX_BYTES)), "incidents")
+        return _list_objects(parse_json(response.read(MAX_BYTES)), "incidents")
 
 
 def _read(incident: dict[str, Any], channel: str, message: str) -> Iterator[RawAnswer]:

@@ -57,7 +57,9 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # titles, clipboards, files
     r"|\x1b(?!\[).?"
     r"|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f]"
-    r"|[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]",  # invisible, or changes the direction of writing
+    # Invisible, or changes the direction of writing.
+    r"|[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0"
+    r"\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]",
     re.DOTALL,
 )
 _COLOUR = re.compile(r"\x1b(?!\[[0-?]*m)")

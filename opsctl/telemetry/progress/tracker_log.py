@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
@@ -34,6 +34,8 @@ MAX_LINE_CHARS = 1 << 20
 MAX_STEP = 1 << 53
 """Floats hold whole numbers exactly up to here."""
 MAX_KNOWN_NAMES = 10_000
+MAX_PARTS = 10_000
+"""Starts of a trainer; a file with more does not count steps."""
 MAX_START_S = 6 * 3600
 """A trainer takes at most this long to its first step; a file that is older was copied or named otherwise."""
 _EVENTS = re.compile(r"events\.out\.tfevents\.(\d{9,11})\b")
@@ -100,7 +102,7 @@ def _read(path: Path, file: IO[bytes]) -> Iterable[MetricRow]:
     if path.suffix in (".csv", ".tsv"):
         return _read_table(io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline=""), path.suffix)
     if path.suffix in TABLES:
-        return _read_json(file.read(MAX_JSON_BYTES))
+        return _read_json(file.read(min(MAX_JSON_BYTES, os.fstat(file.fileno()).st_size)))
     return read_events(file)
 
 
@@ -134,10 +136,12 @@ def _to_number(text: str) -> float | None:
 
 def _read_json(data: bytes) -> Iterator[MetricRow]:
     """Yield the rows of a list of objects, one object a line, or columns with data."""
+    content: Any
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
-        content = _read_lines(data)
+        yield from (to_row(item) for item in _read_lines(data) if isinstance(item, dict))
+        return
     if isinstance(content, dict) and isinstance(content.get("columns"), list) and isinstance(content.get("data"), list):
         names = list(map(str, content["columns"]))
         content = [dict(zip(names, row, strict=False)) for row in content["data"] if isinstance(row, list)]
@@ -146,14 +150,12 @@ def _read_json(data: bytes) -> Iterator[MetricRow]:
             yield to_row(item)
 
 
-def _read_lines(data: bytes) -> list[object]:
-    lines: list[object] = []
-    for line in data.splitlines():
+def _read_lines(data: bytes) -> Iterator[object]:
+    for line in io.BytesIO(data):
         try:
-            lines.append(json.loads(line))
+            yield json.loads(line)
         except (ValueError, RecursionError):
             continue
-    return lines
 
 
 def _named(rows: Iterable[MetricRow]) -> Iterator[MetricRow]:
@@ -211,6 +213,8 @@ def _add_rows(summary: LogSummary, rows: Iterable[MetricRow], begin: float) -> N
     for row in rows:
         assert row.step is not None
         if before is not None and before.step is not None and row.step < before.step:
+            if len(summary.parts) >= MAX_PARTS:
+                return
             summary.parts.append(LogPart())
             before = None
         summary.parts[-1].add(_to_step(row, before))

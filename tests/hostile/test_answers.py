@@ -1,0 +1,111 @@
+"""What a hostile ntfy server, or anybody who knows the topic, answers to the poll of answers; and PagerDuty's API."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from opsctl.alerts.answers import ntfy_topic, pagerduty_incidents
+from opsctl.alerts.answers.answer import sign
+from opsctl.alerts.outbox import Undelivered
+from opsctl.settings.alerts import AppriseTable, NtfyTable
+
+KEY, TOPIC, MESSAGE = "k" * 32, "answers", "7.1"
+
+
+@contextmanager
+def serving(body: bytes, repeat: int = 1) -> Iterator[str]:
+    """Answer every request on loopback with `body`, `repeat` times, until the reader has enough."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                for _ in range(repeat):
+                    self.wfile.write(body)
+            except OSError:
+                pass
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def poll_ntfy(server: str) -> list[str]:
+    table = NtfyTable(kind="ntfy", server=server, topic="t", answer_topic=TOPIC, answer_key=KEY)
+    return [answer.message for answer in ntfy_topic.poll("phone", table)]
+
+
+def poll_pagerduty(server: str) -> list[str]:
+    table = AppriseTable(kind="apprise", url="pagerduty://a@b", pagerduty_token="t", pagerduty_api_url=server)
+    return [answer.text for answer in pagerduty_incidents.poll("duty", table, [MESSAGE])]
+
+
+def line(text: object, **fields: object) -> bytes:
+    return json.dumps({"event": "message", "id": "x", "message": text, **fields}).encode() + b"\n"
+
+
+GOOD = sign(KEY, f"{TOPIC}/{MESSAGE}")
+FORGED = (
+    f"hold {MESSAGE}.{'0' * 24}", f"hold {MESSAGE}.", f"hold {MESSAGE}", f"hold .{GOOD}", f"hold 7.2.{GOOD}",
+    f"hold {MESSAGE}.{GOOD[:-1]}", f"hold {MESSAGE}.{sign(KEY, MESSAGE)}", f"hold {MESSAGE}.{sign('', MESSAGE)}",
+    f"hold {MESSAGE}.{GOOD}é", f"hold {TOPIC}/{MESSAGE}.{GOOD}", "\ud800 \udc80.x", ["hold"], {"a": 1}, None, 7,
+)  # fmt: skip
+
+
+@pytest.mark.attack("an answer by ntfy without the right signature")
+@pytest.mark.parametrize("text", FORGED, ids=range(len(FORGED)))
+def test_forged_answer_is_no_answer(text: object) -> None:
+    with serving(line(text)) as server:
+        assert poll_ntfy(server) == []
+
+
+@pytest.mark.attack("bytes around a right answer by ntfy hide it")
+@pytest.mark.parametrize("noise", [b"[" * 100_000 + b"\n", b"\xff\xfe\n", b"null\n", b"9" * 9999 + b"\n", b"\n\n"])
+def test_noise_hides_no_answer(noise: bytes) -> None:
+    with serving(noise + line(f"ack {MESSAGE}.{GOOD}") + noise) as server:
+        assert poll_ntfy(server) == [MESSAGE]
+
+
+@pytest.mark.attack("a service answers without end")
+@pytest.mark.parametrize("body", [b"x" * (1 << 20), line(f"ack {MESSAGE}.{GOOD}") * 1000], ids=["bytes", "answers"])
+def test_endless_answer_is_cut(body: bytes) -> None:
+    begun = time.process_time()
+    with serving(body, repeat=1000) as server:
+        assert len(poll_ntfy(server)) <= ntfy_topic.MAX_ANSWERS
+        with pytest.raises(Undelivered):
+            poll_pagerduty(server)
+    assert time.process_time() - begun < 10
+
+
+INCIDENTS = (
+    b"null", b"[]", b'{"incidents": 7}', b'{"incidents": [7, [], {"acknowledgements": 7}]}', b'{"incidents": [{}]}',
+    b'{"incidents": [{"acknowledgements": [{"acknowledger": []}, {"acknowledger": {"id": null}}, 7]}]}',
+)  # fmt: skip
+
+
+@pytest.mark.attack("incidents of PagerDuty of wrong types")
+@pytest.mark.parametrize("body", INCIDENTS, ids=range(len(INCIDENTS)))
+def test_wrong_incident_is_no_answer(body: bytes) -> None:
+    with serving(body) as server:
+        assert set(poll_pagerduty(server)) <= {"ack"}
+
+
+@pytest.mark.attack("JSON of PagerDuty that is nested too deeply")
+def test_deep_incident_is_reported() -> None:
+    with serving(b"[" * 200_000) as server, pytest.raises(Undelivered):
+        poll_pagerduty(server)
