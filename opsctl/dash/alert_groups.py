@@ -44,12 +44,19 @@ def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:
     """Return the alerts by cause, the worst group first."""
     groups: dict[str, list[OpenAlert]] = {}
     for alert in sorted(alerts, key=lambda alert: OPEN.index(alert.level)):
-        found = LOST_NODES.search(alert.summary) if alert.key.startswith("failures/") else None
-        is_hold = alert.key.startswith(("failures/", "checkpoint/", "held/")) and alert.level == "critical"
-        cause = found[1] if found else f"held {alert.train}" if is_hold else alert.key
-        groups.setdefault(cause, []).append(alert)
+        groups.setdefault(_find_cause(alert), []).append(alert)
     made = [AlertGroup(title=_write_title(members), alerts=tuple(members)) for members in groups.values()]
     return tuple(sorted(made, key=lambda group: OPEN.index(group.level)))
+
+
+def _find_cause(alert: OpenAlert) -> str:
+    """Return what alerts of one group share: the lost node, the hold of a train, else the key."""
+    is_failure = alert.key.startswith("failures/")
+    if is_failure and (found := LOST_NODES.search(alert.summary)):
+        return found[1]
+    if alert.level == "critical" and (is_failure or alert.key.startswith(("checkpoint/", "held/"))):
+        return f"held {alert.train}"
+    return alert.key
 
 
 def _write_title(alerts: Sequence[OpenAlert]) -> str:

@@ -138,7 +138,8 @@ def count_gpus(run: RunDir) -> int:
 def describe_size(run: RunDir, attempts: int) -> str:
     """Return nodes, GPUs and attempts: `4 nodes × 8 GPUs · 3 attempts`."""
     nodes, gpus = read_size(run)
-    parts = [f"{nodes} node{'s' * (nodes != 1)}" + (f" × {gpus} GPUs" if gpus else "")] if nodes else []
+    gpu_text = f" × {gpus} GPUs" if gpus else ""
+    parts = [f"{nodes} node{'s' * (nodes != 1)}{gpu_text}"] if nodes else []
     parts += [f"{attempts} attempt{'s' * (attempts != 1)}"] if attempts else []
     return " · ".join(parts)
 
