@@ -20,6 +20,7 @@ from opsctl.dash.web_app import PageServer
 from opsctl.errors import OpsctlError
 from opsctl.extras import required
 from opsctl.host.system import hostname
+from opsctl.state.files import read_text
 from opsctl.state.run_dir import RunDir
 
 with required("dash"):
@@ -31,6 +32,8 @@ REQUEST_WITHIN_S = 5.0
 """From the start of a connection to the end of the headers of its first request."""
 LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
+MAX_TABLE_BYTES = 16 << 20
+"""About 100,000 sockets."""
 
 
 def own_port() -> int:
@@ -71,7 +74,7 @@ def _find_listener(port: int) -> int | None:
     """Return the uid that listens on a port of this machine; None if unknown."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+            rows = [line.split() for line in read_text(Path(table), MAX_TABLE_BYTES).splitlines()[1:]]
             uids = [int(row[7]) for row in rows if row[3] == LISTENS and int(row[1].rpartition(":")[2], 16) == port]
             if uids:
                 return uids[0]
