@@ -120,7 +120,7 @@ def test_spikes_are_noted_and_pause_stops_an_evaluation(train):
         **tiny(
             steps=400,
             spike={"window": 10, "deviations": 0.5, "keep": 1},
-            optimizer={"lr": 3.0, "warmup_samples": 1600, "clip": 0},
+            optimizer={"lr": 6.0, "warmup_samples": 1600, "clip": 0},
             evaluation={"every": 40, "batches": 10**6},
             checkpoint={"every": 0},
             model={"layers": 2, "hidden": 32, "heads": 2, "sequence": 32},

@@ -137,6 +137,6 @@ def test_another_scale_of_the_rate_is_no_jump(lr_scale, steps, is_refused, tmp_p
         rate=saved_config.rate().at(160),
     )
     assert config.rate().at(160) == pytest.approx(lr_scale * saved.rate) or steps == 40
-    resuming = Resuming(directory=tmp_path, config=config, topology={}, engine=None, control=None)
+    resuming = Resuming(directory=tmp_path, config=config, topology={}, control=None)
     with pytest.raises(Refused) if is_refused else contextlib.nullcontext():
         resuming._refuse_other_rate(manifest.Checkpoint(10, tmp_path), saved)
