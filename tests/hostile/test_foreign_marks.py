@@ -21,10 +21,9 @@ def mark(marks: Path, name: str) -> None:
 @pytest.mark.attack("the umask of a job opens the marks of quiet ranks to everybody")
 def test_marks_are_closed(tmp_path: Path) -> None:
     activity = Activity(os.getpid(), str(tmp_path / "quiet"), "0", "1")
-    activity.kind = "idle"
     before = os.umask(0)
     try:
-        activity.set_mark()
+        activity.mark("idle")
     finally:
         os.umask(before)
     assert read_marks(tmp_path / "quiet") == ([], True)

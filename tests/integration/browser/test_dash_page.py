@@ -256,4 +256,4 @@ def test_end_of_an_attempt_is_shown_from_its_row(chromium: Browser, visitor: Vis
     enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
     chromium.wait_for("document.querySelector('.jump')")
     chromium.evaluate("document.querySelector('.jump').click()")
-    chromium.wait_for("document.querySelector('#log-title').textContent.includes('attempt')")
+    chromium.wait_for("document.querySelector('#log-title').textContent.includes('of job')")
