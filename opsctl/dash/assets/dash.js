@@ -254,13 +254,16 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
 
   // --- the log
-  let logMode = "";
+  let logMode = "", logRequests = 0;
   const log = find("#log");
 
   async function loadLog(query, mode) {
+    const request = ++logRequests;
     const answer = await fetch(`${location.pathname}/log?${query}`);
+    if (request !== logRequests) return; // a later one was sent meanwhile
     if (!answer.ok) { find("#log-title").textContent = "the log cannot be read"; return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (request !== logRequests) return;
     const lines = page.querySelector("[data-title]");
     const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 40;
     find("#log-title").textContent = lines.dataset.title;

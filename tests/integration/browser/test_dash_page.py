@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +14,14 @@ import pytest
 from opsctl.dash.page_access import Role
 from opsctl.dash.refresher import SOON_S
 from opsctl.dash.static_pages import render_files
+from opsctl.guard.attempt_record import Start
+from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Level, Node
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
 from tests.support.chromium import Browser, browser
-from tests.support.dash_site import DashSite, Visitor, make_alerted_site, serving
+from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_site, serving
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
@@ -65,6 +67,17 @@ LOW_CONTRAST = """(() => {
   }).filter(([, ratio]) => ratio < 4.5);
 })()"""
 """Texts whose contrast is below the 4.5 of WCAG AA."""
+DELAY_THE_END_OF_THE_LOG = """(() => {
+  const send = window.fetch;
+  window.lateAnswers = 0;
+  window.fetch = async (address) => {
+    const answer = await send(address);
+    if (!String(address).endsWith('/log?')) return answer;
+    await new Promise((resolve) => setTimeout(resolve, 2000));
+    setTimeout(() => { window.lateAnswers += 1; }, 500);
+    return answer;
+  };
+})()"""
 
 
 @pytest.fixture(scope="module")
@@ -252,8 +265,46 @@ def test_old_view_is_grey_under_a_banner(chromium: Browser, site: DashSite) -> N
         assert "grayscale(1)" in chromium.evaluate("getComputedStyle(document.querySelector('main')).filter")
 
 
-def test_end_of_an_attempt_is_shown_from_its_row(chromium: Browser, visitor: Visitor) -> None:
-    enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
-    chromium.wait_for("document.querySelector('.jump')")
-    chromium.evaluate("document.querySelector('.jump').click()")
-    chromium.wait_for("document.querySelector('#log-title').textContent.includes('of job')")
+def test_end_of_an_attempt_is_shown_from_its_row(chromium: Browser, tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    record_two_attempts(site)
+    with serving(site) as visitor:
+        enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
+        chromium.wait_for("document.querySelector('.jump')")
+        chromium.evaluate("document.querySelector('.jump').click()")
+        chromium.wait_for("document.querySelector('#log-title').textContent.includes('the last 100 lines of job 1_1')")
+
+
+def test_late_answer_does_not_replace_the_log_asked_for_last(chromium: Browser, tmp_path: Path) -> None:
+    site = make_site(tmp_path)
+    record_two_attempts(site)
+    with serving(site) as visitor:
+        enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
+        chromium.wait_for("document.querySelector('.jump')")
+        chromium.evaluate(DELAY_THE_END_OF_THE_LOG)
+        chromium.evaluate("document.querySelector('#log-end').click()")
+        chromium.evaluate("document.querySelector('.jump').click()")
+        chromium.wait_for("window.lateAnswers === 1")
+        assert chromium.evaluate("document.querySelector('#log-title').textContent") == "the last 100 lines of job 1_1"
+
+
+def record_two_attempts(site: DashSite) -> None:
+    """Let the log's first 100 lines belong to the attempt that has ended, the others to the one that runs."""
+    run = site.run("tr11")
+    Journal(run, SystemClock()).append(EventKind.ATTEMPT_STARTED, attempt="1_2.0", nodes="node001")
+    size = sum(map(len, run.main_log.read_bytes().splitlines(keepends=True)[:100]))
+    now = SystemClock().now()
+    for name, begin, at in (("1_1.0", 0, now - timedelta(minutes=1)), ("1_2.0", size, now)):
+        start = Start(
+            attempt=name,
+            job="11",
+            nodes="node001",
+            node_count=1,
+            gpus="",
+            node="node001",
+            at=at,
+            checkpoint=0,
+            main_log=begin,
+        )
+        run.make(run.attempt(name).path)
+        run.attempt(name).start.write_text(json.dumps(asdict(start), default=str))

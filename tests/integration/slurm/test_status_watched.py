@@ -62,7 +62,8 @@ def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str
 def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 16, 80, 0, 0))
-    env = {**os.environ, "TERM": "xterm"}  # of a dumb terminal the height is not read
+    env = {name: value for name, value in os.environ.items() if name not in {"LINES", "COLUMNS"}}  # the terminal's own
+    env["TERM"] = "xterm"  # of a dumb terminal the height is not read
     with subprocess.Popen(watch_command(trains), stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         text = read_until(ours, "again every 1 s; Ctrl-C ends it", 1)
