@@ -60,9 +60,9 @@ def looking_care(train: QueuedTrain, care: NodeCare, tmp_path: Path) -> NodeCare
     return reach_here(care, SystemRunner(env={"PATH": f"{tools}:{os.environ['PATH']}"}))
 
 
-def reach_here(care: NodeCare, runner: SystemRunner) -> NodeCare:
+def reach_here(care: NodeCare, runner: SystemRunner, *, connect_s: float = 1.0) -> NodeCare:
     local = Local(runner=runner, names=NODES)
-    return replace(care, reach=lambda jobs, idle: Fanout(shells=[local]), connect_s=1.0)
+    return replace(care, reach=lambda jobs, idle: Fanout(shells=[local]), connect_s=connect_s)
 
 
 def crash(
@@ -126,7 +126,7 @@ def test_one_complaint_about_a_peer_excludes_nothing(train: QueuedTrain, care: N
 def test_wrong_interface_everywhere_excludes_nothing(train: QueuedTrain) -> None:
     """Every rank complains about the first node, because NCCL_SOCKET_IFNAME names an interface without a network."""
     train.queue.addresses = {name: f"127.0.0.{name[-1]}" for name in NODES}
-    care = reach_here(make_node_care(train), SystemRunner(env={"PATH": "/nowhere"}))
+    care = reach_here(make_node_care(train), SystemRunner(env={"PATH": "/nowhere"}), connect_s=30.0)
     ended = end(train, care, complain(train, NODES, "127.0.0.1"))
     assert (ended.suspects, train.queue.excludes) == ((), {})
     assert ended.done == ("did not exclude node001: the connection test passed",)
