@@ -17,6 +17,7 @@ from typing import NamedTuple
 import click
 
 from opsctl import __version__
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.errors import OpsctlError
 
 GROUPS = ("Run", "Observe", "Diagnose", "Nodes", "Automation", "Set up")
@@ -144,11 +145,20 @@ class CommandGroup(click.Group):
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
-@click.option("-v", "--verbose", is_flag=True, help="Log every step and program to stderr: --log-level debug.")
+@click.option(
+    "-v",
+    "--verbose",
+    cls=DependentOption,
+    not_with=("--log-level",),
+    is_flag=True,
+    help="Log every step and program to stderr: --log-level debug.",
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log from this level on to stderr (default: warning).")
 @click.option("--host", metavar="HOST", help="Run the command on this host, by ssh.")
 @click.option(
     "--host-command",
+    cls=DependentOption,
+    only_with=("--host",),
     default="opsctl",
     envvar="OPSCTL_HOST_COMMAND",
     metavar="COMMAND",

@@ -14,6 +14,7 @@ from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox import OutboxItem
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import InputError, RunDirError
@@ -140,12 +141,20 @@ def test_alerts(app: App, *, as_json: bool) -> int:
 @click.option(
     "--for",
     "span",
+    cls=DependentOption,
+    not_with=("--end",),
     type=Duration(maximum=timedelta(days=366)),
     default="4h",
     show_default=True,
     help="Duration of the silence.",
 )
-@click.option("--at", type=Moment(), help="Begin, such as '2026-03-01 12:00' (default: now).")
+@click.option(
+    "--at",
+    cls=DependentOption,
+    not_with=("--end",),
+    type=Moment(),
+    help="Begin, such as '2026-03-01 12:00' (default: now).",
+)
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option
@@ -177,8 +186,8 @@ def silence(
     now = app.clock.now()
     if end:
         _check_silenced(app, key, now)
-    if at and (end or at < now):
-        raise InputError("--at excludes --end" if end else "--at is in the past")
+    if at and at < now:
+        raise InputError(f"--at is in the past: {at:%Y-%m-%d %H:%M} UTC", hint="without --at the silence begins now")
     until = now if end else (at or now) + span
     new_silence = Silence(pattern=key, since=at, until=until, reason=reason, by="", at=now)
     if not dry_run:

@@ -7,12 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import click
 
 from opsctl.app import App
 from opsctl.checkpoints import catalog, offload
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.errors import InputError, OpsctlError, RunDirError
@@ -22,22 +24,26 @@ from opsctl.trainer.manifest import Checkpoint
 from opsctl.units import format_size
 
 _KEEP_LEASE_S = 30.0
+program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
+"""An option for a copy by programs."""
 
 
 @click.command("offload")
 @train_argument
 @click.option("--to", type=click.Path(path_type=Path), help="Target directory; copies go to TRAIN/ in it.")
-@click.option("--push", default="", help="Command that copies the files in {files} from {source}.")
-@click.option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
+@program_option("--push", default="", help="Command that copies the files in {files} from {source}.")
+@program_option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
 @click.option(
     "--keep-local",
+    cls=DependentOption,
+    not_with=("--copy-only",),
     type=click.IntRange(min=2),
     default=2,
     show_default=True,
     help="Number of newest checkpoints to keep here.",
 )
 @click.option("--copy-only", is_flag=True, help="Copy only; remove nothing here.")
-@click.option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
+@program_option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
 @dry_run_option
 @json_option
 @click.pass_obj

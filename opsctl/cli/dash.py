@@ -6,34 +6,38 @@ import ipaddress
 import re
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import click
 
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.errors import InputError, cannot_write
 from opsctl.settings.loader import state_home
 from opsctl.state.files import write_atomic
 
+server_option = partial(click.option, cls=DependentOption, not_with=("--static",))
+"""An option of the server; --static starts none."""
 PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="Port (default: one of your own; 0: a free one).")
-@click.option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--host", "hosts", multiple=True, help="Another name of the server, for a proxy; repeatable.")
-@click.option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
-@click.option("--actions", is_flag=True, help="Allow Ack, Silence, Hold, Release and Save.")
-@click.option(
+@server_option("--port", type=click.IntRange(0, 65535), help="Port (default: one of your own; 0: a free one).")
+@server_option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@server_option("--host", "hosts", multiple=True, help="Another name of the server, for a proxy; repeatable.")
+@server_option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
+@server_option("--actions", is_flag=True, help="Allow Ack, Silence, Hold, Release and Save.")
+@server_option(
     "--every",
     type=Duration(minimum=timedelta(seconds=5)),
     default="30s",
     show_default=True,
     help="Time between two queries of Slurm.",
 )
-@click.option("--new-token", is_flag=True, help="Make new links; earlier links and sessions end.")
+@server_option("--new-token", is_flag=True, help="Make new links; earlier links and sessions end.")
 @click.option("--static", "directory", type=click.Path(path_type=Path), help="Write the pages to a directory and exit.")
 @json_option
 @click.pass_obj

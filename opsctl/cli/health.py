@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from typing import NoReturn
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import cell, json_option, print_json, print_table, print_text
 from opsctl.host.system import SystemRunner
@@ -25,6 +27,8 @@ from opsctl.nodesets import fold
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
 ON_REQUEST = frozenset({"dcgm", "fio"})
 """Checks that run on request only; their results are always shown."""
+cluster_option = partial(click.option, cls=DependentOption, not_with=("--node-local",))
+"""An option for nodes of the cluster."""
 ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 
 
@@ -33,20 +37,20 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 @train_option
 @partition_option
 @all_option
-@click.option(
+@cluster_option(
     "--dcgm",
     type=click.IntRange(1, 4),
     default=None,
     help="Run dcgmi diag at this level as well.",
 )
 @click.option("--fio", default="", metavar="PATH", help="Measure this directory with fio as well.")
-@click.option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
+@cluster_option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
 @click.option(
     "--node-local",
     is_flag=True,
     help="Check this machine only: no Slurm, no history; NHC's output.",
 )
-@click.option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
+@cluster_option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
 @click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
 @json_option
 @click.pass_obj

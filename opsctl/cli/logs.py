@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, optional_train
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 @optional_train
 @click.option("-f", "--follow", is_flag=True, help="Follow the log across attempts until Ctrl-C.")
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Number of last lines to show."
+    "-n",
+    "--lines",
+    cls=DependentOption,
+    not_with=("--all",),
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Number of last lines to show.",
 )
 @click.option("--all", "whole", is_flag=True, help="Show all lines.")
 @click.option("--task", type=click.IntRange(min=0), help="Array task to show (its most recent attempt).")

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.collect import effective, gather
@@ -24,10 +25,30 @@ TEXTFILE_SUFFIX = ".prom"
 
 @click.command()
 @click.argument("trains", nargs=-1, metavar="[TRAIN]...", shell_complete=complete_trains)
-@click.option("--textfile", type=click.Path(path_type=Path), help="Write to this file atomically, for node_exporter.")
-@click.option("--listen", "address", metavar="127.0.0.1:PORT", help="Serve over HTTP until Ctrl-C.")
+@click.option(
+    "--textfile",
+    cls=DependentOption,
+    not_with=("--listen", "--json"),
+    type=click.Path(path_type=Path),
+    help="Write to this file atomically, for node_exporter.",
+)
+@click.option(
+    "--listen",
+    "address",
+    cls=DependentOption,
+    not_with=("--json",),
+    metavar="127.0.0.1:PORT",
+    help="Serve over HTTP until Ctrl-C.",
+)
 @click.option("--quick", is_flag=True, help="Skip the effective time, which needs whole logs.")
-@click.option("--list", "lists", is_flag=True, help="List the metrics with their descriptions.")
+@click.option(
+    "--list",
+    "lists",
+    cls=DependentOption,
+    not_with=("TRAIN", "--textfile", "--listen", "--quick"),
+    is_flag=True,
+    help="List the metrics with their descriptions.",
+)
 @json_option
 @click.pass_obj
 def metrics(
@@ -50,8 +71,6 @@ def metrics(
     opsctl metrics --textfile /var/lib/node_exporter/textfile/opsctl.prom
     opsctl metrics --listen 127.0.0.1:9400
     """
-    if textfile and address:
-        raise InputError("--textfile or --listen, not both")
     if textfile and not textfile.name.endswith(TEXTFILE_SUFFIX):
         raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {TEXTFILE_SUFFIX}")
     place = parse_address(address) if address else None

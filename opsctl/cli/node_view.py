@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains
 from opsctl.errors import ConfigError, InputError, OpsctlError
 from opsctl.host.system import user_name
@@ -30,10 +31,28 @@ from opsctl.state.run_dir import all_trains, may_act
 
 F = TypeVar("F", bound=Callable[..., Any])
 train_option: Callable[[F], F] = click.option(
-    "--train", default="", shell_complete=complete_trains, help="Select the nodes that this train runs on."
+    "--train",
+    cls=DependentOption,
+    not_with=("NODES", "--partition", "--all"),
+    default="",
+    shell_complete=complete_trains,
+    help="Select the nodes that this train runs on.",
 )
-partition_option: Callable[[F], F] = click.option("--partition", default="", help="Select the nodes of this partition.")
-all_option: Callable[[F], F] = click.option("--all", "every", is_flag=True, help="Select every node of the cluster.")
+partition_option: Callable[[F], F] = click.option(
+    "--partition",
+    cls=DependentOption,
+    not_with=("NODES", "--all"),
+    default="",
+    help="Select the nodes of this partition.",
+)
+all_option: Callable[[F], F] = click.option(
+    "--all",
+    "every",
+    cls=DependentOption,
+    not_with=("NODES", "--node-local"),
+    is_flag=True,
+    help="Select every node of the cluster.",
+)
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """State words of a node that is free for a short job."""
 

@@ -71,6 +71,11 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     opsctl cancel tiny-gpt_4
     """
     run, task = _train_and_task(app, train)
+    if task is not None and queued_only:
+        raise InputError(
+            f"{train}: --queued-only cancels all queued tasks of a train, not one task",
+            hint=f"opsctl cancel {run.name} --queued-only, or opsctl cancel {train}",
+        )
     reconcile_as_owner(app, run, dry_run=dry_run)
     chain = app.chain(run)
     snapshot = chain.check()

@@ -119,9 +119,9 @@ def rollback(
     """
     run = app.find(train)
     if is_undo:
-        if step is not None or skipped or lr_scale is not None:
+        if step is not None or skipped or lr_scale is not None or allow:
             raise InputError(
-                "--undo cannot be combined with --to, --skip-samples or --lr-scale",
+                "--undo cannot be combined with --to, --skip-samples, --lr-scale or --allow",
                 hint=f"opsctl rollback {run.name} --undo",
             )
         _undo(app, run, timeout, dry_run=dry_run, as_json=as_json)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import click
 
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis import request_stacks
@@ -33,14 +35,21 @@ from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.files import read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 
+rank_option = partial(click.option, cls=DependentOption, not_with=("--from",))
+"""An option for the ranks of a running task."""
+
 
 @click.command()
 @optional_train
-@click.option(
-    "--seconds", type=click.FloatRange(0, 600), default=10, show_default=True, help="Seconds to wait for the ranks."
+@rank_option(
+    "--seconds",
+    type=click.FloatRange(0, 600),
+    default=10,
+    show_default=True,
+    help="Seconds to wait for the ranks.",
 )
-@click.option("--signal", is_flag=True, help="Send USR2 as well; it ends processes that do not handle it.")
-@click.option(
+@rank_option("--signal", is_flag=True, help="Send USR2 as well; it ends processes that do not handle it.")
+@rank_option(
     "--py-spy",
     is_flag=False,
     flag_value="py-spy",
@@ -48,7 +57,13 @@ from opsctl.state.run_dir import Attempt, RunDir
     metavar="[PROGRAM]",
     help="Run py-spy (or PROGRAM) on every node of the task.",
 )
-@click.option("--native", is_flag=True, help="With --py-spy: show C and C++ frames; pauses ranks briefly.")
+@click.option(
+    "--native",
+    cls=DependentOption,
+    only_with=("--py-spy",),
+    is_flag=True,
+    help="With --py-spy: show C and C++ frames; pauses ranks briefly.",
+)
 @click.option(
     "--from",
     "files",

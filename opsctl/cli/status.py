@@ -16,6 +16,7 @@ from rich.text import Text
 from opsctl.actions.find_statuses import find_statuses
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.app import App
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner_tasks import print_on_stderr
@@ -44,7 +45,15 @@ class PageShape:
 @click.command()
 @optional_train
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option("--every", type=INTERVAL, default="10s", show_default=True, help="Time between two refreshes.")
+@click.option(
+    "--every",
+    cls=DependentOption,
+    only_with=("--watch",),
+    type=INTERVAL,
+    default="10s",
+    show_default=True,
+    help="Time between two refreshes.",
+)
 @click.option("--full", is_flag=True, help="Show every train as a card, not as one line.")
 @click.option("--read-only", is_flag=True, help="Carry out no armed switch and no overdue cron tick.")
 @json_option

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.actions.diagnose_train import diagnose_train
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
@@ -31,7 +32,13 @@ JSON_FORMAT = 1
 
 @click.command()
 @optional_train
-@click.option("--task", type=click.IntRange(min=0), help="Array task to diagnose (default: the most recent attempt).")
+@click.option(
+    "--task",
+    cls=DependentOption,
+    not_with=("--log",),
+    type=click.IntRange(min=0),
+    help="Array task to diagnose (default: the most recent attempt).",
+)
 @click.option(
     "--log",
     "logs",

@@ -11,6 +11,7 @@ from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
@@ -23,7 +24,13 @@ from opsctl.units import format_duration, format_percent
 @click.option("--gb-s", type=float, help="Write speed of all ranks in GB/s, instead of --save.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes of the train.")
 @failures_option
-@click.option("--mtbf", type=float, help="Hours between failures, instead of --nodes, --failures.")
+@click.option(
+    "--mtbf",
+    cls=DependentOption,
+    not_with=("--nodes", "--failures"),
+    type=float,
+    help="Hours between failures, instead of --nodes, --failures.",
+)
 @click.option("--restart", type=float, default=5.0, show_default=True, help="Minutes from a failure to new steps.")
 @click.option("--detect", type=float, default=0.0, show_default=True, help="Minutes until a failure is noticed.")
 @click.option("--interval", type=float, help="Minutes between saves, to compare.")

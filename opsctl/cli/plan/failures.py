@@ -23,6 +23,7 @@ from opsctl.calc.input_influence import (
     widest_ranges,
 )
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
@@ -113,6 +114,8 @@ def spares(*, nodes: int, failures: float, repair: float, confidence: float, plo
 @click.option("--lemons", type=int, default=0, show_default=True, help="Number of flaky nodes.")
 @click.option(
     "--lemon-factor",
+    cls=DependentOption,
+    only_with=("--lemons",),
     type=float,
     default=30.0,
     show_default=True,

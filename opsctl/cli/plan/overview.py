@@ -16,6 +16,7 @@ from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, kernels_option, precision_option
@@ -48,8 +49,8 @@ class _Overview:
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODEL]")
-@click.option("--layers", type=int, help="Number of layers, without a MODEL.")
-@click.option("--hidden", type=int, help="Hidden size, without a MODEL.")
+@click.option("--layers", cls=DependentOption, not_with=("MODEL",), type=int, help="Number of layers, without a MODEL.")
+@click.option("--hidden", cls=DependentOption, not_with=("MODEL",), type=int, help="Hidden size, without a MODEL.")
 @click.option("--sequence", type=int, help="Tokens per sample.")
 @click.option("--gpus", type=int, required=True, help="Number of GPUs.")
 @gpu_option

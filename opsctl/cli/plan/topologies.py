@@ -14,6 +14,7 @@ from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import (
     attention_option,
@@ -46,7 +47,15 @@ from opsctl.units import format_percent
 @precision_option
 @recomputation_option
 @attention_option
-@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
+@click.option(
+    "--show",
+    cls=DependentOption,
+    not_with=("--all",),
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of layouts to show.",
+)
 @click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
 @plot_option
 @json_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
+from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains, json_option, print_json
 from opsctl.cli.plan.eta import eta_of
 from opsctl.cli.plan.options import (
     currency_option,
     needed,
-    optional_gpu_option,
     plot_option,
     recompute_option,
     size_options,
@@ -41,18 +42,23 @@ LABELS = {
     "gpu_hours": "GPU-hours",
 }
 """Labels of figures whose JSON key is not readable."""
+GPU_HELP = "GPU, such as H100, for figures against its peak."
+run_option = partial(click.option, cls=DependentOption, only_with=("--train", "--log"))
+"""An option for the time left of a run."""
+model_option = partial(click.option, cls=DependentOption, only_with=("--model", "--layers"))
+"""An option for the figures of a model; --train and --log need none."""
 
 
 @click.command()
 @takes_shape
-@click.option("--gpus", type=int, help="Number of GPUs that train.")
-@optional_gpu_option
-@click.option("--batch", type=int, help="Global batch size, in samples per step.")
-@click.option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
-@click.option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
+@model_option("--gpus", type=int, help="Number of GPUs that train.")
+@model_option("--gpu", help=GPU_HELP)
+@model_option("--batch", type=int, help="Global batch size, in samples per step.")
+@model_option("--seconds", type=float, help="Seconds per step; gives TFLOP/s.")
+@model_option("--tflops", type=float, help="TFLOP/s per GPU; gives seconds per step.")
 @recompute_option
-@click.option("--tokens", type=float, help="Number of training tokens, in billions.")
-@click.option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
+@model_option("--tokens", type=float, help="Number of training tokens, in billions.")
+@model_option("--price", type=float, help="Price of one GPU-hour; needs --currency.")
 @currency_option
 @click.option(
     "--train",
@@ -60,9 +66,9 @@ LABELS = {
     help="Estimate when this train will finish.",
 )
 @click.option("--log", type=click.Path(path_type=Path), help="Estimate from this log instead of --train.")
-@click.option("--task", type=float, help="Time limit of a task in hours, for --train and --log.")
-@click.option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
-@click.option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; repeatable.")
+@run_option("--task", type=float, help="Time limit of a task in hours, for --train and --log.")
+@run_option("--start-up", type=float, default=5.0, show_default=True, help="Minutes until a task trains.")
+@run_option("--wait", type=float, multiple=True, help="Hours that a task waited in the queue; repeatable.")
 @plot_option
 @json_option
 @click.pass_obj
@@ -227,7 +233,7 @@ def _format(name: str, value: Any) -> str:
 @click.command()
 @size_options
 @click.option("--gpus", type=int, required=True, help="Number of GPUs that train.")
-@optional_gpu_option
+@click.option("--gpu", help=GPU_HELP)
 @click.option("--batch", type=int, required=True, help="Global batch size, in samples per step.")
 @click.option("--sequence", type=int, default=2048, show_default=True, help="Tokens per sample.")
 @click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
@@ -235,7 +241,13 @@ def _format(name: str, value: Any) -> str:
     "--bytes", "bytes_per_parameter", type=float, default=2.0, show_default=True, help="Bytes sent per parameter."
 )
 @click.option("--accumulation", type=int, default=1, show_default=True, help="Gradient accumulation steps.")
-@click.option("--tflops", type=float, help="TFLOP/s of a GPU without waits (default: 75 % of --gpu).")
+@click.option(
+    "--tflops",
+    cls=DependentOption,
+    not_with=("--gpu",),
+    type=float,
+    help="TFLOP/s of a GPU without waits (default: 75 % of --gpu).",
+)
 @recompute_option
 @plot_option
 @json_option

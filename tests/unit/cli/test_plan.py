@@ -24,11 +24,11 @@ COMMANDS = {
     "topology": ["--model", "bloom", "--nodes", "48", "--gpu", "A100", "--batch", "2048", "--ramp", "192:16"],
     "overview": ["llama-3-8b", "--gpus", "8", "--gpu", "H100"],
     "throughput": ["--model", "bloom", "--gpus", "384", "--batch", "2048", "--seconds", "105", "--tokens", "366"],
-    "network": ["--billions", "80", "--gpus", "512", "--gpu", "A100", "--batch", "3584", "--gb-s", "42.5"],
+    "network": ["--billions", "80", "--gpus", "512", "--tflops", "250", "--batch", "3584", "--gb-s", "42.5"],
     "checkpoint": ["--model", "bloom", "--save", "40", "--nodes", "48", "--interval", "180"],
     "storage": ["--size", "2.3", "--interval", "180", "--free", "500"],
     "spares": ["--nodes", "48"],
-    "simulate": ["--nodes", "48", "--seeds", "3", "--no-knobs"],
+    "simulate": ["--nodes", "48", "--seeds", "3", "--lemons", "1", "--no-knobs"],
 }
 DRAWN = [command for command in COMMANDS if command not in ("model", "overview")]
 
@@ -286,6 +286,12 @@ def test_no_number_breaks_a_command(command: str) -> None:
         for value in BAD:
             error = plan(command, *COMMANDS[command], name, value).exception
             assert error is None or isinstance(error, InputError | SystemExit), (name, value, error)
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_no_time_between_failures_breaks_the_plan(value: str) -> None:
+    error = plan("checkpoint", "--model", "bloom", "--save", "40", "--mtbf", value).exception
+    assert error is None or isinstance(error, InputError), error
 
 
 def test_memory_shows_fullest_stage_and_fit() -> None:
