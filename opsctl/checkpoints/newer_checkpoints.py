@@ -52,11 +52,12 @@ def find_newer(found: Sequence[FoundCheckpoint], chosen: FoundCheckpoint) -> lis
     assert chosen.step is not None
     newer = [checkpoint for checkpoint in found if checkpoint.step is not None and checkpoint.step > chosen.step]
     paths = [checkpoint.path for checkpoint in newer]
+    places = set(map(_place, paths))
     beside: list[Path] = []
     for checkpoint in newer:
         beside += _companions(checkpoint)
     for parent in dict.fromkeys(path.parent for path in paths):
-        beside += [link for link in _links_in(parent) if _target(link) in paths]
+        beside += [link for link in _links_in(parent) if _target(link) in places]
     return list(dict.fromkeys([*(path for path in beside if path not in paths), *paths]))
 
 
@@ -153,11 +154,16 @@ def _links_in(directory: Path) -> list[Path]:
 
 
 def _target(link: Path) -> Path | None:
-    """Return where a link leads to, without following further links."""
+    """Return the place that a link leads to, which may be a further link."""
     try:
-        return link.parent / link.readlink()
+        return _place(link.parent / link.readlink())
     except OSError:
         return None
+
+
+def _place(path: Path) -> Path:
+    """Return the one name of an entry, however its directory is named. A link is not followed."""
+    return Path(os.path.realpath(path.parent)) / path.name
 
 
 def _point_to(pointer: Pointer, aside: str) -> None:

@@ -141,6 +141,29 @@ def test_step_saved_again_after_an_interruption_is_kept_twice(make, tmp_path: Pa
     assert max(checkpoint.step or 0 for checkpoint in list_checkpoints_in([tmp_path])) == 100
 
 
+@pytest.mark.parametrize(
+    "text", ["{name}", "../trained/{name}", "{place}/{name}", "{place}/../trained/{name}", "{other}/{name}"]
+)
+def test_link_is_set_aside_however_it_names_the_checkpoint(text: str, tmp_path: Path) -> None:
+    place, other = tmp_path / "trained", tmp_path / "other"
+    other.symlink_to(place)
+    for step in (100, 200):
+        make_composer(place, step)
+    link = place / "latest-rank0.pt"
+    link.unlink()
+    link.symlink_to(text.format(name="ep0-ba200-rank0.pt", place=place, other=other))
+    roll_back(place, 100)
+    assert link.resolve() == place / "ep0-ba100-rank0.pt"
+
+
+def test_links_in_a_circle_are_left_alone(tmp_path: Path) -> None:
+    for step in (100, 200):
+        make_transformers(tmp_path, step)
+    (tmp_path / "a").symlink_to("b/x")
+    (tmp_path / "b").symlink_to("a/x")
+    assert [path.name for path in roll_back(tmp_path, 100)] == ["checkpoint-200"]
+
+
 def test_copy_of_the_newest_is_found(tmp_path: Path) -> None:
     write(tmp_path / "epoch=0-step=100.ckpt", "PK\x03\x04.....PK\x05\x06")
     _, chosen = choose(tmp_path, 100)

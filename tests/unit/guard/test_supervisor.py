@@ -123,6 +123,16 @@ def test_failed_guard_is_not_started_again(tmp_path: Path, run: RunDir) -> None:
     assert not (tmp_path / "tried").exists()
 
 
+@pytest.mark.parametrize(("text", "is_warned"), [("[rollback]\nlr_scale = 0.5\n", True), ("name = 't'\n", False)])
+def test_wrapper_without_a_guard_tells_of_missing_words(
+    tmp_path: Path, run: RunDir, text: str, is_warned: bool
+) -> None:
+    run.config.write_text(text)
+    program(run.body, "true")
+    errors = execute(tmp_path, run.path, "/nowhere/python").stderr
+    assert ("opsctl: without the guard, the command gets no words of [rollback]" in errors) is is_warned
+
+
 def test_port_of_another_guard_is_not_used(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'echo "${{TRAIN_FREE_PORT-none}}" >"{tmp_path}/port"')
     execute(tmp_path, run.path, "/nowhere/python", {"TRAIN_FREE_PORT": "1"})
