@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from opsctl.trainer.sample_ranges import check_range
 from opsctl.trainer.schedule import Ramp
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e8)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
-
-_RANGE = re.compile(r"(\d+)-(\d+)")
+SampleRange = Annotated[str, AfterValidator(check_range)]
 
 
 class ConfigTable(BaseModel):
@@ -65,17 +64,8 @@ class DataConfig(ConfigTable):
     separate_documents: bool = False
     """Let no token attend to another document, and begin positions anew with every document; not with bloom. Takes
     memory for a mask of every block, [micro_batch, sequence, sequence]."""
-    skip_samples: list[str] = []
+    skip_samples: list[SampleRange] = []
     """Ranges `A-B` of samples to skip, counted from 0 in the order of training, such as those of a loss spike."""
-
-    @field_validator("skip_samples")
-    @classmethod
-    def _ranges(cls, ranges: list[str]) -> list[str]:
-        for text in ranges:
-            match = _RANGE.fullmatch(text)
-            if not match or int(match[1]) > int(match[2]):
-                raise ValueError(f"{text!r} is not a range of samples A-B with A up to B")
-        return ranges
 
     @model_validator(mode="after")
     def _stages_begin_in_order(self) -> DataConfig:

@@ -248,12 +248,9 @@ def _log_error(error: Exception) -> None:
 
 def _print_error(message: str, hint: str | None = None) -> None:
     """Print an error and its hint to stderr; on a terminal without control characters."""
-    from opsctl.telemetry.logs.log_lines import for_terminal  # noqa: PLC0415 (only for an error)
+    from opsctl.telemetry.logs.log_lines import harmless  # noqa: PLC0415 (only for an error)
 
-    lines = message.split("\n")
-    if sys.stderr.isatty():
-        lines = [for_terminal(line.encode(errors="replace")) for line in lines]
-    click.echo("opsctl: " + "\n".join(lines), err=True)
+    click.echo(f"opsctl: {harmless(message) if sys.stderr.isatty() else message}", err=True)
     for line in (hint or "").splitlines():
         click.echo(f"        {line}", err=True)
 

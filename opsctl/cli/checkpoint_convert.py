@@ -144,24 +144,18 @@ def compare(
     context.exit(_trainer(app, run, words, as_json=as_json))
 
 
+def takes_target(function: F) -> F:
+    """Add the arguments and options of a command that writes a checkpoint into another directory."""
+    directory = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+    call: Any = click.pass_context(function)
+    for option in (json_option, dry_run_option, trust_option, step_option, directory, train_argument):
+        call = option(call)
+    return call  # type: ignore[no-any-return]  # click's options wrap a function without its type
+
+
 @click.command()
-@train_argument
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@step_option
-@trust_option
-@dry_run_option
-@json_option
-@click.pass_context
-def reshape(
-    context: click.Context,
-    train: str,
-    directory: Path,
-    *,
-    step: int | None,
-    trust: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@takes_target
+def reshape(context: click.Context, /, **words: Any) -> None:
     """Write a checkpoint of TRAIN for any layout and precision.
 
     Writes the newest checkpoint below DIRECTORY, the checkpoint directory of another train. The first task of that
@@ -171,27 +165,12 @@ def reshape(
     \b
     opsctl checkpoint reshape tiny-gpt trains/tiny-gpt-wide/checkpoints --dry-run
     """
-    _convert(context, train, "reshape", directory, step=step, trust=trust, dry_run=dry_run, as_json=as_json)
+    _convert(context, "reshape", **words)
 
 
 @click.command()
-@train_argument
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@step_option
-@trust_option
-@dry_run_option
-@json_option
-@click.pass_context
-def bf16(
-    context: click.Context,
-    train: str,
-    directory: Path,
-    *,
-    step: int | None,
-    trust: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@takes_target
+def bf16(context: click.Context, /, **words: Any) -> None:
     """Write only the weights of a checkpoint of TRAIN, in bf16.
 
     Writes the newest checkpoint to the new DIRECTORY. No train can resume from the result; `export` reads it.
@@ -199,15 +178,15 @@ def bf16(
     \b
     opsctl checkpoint bf16 tiny-gpt /archive/tiny-gpt-bf16 --step 4000
     """
-    _convert(context, train, "bf16", directory, step=step, trust=trust, dry_run=dry_run, as_json=as_json)
+    _convert(context, "bf16", **words)
 
 
 def _convert(
     context: click.Context,
-    train: str,
     command: str,
-    directory: Path,
     *,
+    train: str,
+    directory: Path,
     step: int | None,
     trust: bool,
     dry_run: bool,

@@ -71,9 +71,10 @@ def health(
 ) -> None:
     """Check the health of nodes and show the evidence.
 
-    Checks GPUs, memory, links, kernel log, mounts, network and clock of NODES, or of the nodes of running trains.
-    Changes nothing on a node; --fio writes one file and removes it. A check that could not run is unknown: never
-    healthy, never counted against the node. Exit 1 if a node is faulty or degraded.
+    Checks GPUs, memory, links, kernel log, mounts, network and clock of NODES, or of the nodes of running trains. With
+    --train, a node needs the GPUs that the train asks for. Changes nothing on a node; --fio writes one file and removes
+    it. A check that could not run is unknown: never healthy, never counted against the node. Exit 1 if a node is faulty
+    or degraded.
 
     \b
     opsctl health node[001-004]

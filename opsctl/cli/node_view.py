@@ -30,14 +30,21 @@ from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
 
 F = TypeVar("F", bound=Callable[..., Any])
-train_option: Callable[[F], F] = click.option(
-    "--train",
-    cls=DependentOption,
-    not_with=("NODES", "--partition", "--all"),
-    default="",
-    shell_complete=complete_trains,
-    help="Select the nodes that this train runs on.",
-)
+
+
+def make_train_option(*excluded: str) -> Callable[[F], F]:
+    """Return the option --train of a command, which excludes other words of the command line."""
+    return click.option(
+        "--train",
+        cls=DependentOption,
+        not_with=excluded,
+        default="",
+        shell_complete=complete_trains,
+        help="Select the nodes that this train runs on.",
+    )
+
+
+train_option: Callable[[F], F] = make_train_option("--partition", "--all")
 partition_option: Callable[[F], F] = click.option(
     "--partition",
     cls=DependentOption,

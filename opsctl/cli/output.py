@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.errors import OpsctlError
-from opsctl.telemetry.logs.log_lines import for_terminal
+from opsctl.telemetry.logs.log_lines import harmless, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLANKS = re.compile(r" +$", re.MULTILINE)
@@ -67,18 +67,21 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+def print_result(train: str, data: Mapping[str, object], text: str, *, as_json: bool) -> None:
+    """Print what a command did to a train, or would do."""
+    if as_json:
+        print_json({"train": train, **data})
+    else:
+        print_text(f"{train}: {text}")
+
+
 def print_text(text: str) -> None:
     click.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
-def harmless(text: str) -> str:
-    """Return text of logs, nodes or other users without control characters, except colours."""
-    return "\n".join(for_terminal(line.encode(errors="replace")) for line in text.split("\n"))
-
-
 def cell(text: str, style: str = "") -> Text:
     """Return harmless text without colours, for a table cell."""
-    return Text(re.sub(r"\x1b\[[0-?]*m", "", harmless(text)), style)
+    return Text(plain(text), style)
 
 
 def console() -> Console:

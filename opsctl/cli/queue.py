@@ -6,7 +6,7 @@ import click
 
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
-from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_json, print_text, train_argument
+from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_result, train_argument
 from opsctl.cli.owner_tasks import print_on_stderr, reconcile_as_owner
 from opsctl.errors import InputError, NotAllowed
 from opsctl.state.run_dir import RunDir
@@ -29,7 +29,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     """
     run = app.find(train)
     result = hold_train(app, run, reason, dry_run=dry_run, show=print_on_stderr)
-    _report(run, result.data, result.text, as_json=as_json)
+    print_result(run.name, result.data, result.text, as_json=as_json)
 
 
 @click.command()
@@ -50,7 +50,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     """
     run = app.find(train)
     result = release_train(app, run, exclude, dry_run=dry_run, show=print_on_stderr)
-    _report(run, result.data, result.text, as_json=as_json)
+    print_result(run.name, result.data, result.text, as_json=as_json)
 
 
 @click.command()
@@ -85,7 +85,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
         text = f"would cancel {name_arrays(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
-        _report(run, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
+        print_result(run.name, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
         return
     try:
         ended = chain.cancel(reason, queued_only=queued_only) if task is None else [chain.cancel_task(task, reason)]
@@ -94,7 +94,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
             f"{run.name}: the job is not yours to cancel",
             hint=f"opsctl kill-switch arm {run.name} --reason ... has it save, leave and cancel what is queued",
         ) from error
-    _report(run, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}", as_json=as_json)
+    print_result(run.name, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}", as_json=as_json)
 
 
 def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
@@ -106,10 +106,3 @@ def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:
         if not (name and task.isascii() and task.isdigit()):
             raise
     return app.find(name), int(task)
-
-
-def _report(run: RunDir, data: dict[str, object], text: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"train": run.name, **data})
-    else:
-        print_text(f"{run.name}: {text}")

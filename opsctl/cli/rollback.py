@@ -22,8 +22,8 @@ from opsctl.launch.revisions import diff, read_files
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import load_train
-from opsctl.settings.rollback import check_range
 from opsctl.state.run_dir import RunDir, find
+from opsctl.trainer.sample_ranges import check_range
 
 MAX_NAMED = 8
 

@@ -9,8 +9,7 @@ import click
 from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.state.run_dir import RunDir
+from opsctl.cli.output import dry_run_option, json_option, print_json, print_result, print_text, train_argument
 from opsctl.state.switches import Switch
 
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
@@ -73,7 +72,7 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
         disarm_switch(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
     text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
-    _print_result(run, text, {"switch": switch.value, "was_armed": was_armed}, as_json=as_json)
+    print_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text, as_json=as_json)
 
 
 @kill_switch.command("show")
@@ -121,11 +120,4 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
     run = app.find(train)
     result = arm_switch(app, run, switch, reason, dry_run=dry_run)
-    _print_result(run, result.text, result.data, as_json=as_json)
-
-
-def _print_result(run: RunDir, text: str, data: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"train": run.name, **data})
-    else:
-        print_text(f"{run.name}: {text}")
+    print_result(run.name, result.data, result.text, as_json=as_json)

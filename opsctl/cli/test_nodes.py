@@ -10,7 +10,7 @@ import click
 
 from opsctl.app import App
 from opsctl.cli.health import show
-from opsctl.cli.node_view import NodeView, partition_option, train_option
+from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
@@ -22,7 +22,7 @@ from opsctl.nodesets import fold
 
 @click.command("test-nodes")
 @click.argument("nodes", required=False, default="")
-@train_option
+@make_train_option("NODES", "--partition")
 @partition_option
 @click.option("--python", default=sys.executable, show_default="this Python", help="Python on the nodes, with torch.")
 @click.option(

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from opsctl.dash.clean_text import clean
 from opsctl.diagnosis.causes import Weight, classify
 from opsctl.errors import cannot_read
 from opsctl.guard.attempt_record import read_start
 from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.logs.log_lines import read_line
+from opsctl.telemetry.logs.log_lines import plain, read_line
 
 TAIL_BYTES = 1 << 18
 SEARCH_BYTES = 32 << 20
@@ -123,7 +122,7 @@ def find_first_error(run: RunDir, journal: Journal) -> LogExcerpt:
 
 
 def _is_error(line: bytes) -> bool:
-    cause = classify(clean(read_line(line).text[:MAX_LINE_BYTES].decode(errors="replace"))[:MAX_LINE_CHARS])
+    cause = classify(plain(read_line(line).text[:MAX_LINE_BYTES].decode(errors="replace"))[:MAX_LINE_CHARS])
     return cause is not None and cause.weight >= Weight.DEATH
 
 
@@ -133,7 +132,7 @@ def _show(lines: Sequence[tuple[int, bytes]], hit: int = -1) -> tuple[ShownLine,
     for number, (offset, raw) in enumerate(lines):
         line = read_line(raw)
         speaker = f"{line.node}:{line.rank}" if line.node is not None else ""
-        text = clean(line.text[-MAX_LINE_BYTES:].decode(errors="replace"))[:MAX_LINE_CHARS]
+        text = plain(line.text[-MAX_LINE_BYTES:].decode(errors="replace"))[:MAX_LINE_CHARS]
         shown.append(ShownLine(offset=offset, speaker=speaker, text=text, is_hit=number == hit))
     return tuple(shown)
 

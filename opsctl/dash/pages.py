@@ -17,7 +17,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from opsctl.dash.alert_groups import group_alerts
-from opsctl.dash.clean_text import clean
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt
 from opsctl.dash.show_times import format_age, format_ago, format_clock
@@ -25,6 +24,7 @@ from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard
 from opsctl.dash.train_detail import TrainDetail
 from opsctl.nodesets import fold
+from opsctl.telemetry.logs.log_lines import plain
 
 PACKAGE = Path(__file__).parent
 STYLES = ("dash.css", "uplot.css")
@@ -99,7 +99,7 @@ def _environment() -> Environment:
 
 def _clean_text(value: object) -> object:
     """Return a value of a template; of plain text, what a browser shows as it is."""
-    return clean(value) if type(value) is str else value
+    return plain(value) if type(value) is str else value
 
 
 def _to_json(data: object) -> Markup:

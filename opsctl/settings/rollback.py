@@ -10,19 +10,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from opsctl.settings.field_types import SettingsTable
+from opsctl.trainer.sample_ranges import check_range
 
-RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 PLACEHOLDER = re.compile(r"\{(\w*)\}", re.ASCII)
 STEP_NAMES = ("step", "checkpoint", "name")
 """Placeholders of `step_argument` and `newest_text`: the step, the path of the checkpoint, the last part of it."""
-
-
-def check_range(text: str) -> str:
-    """Return a range of samples `A-B`. Raises ValueError."""
-    match = RANGE.fullmatch(text)
-    if not match or int(match[1]) > int(match[2]):
-        raise ValueError(f"{text!r:.80} is not a range of samples A-B with A up to B")
-    return text
 
 
 def _check_template(text: str, names: tuple[str, ...]) -> str:

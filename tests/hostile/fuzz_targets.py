@@ -15,7 +15,6 @@ from opsctl import capabilities, secret_formats, units, web
 from opsctl.alerts import ledger_state, outbox
 from opsctl.alerts.channels import slack
 from opsctl.checkpoints import offload
-from opsctl.cli import output as cli_output
 from opsctl.cron import cron_times, crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
 from opsctl.errors import OpsctlError
@@ -240,7 +239,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "name of a log": text(speakers.speaker_of_file, examples=(b"node001-3.log",)),
     "log line": FuzzTarget(lambda data: (log_lines.read_line(data), log_lines.time_of(data)), corpus=LOGS),
     "line for a terminal": FuzzTarget(log_lines.for_terminal, corpus=LOGS),
-    "text for a terminal": text(cli_output.harmless, *LOGS),
+    "text for a terminal": text(log_lines.harmless, *LOGS),
     "secrets in a text": FuzzTarget(
         lambda data: secret_formats.Secrets(frozenset()).strike(data),
         corpus=LOGS,

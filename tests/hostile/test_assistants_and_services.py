@@ -13,9 +13,8 @@ import pytest
 from opsctl.assistants.call_tool import MAX_RESULT_CHARS, NOTICE, bound, clean
 from opsctl.assistants.tool_table import load_tools
 from opsctl.cli.remote_host import ssh_options
-from opsctl.dash.clean_text import clean as clean_page_text
 from opsctl.errors import InputError
-from opsctl.telemetry.logs.log_lines import for_terminal
+from opsctl.telemetry.logs.log_lines import for_terminal, plain
 from opsctl.web import fetch, open_session, parse_address
 
 
@@ -46,7 +45,7 @@ INVISIBLE = (
 def test_invisible_sign_is_dropped(sign: str) -> None:
     assert clean(f"a{sign}b") == "ab"
     assert for_terminal(f"a{sign}b".encode()) == "ab"
-    assert clean_page_text(f"a{sign}b") == "ab"
+    assert plain(f"a{sign}b") == "ab"
 
 
 HOSTILE_VALUES = ("--site=/tmp/x", "-h", "--", "tr11 --actions", "--reason=x")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TRAINER = Path(__file__).parents[2] / "trainer"
-SHARED = ("contract", "atomic_files", "rank_layout", "schedule", "flops", "manifest")
+SHARED = ("contract", "atomic_files", "rank_layout", "sample_ranges", "schedule", "flops", "manifest")
 
 
 def list_imports(tree):

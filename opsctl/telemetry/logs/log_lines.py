@@ -62,14 +62,25 @@ _ESCAPES = re.compile(
     r"\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]",
     re.DOTALL,
 )
-_COLOUR = re.compile(r"\x1b(?!\[[0-?]*m)")
+_COLOUR = re.compile(r"\x1b\[[0-?]*m")
+_ESCAPE_WITHOUT_COLOUR = re.compile(r"\x1b(?!\[[0-?]*m)")
 
 
 def for_terminal(line: bytes) -> str:
     """Return a line without terminal controls other than colour. Of a progress bar, return the last state."""
     text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-    shown = _COLOUR.sub("", _ESCAPES.sub("", text))
+    shown = _ESCAPE_WITHOUT_COLOUR.sub("", _ESCAPES.sub("", text))
     return shown + "\x1b[0m" if "\x1b" in shown else shown
+
+
+def harmless(text: str) -> str:
+    """Return text of logs, nodes or other users without control characters and invisible characters, except colours."""
+    return "\n".join(for_terminal(line.encode(errors="replace")) for line in text.split("\n"))
+
+
+def plain(text: str) -> str:
+    """Return harmless text without colours."""
+    return _COLOUR.sub("", harmless(text))
 
 
 def time_of(line: bytes) -> bytes | None:

@@ -39,6 +39,7 @@ TOGETHER = [
     ("health --node-local --all", "--all and --node-local"),
     ("health --node-local --dcgm 1", "--dcgm and --node-local"),
     ("drain-bad-nodes node1 --all", "--all and NODES"),
+    ("test-nodes node1 --train t", "--train and NODES"),
     ("test-nodes --train t --partition p", "--train and --partition"),
     ("alerts silence k --end --for 3h", "--for and --end"),
     ("alerts silence k --end --at 2100-01-01", "--at and --end"),

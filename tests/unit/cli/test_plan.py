@@ -233,19 +233,7 @@ def test_published_shape_can_be_changed() -> None:
             "  gpus per node is 2000, at most 1024 are known of\n  ramp: 192 does not reach 2048 in steps of 100",
         ),
         (
-            [
-                "throughput",
-                "--model",
-                "bloom",
-                "--gpus",
-                "384",
-                "--batch",
-                "2048",
-                "--seconds",
-                "105",
-                "--plot",
-                "a.png",
-            ],
+            ["throughput", *COMMANDS["throughput"][:-2], "--plot", "a.png"],
             "throughput: 1 problem\n  --plot needs --tokens",
         ),
     ],
@@ -257,20 +245,7 @@ def test_all_problems_are_in_one_error(words: list[str], message: str) -> None:
 
 
 def test_throughput_prints_the_cost_in_its_currency() -> None:
-    words = (
-        "throughput",
-        "--model",
-        "bloom",
-        "--gpus",
-        "384",
-        "--batch",
-        "2048",
-        "--seconds",
-        "105",
-        "--tokens",
-        "366",
-    )
-    output = plan(*words, "--price", "2", "--currency", "EUR").output
+    output = plan("throughput", *COMMANDS["throughput"], "--price", "2", "--currency", "EUR").output
     assert re.search(r"cost +[\d,.]+ EUR$", output, re.MULTILINE)
     assert "currency" not in output
 
