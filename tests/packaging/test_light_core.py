@@ -128,6 +128,11 @@ def test_extras_match_pyproject():
         assert packages == set(extra.modules), name
 
 
+def test_all_is_every_extra_without_torch_and_slurm():
+    [line] = PROJECT["optional-dependencies"]["all"]
+    assert Requirement(line).extras == set(EXTRAS) - {"trainer", "data", "export", "pyslurm"}
+
+
 def test_core_needs_few_distributions():
     names = list_core_distributions()
     assert len(names) <= MAX_DISTRIBUTIONS, sorted(names)
