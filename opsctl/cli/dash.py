@@ -95,7 +95,9 @@ def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:
     try:
         is_loopback = ipaddress.ip_address(listen).is_loopback
     except ValueError:
-        raise InputError(f"--listen {listen!r:.80}: not an IP address, such as 127.0.0.1") from None
+        raise InputError(
+            f"--listen {listen!r:.80}: not an IP address, such as 127.0.0.1", hint="--port sets the port"
+        ) from None
     if not is_loopback and not hosts:
         raise InputError(
             f"--listen {listen}: others on the network can reach this address, without encryption",

@@ -10,7 +10,7 @@ import click
 
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.diagnosis.flight_recorder import describe_dumps, find_dumps, find_problems
-from opsctl.diagnosis.nccl_debug import NO_PROBLEM, read_nccl_debug, render_nccl
+from opsctl.diagnosis.nccl_debug import NO_OUTPUT, NO_PROBLEM, read_nccl_debug, render_nccl
 from opsctl.state.files import open_regular
 
 
@@ -32,7 +32,7 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     summary = read_nccl_debug(_lines(logs))
     dumps = find_dumps(logs)
     if not as_json:
-        lines = [line for line in render_nccl(summary) if line != NO_PROBLEM or not dumps]
+        lines = [line for line in render_nccl(summary) if line not in (NO_OUTPUT, NO_PROBLEM) or not dumps]
         print_text("\n".join([*describe_dumps(dumps), *lines]))
         return
     print_json(

@@ -19,12 +19,13 @@ from opsctl.errors import ConfigError, InputError, OpsctlError
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job, JobState, Node
-from opsctl.nodes.drain_plan import busy_by_node, state_words
+from opsctl.nodes.drain_plan import busy_by_node, compute_cap, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.allocation import Allocation
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodesets import expand
+from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
@@ -59,6 +60,21 @@ all_option: Callable[[F], F] = click.option(
     not_with=("NODES", "--node-local"),
     is_flag=True,
     help="Select every node of the cluster.",
+)
+
+
+def _check_max(_context: click.Context, _param: click.Parameter, text: str) -> str:
+    compute_cap(HealthSettings(), 1, text)  # raises InputError, before any node is checked
+    return text
+
+
+max_option: Callable[[F], F] = click.option(
+    "--max",
+    "most",
+    metavar="N|%",
+    default="",
+    callback=_check_max,
+    help="Limit on nodes, below the limits of the site.",
 )
 FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 """State words of a node that is free for a short job."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.cli.health import show
-from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
+from opsctl.cli.node_view import NodeView, all_option, max_option, partition_option, train_option
 from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text
 from opsctl.errors import OpsctlError
@@ -152,7 +152,7 @@ def _is_bad(row: dict[str, object]) -> bool:
 @train_option
 @partition_option
 @all_option
-@click.option("--max", "most", metavar="N|%", default="", help="Limit on nodes, below the limits of the site.")
+@max_option
 @dry_run_option
 @json_option
 @click.pass_obj

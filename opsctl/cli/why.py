@@ -15,6 +15,7 @@ from opsctl.cli.output import json_option, optional_train, print_json, print_tex
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
+from opsctl.errors import InputError
 from opsctl.guard.finalize import read_end
 
 if TYPE_CHECKING:
@@ -70,12 +71,15 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
         print_text("\n".join(render_diagnosis(diagnosis, train or "", done)))
 
 
-def _files(paths: tuple[Path, ...]) -> list[Path]:
-    """Return the files of `paths`, and those inside its directories."""
-    files: list[Path] = []
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of `paths`, and those inside its directories. Raises InputError if there are none."""
+    entries: list[Path] = []
     for path in paths:
-        files += sorted(path.iterdir()) if path.is_dir() else [path]
-    return [file.resolve() for file in files if file.is_file()]
+        entries += sorted(path.iterdir()) if path.is_dir() else [path]
+    files = [entry.resolve() for entry in entries if entry.is_file()]
+    if not files:
+        raise InputError(f"{', '.join(map(str, paths))}: no file there", hint="name a log, or a directory with logs")
+    return files
 
 
 def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opsctl.diagnosis.speakers import split
 
@@ -37,7 +37,9 @@ _CALL = re.compile(
 )
 
 
-NO_PROBLEM = "no NCCL problem found; run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
+MORE_OUTPUT = "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
+NO_PROBLEM = f"no NCCL problem found; {MORE_OUTPUT}"
+NO_OUTPUT = f"no output of NCCL found; {MORE_OUTPUT}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -127,15 +129,18 @@ class NcclSummary:
     """Number of other warnings, by text without large numbers."""
     speakers: dict[str, list[NcclRank]] = field(default_factory=dict)
     """The ranks that wrote a warning, by its text."""
+    lines: int = 0
+    """Lines that name NCCL."""
 
 
 def read_nccl_debug(lines: Iterable[bytes]) -> NcclSummary:
     """Read NCCL's lines, with any prefixes and between any other lines. Never raises."""
-    reader = _NcclReader()
+    reader, count = _NcclReader(), 0
     for line in lines:
         if b"NCCL" in line:
             reader.read_line(split(line)[1].decode(errors="replace").rstrip())
-    return reader.summarize()
+            count += 1
+    return replace(reader.summarize(), lines=count)
 
 
 @dataclass(slots=True)
@@ -212,7 +217,7 @@ def render_nccl(summary: NcclSummary) -> list[str]:
         lines += _render_group(group)
     for text, times in list(summary.warnings.items())[:MAX_NAMED]:
         lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
-    return lines or [NO_PROBLEM]
+    return lines or [NO_PROBLEM if summary.lines else NO_OUTPUT]
 
 
 def _name_speakers(speakers: list[NcclRank]) -> str:

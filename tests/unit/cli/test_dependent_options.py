@@ -72,6 +72,12 @@ def test_options_that_exclude_each_other_are_refused(text: str, names: str) -> N
     assert refuse(text) == f"{names} exclude each other."
 
 
+@pytest.mark.parametrize("text", ["drain-bad-nodes --max some", "nodes reboot node1 --max 3%%"])
+def test_limit_of_nodes_is_read_before_nodes_are(text: str) -> None:
+    with pytest.raises(InputError, match="is neither a number nor a percentage"):
+        cli.main(text.split(), prog_name="opsctl", standalone_mode=False)
+
+
 def test_default_of_an_option_is_no_use_of_it() -> None:
     with pytest.raises(click.UsageError, match="Name a TRAIN"):
         cli.main(["logs", "--all"], prog_name="opsctl", standalone_mode=False)

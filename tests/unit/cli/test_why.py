@@ -280,5 +280,11 @@ def test_log_without_a_train(train: QueuedTrain, log: Log) -> None:
     )
 
 
+def test_directory_without_logs_is_refused(train: QueuedTrain, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty: no file there"):
+        call(train, "--log", str(tmp_path / "empty"))
+
+
 def test_train_and_log_are_exclusive(train: QueuedTrain) -> None:
     assert "not both" in call(train).output

@@ -90,6 +90,10 @@ def test_log_without_problems_gets_a_hint(tmp_path: Path) -> None:
     assert "NCCL_DEBUG=INFO" in CliRunner().invoke(nccl, [str(tmp_path)]).output
 
 
+def test_log_without_lines_of_nccl_is_not_called_sound() -> None:
+    assert render_nccl(read_nccl_debug(lines("step 3", "step 4")))[0].startswith("no output of NCCL found")
+
+
 @given(st.text(max_size=200))
 def test_noise_raises_nothing(text: str) -> None:
     render_nccl(read_nccl_debug([f"a:1:2 [0] NCCL {text}".encode(errors="replace"), text.encode(errors="replace")]))

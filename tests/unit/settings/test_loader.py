@@ -169,11 +169,26 @@ def test_missing_file_names_the_init_command(tmp_path):
     assert caught.value.hint == "opsctl config init writes a first version"
 
 
-@pytest.mark.parametrize("content", [b"name = ", b"\xff\xfe", b"a = 1\na = 2\n"])
-def test_invalid_toml_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"name = ", "not valid TOML: Invalid value (at end of document)"),
+        (b"\xff\xfe", "not a text in UTF-8: byte 1 is no part of one"),
+        (b"a = 1\na = 2\n", "not valid TOML: Cannot overwrite a value (at line 2, column 6)"),
+        (b"a = " + b"[" * 5000, "not valid TOML: nested too deeply"),
+    ],
+)
+def test_invalid_toml_is_refused(tmp_path, content, problem):
     (tmp_path / "t.toml").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"t\.toml: 1 problem"):
+    with pytest.raises(ConfigError, match=r"t\.toml: 1 problem") as caught:
         load_train(tmp_path / "t.toml")
+    assert caught.value.problems == (problem,)
+
+
+def test_directory_is_no_settings_file(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_train(tmp_path)
+    assert caught.value.problems == ("not a regular file",)
 
 
 def test_trainer_settings_are_checked_with_the_rest(tmp_path):
