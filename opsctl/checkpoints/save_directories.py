@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 
 from opsctl.checkpoints.command_words import config_files, read_config, resolve, split_words
@@ -93,7 +94,7 @@ def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
 def _given_in_words(words: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return the values of options and of `key=value` words, each with its reason."""
     given: dict[str, tuple[str, str]] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         if not equals:
             is_value = name.startswith("-") and following and not following.startswith("-")

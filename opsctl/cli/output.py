@@ -90,10 +90,10 @@ def console() -> Console:
     Off a terminal, lines are not wrapped and not padded, so that grep finds whole rows. Markup and emoji are off,
     because names and paths may contain brackets and colons.
     """
-    plain = Console(highlight=False, markup=False, emoji=False)
-    if plain.is_terminal:
-        return plain
-    return Console(highlight=False, markup=False, emoji=False, width=1000, file=_UnpaddedStream())
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False, emoji=False)
+    pipe = _UnpaddedStream()  # rich would take a pipe for a terminal if FORCE_COLOR is set
+    return Console(highlight=False, markup=False, emoji=False, width=1000, file=pipe, force_terminal=False)
 
 
 def print_table(table: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -96,8 +97,7 @@ def report(
 
 def reading() -> AbstractContextManager[object]:
     """Show a spinner on a terminal while a long log is read."""
-    terminal = Console(stderr=True)
-    return terminal.status("reading the log …") if terminal.is_terminal else nullcontext()
+    return Console(stderr=True).status("reading the log …") if sys.stderr.isatty() else nullcontext()
 
 
 def build_log_report(app: App, log: Path, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:

@@ -62,6 +62,7 @@ def test_test_half_is_read() -> None:
         (("train.py", "--job.dump_folder=/o"), ["/o"]),
         (("train.py", "--save-interval", "500"), []),
         (("train.py", "--save", "--load", "/x"), []),
+        ((), []),
     ],
 )
 def test_directory_of_a_command(words: tuple[str, ...], directories: list[str]) -> None:

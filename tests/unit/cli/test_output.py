@@ -32,6 +32,15 @@ def test_lines_in_a_pipe_are_not_wrapped():
     assert second.endswith("long end")
 
 
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
+def test_pipe_is_no_terminal_whatever_the_environment_says(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    _, first, second = CliRunner().invoke(shown, color=True).stdout.splitlines()
+    assert (first, "\x1b" in second, second[-8:]) == ("a  short", False, "long end")
+    assert not console().is_terminal
+
+
 def test_json_writes_null_for_nan_and_infinity(capsys):
     print_json({"task_h": math.inf, "loss": [math.nan, 2.5]})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"task_h": None, "loss": [None, 2.5]}

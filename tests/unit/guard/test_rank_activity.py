@@ -48,37 +48,43 @@ def look_for(activity, seconds, *, until=None):
     return marks(activity)
 
 
+def settle(activity):
+    """Return the marks that stay. On a busy machine, a rank that works may get no CPU for a while."""
+    look_for(activity, 1.0)
+    return look_for(activity, 60, until=[])
+
+
 def test_waiting_rank_is_marked_idle(start):
     _, activity = start(sys.executable, "-c", WAITS)
-    assert look_for(activity, 10, until=["idle-5-6"]) == ["idle-5-6"]
+    assert look_for(activity, 60, until=["idle-5-6"]) == ["idle-5-6"]
 
 
 def test_stopped_rank_is_marked_until_it_goes_on(start):
     pid, activity = start(sys.executable, "-c", WORKS)
     os.kill(pid, signal.SIGSTOP)
-    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+    assert look_for(activity, 60, until=["stopped-5-6"]) == ["stopped-5-6"]
     os.kill(pid, signal.SIGCONT)
-    assert look_for(activity, 10, until=[]) == []
+    assert look_for(activity, 60, until=[]) == []
 
 
 def test_working_rank_has_no_mark(start):
     _, activity = start(sys.executable, "-c", WORKS)
-    assert look_for(activity, 1.0) == []
+    assert settle(activity) == []
 
 
 def test_rank_that_works_below_a_shell_has_no_mark(start):
     _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & wait")
-    assert look_for(activity, 1.0) == []
+    assert settle(activity) == []
 
 
 def test_stopped_process_below_a_shell_is_found(start):
     _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & kill -STOP $!; wait")
-    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+    assert look_for(activity, 60, until=["stopped-5-6"]) == ["stopped-5-6"]
 
 
 def test_stopped_helper_of_a_working_rank_has_no_mark(start):
     _, activity = start("bash", "-c", f"sleep 60 & kill -STOP $!; {sys.executable} -c '{WORKS}' & wait")
-    assert look_for(activity, 1.5, until=["stopped-5-6"]) == []
+    assert settle(activity) == []
 
 
 def test_mark_of_an_earlier_step_is_removed(start):
@@ -86,18 +92,18 @@ def test_mark_of_an_earlier_step_is_removed(start):
     os.mkdir(activity.marks)
     for name in ("idle-5-6", "stopped-5-6"):
         os.close(os.open(f"{activity.marks}/{name}", os.O_CREAT))
-    assert look_for(activity, 10, until=[]) == []
+    assert look_for(activity, 60, until=[]) == []
 
 
 def test_mark_that_could_not_be_removed_is_tried_again(start, monkeypatch):
     pid, activity = start(sys.executable, "-c", WORKS)
     os.kill(pid, signal.SIGSTOP)
-    assert look_for(activity, 10, until=["stopped-5-6"]) == ["stopped-5-6"]
+    assert look_for(activity, 60, until=["stopped-5-6"]) == ["stopped-5-6"]
     with monkeypatch.context() as broken:
         broken.setattr(os, "unlink", fail)
         os.kill(pid, signal.SIGCONT)
         assert look_for(activity, 0.5) == ["stopped-5-6"]
-    assert look_for(activity, 10, until=[]) == []
+    assert look_for(activity, 60, until=[]) == []
 
 
 def fail(_):
@@ -115,6 +121,6 @@ def test_long_pause_between_looks_marks_nothing(start):
 
 def test_end_removes_the_mark(start):
     _, activity = start(sys.executable, "-c", WAITS)
-    look_for(activity, 10, until=["idle-5-6"])
+    look_for(activity, 60, until=["idle-5-6"])
     activity.mark("")
     assert marks(activity) == []

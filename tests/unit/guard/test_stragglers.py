@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,13 @@ def make_stragglers(train: QueuedTrain, path: Path, *, misses_a_node: bool) -> S
     )
 
 
+def end_probe(stragglers: Stragglers) -> None:
+    """Start the probe, and wait until it has ended."""
+    stragglers.are_late()
+    assert stragglers._thread is not None
+    stragglers._thread.join(100)
+
+
 @pytest.mark.parametrize("misses_a_node", [True, False])
 def test_ranks_on_a_node_that_does_not_answer_get_no_grace(
     train: QueuedTrain, tmp_path: Path, misses_a_node: bool
@@ -30,8 +36,7 @@ def test_ranks_on_a_node_that_does_not_answer_get_no_grace(
     stragglers.first_exit.write_text("1\n")
     assert not stragglers.are_late()
     train.clock.sleep(6)
-    stragglers.are_late()
-    time.sleep(0.2)
+    end_probe(stragglers)
     assert stragglers.are_late() is misses_a_node
 
 
@@ -41,8 +46,7 @@ def test_later_failure_is_probed_anew(train: QueuedTrain, tmp_path: Path) -> Non
         stragglers.first_exit.write_text("1\n")
         assert not stragglers.are_late()
         train.clock.sleep(6)
-        stragglers.are_late()
-        time.sleep(0.2)
+        end_probe(stragglers)
         assert stragglers.are_late()
         stragglers.first_exit.unlink()  # the body starts the ranks again
         assert not stragglers.are_late()
