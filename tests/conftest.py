@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -13,13 +14,25 @@ settings.register_profile("anywhere", deadline=None, suppress_health_check=[Heal
 settings.register_profile("others", settings.get_profile("anywhere"), derandomize=False, print_blob=True)
 settings.load_profile("anywhere")
 
+CALLER = re.compile(
+    r"LINES|COLUMNS|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|TTY_\w+|(GIT_)?PAGER|LESS|BASH_ENV|ENV|CDPATH|LANGUAGE|LC_\w+"
+    r"|(HTTPS?|ALL|FTP|NO)_PROXY|XDG_(CONFIG|STATE|DATA)_\w+"
+    r"|(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|OPSCTL|TRAIN)D?_\w+",
+    re.IGNORECASE,
+)
+"""Variables of the terminal, the language, the proxies, the settings and the job of whoever starts the tests."""
+
 
 def pytest_configure() -> None:
-    """Reset the umask and the Ctrl-C handler that pytest inherited.
+    """Reset the umask, the Ctrl-C handler and the variables that pytest inherited.
 
     A shell that starts pytest in the background makes it ignore SIGINT, and the programs that tests interrupt would
-    inherit this. A strict umask would hide files from the other users of the tests.
+    inherit this. A strict umask would hide files from the other users of the tests. Tests that are about a variable
+    set the variable.
     """
+    for name in filter(CALLER.fullmatch, list(os.environ)):
+        del os.environ[name]
+    os.environ["LANG"] = "C.UTF-8"  # messages of programs in English
     os.umask(0o022)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

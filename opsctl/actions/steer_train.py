@@ -109,7 +109,7 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
     if before:
         text = "; ".join([f"already armed: {describe_switch(before)}", *done])
     else:
-        parts = [*done, *_coming(run, switch, snapshot, away, has_acted=bool(done))]
+        parts = [*done, *_coming(run, switch, snapshot, away, has_acted=bool(done), would_act=dry_run and run.is_ours)]
         text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {'; '.join(parts)}"
     return SteerResult(data={"switch": switch.value, "was_armed": before is not None, "done": done}, text=text)
 
@@ -164,15 +164,18 @@ def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[lis
         return [], str(error)
 
 
-def _coming(run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, has_acted: bool) -> list[str]:
-    """Return what will happen because of an armed switch."""
+def _coming(
+    run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, has_acted: bool, would_act: bool
+) -> list[str]:
+    """Return what will happen because of an armed switch. `would_act`: this is the dry run of the owner."""
     if switch is Switch.SAVE:
         who = "the running task" if snapshot is None or snapshot.active else "the next task"
         return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
     by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
     if snapshot is None:
         return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
-    parts = [by_owner] if snapshot.waiting and not has_acted else []
+    at_once = f"this command {QUEUE_ACTION[switch]} the queued tasks"
+    parts = [at_once if would_act else by_owner] if snapshot.waiting and not has_acted else []
     parts += [describe_stop_of(run)] if snapshot.active else []
     return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
 

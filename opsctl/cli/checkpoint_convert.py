@@ -208,8 +208,12 @@ def _newest(run: RunDir, step: int | None) -> Checkpoint:
     """Return the checkpoint of `step`, or the newest. Raises InputError if there is none."""
     checkpoints = of_step(run, step)
     if not checkpoints:
-        raise InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
+        raise _no_checkpoints(run)
     return checkpoints[-1]
+
+
+def _no_checkpoints(run: RunDir) -> InputError:
+    return InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
 
 
 def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
@@ -226,6 +230,8 @@ def of_step(run: RunDir, step: int | None) -> list[Checkpoint]:
     checkpoints = catalog.find_checkpoints(run.checkpoints)
     if step is None:
         return checkpoints
+    if not checkpoints:
+        raise _no_checkpoints(run)
     if chosen := [checkpoint for checkpoint in checkpoints if checkpoint.step == step]:
         return chosen
     raise InputError(f"{run.name}: no checkpoint of step {step}; existing checkpoints: {steps(checkpoints)}")

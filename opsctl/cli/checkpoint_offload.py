@@ -31,7 +31,7 @@ program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
 @click.command("offload")
 @train_argument
 @click.option("--to", type=click.Path(path_type=Path), help="Target directory; copies go to TRAIN/ in it.")
-@program_option("--push", default="", help="Command that copies the files in {files} from {source}.")
+@click.option("--push", default="", help="Command that copies the files in {files} from {source}.")
 @program_option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
 @click.option(
     "--keep-local",

@@ -8,7 +8,7 @@ from datetime import timedelta
 import click
 
 from opsctl.app import App
-from opsctl.cli.node_view import NodeView
+from opsctl.cli.node_view import NodeView, check_named
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
@@ -17,7 +17,7 @@ from opsctl.ports import Answer
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@click.option("-w", "--nodes", required=True, help="Nodes to run on, such as node[001-064].")
+@click.option("-w", "--nodes", required=True, callback=check_named, help="Nodes to run on, such as node[001-064].")
 @click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit of one node.")
 @json_option
 @click.argument("command", nargs=-1, required=True)

@@ -63,6 +63,23 @@ all_option: Callable[[F], F] = click.option(
 )
 
 
+def _list_selections() -> str:
+    """Return the ways in which the running command selects nodes."""
+    context = click.get_current_context()
+    options = [param.opts[-1] for param in context.command.params if isinstance(param, click.Option)]
+    ways = [option for option in ("--nodes", "--partition", "--train", "--all") if option in options]
+    named = [] if "--nodes" in ways else ["NODES"]
+    return f"{', '.join([*named, *ways])}, such as {context.command_path} {'-w ' * (not named)}node[001-004]"
+
+
+def check_named(_context: click.Context, _param: click.Parameter, text: str) -> str:
+    """Return a node list that a command needs. Without a node, as from an unset variable of a shell, no default is
+    taken."""
+    if not text.strip():
+        raise InputError("no node is named", hint="such as node[001-004]")
+    return text
+
+
 def _check_max(_context: click.Context, _param: click.Parameter, text: str) -> str:
     compute_cap(HealthSettings(), 1, text)  # raises InputError, before any node is checked
     return text
@@ -174,7 +191,7 @@ class NodeView:
 
     def _require(self, nodes: list[str], problem: str) -> list[str]:
         if not nodes:
-            raise InputError(problem, hint="select nodes: opsctl health node[001-004], or --partition, or --all")
+            raise InputError(problem, hint=f"select nodes: {_list_selections()}")
         return sorted(nodes)
 
     def check(self, nodes: Sequence[str], *, dcgm: int = 0, fio: str = "", train: str = "") -> CheckedNodes:

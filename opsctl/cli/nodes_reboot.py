@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
-from opsctl.cli.node_view import NodeView, max_option
+from opsctl.cli.node_view import NodeView, check_named, max_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.errors import OpsctlError, SchedulerError, Unreachable
 from opsctl.nodes.drain_plan import find_amended, has_changed, is_ours, plan_reboot
@@ -16,7 +16,7 @@ from opsctl.state.lease import lease
 
 
 @click.command()
-@click.argument("nodes")
+@click.argument("nodes", callback=check_named)
 @click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
 @max_option
 @dry_run_option

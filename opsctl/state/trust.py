@@ -23,14 +23,23 @@ def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:
     trusted = {0, os.geteuid()}
     ends = {place for place in (root, root and root.resolve()) if place}
     offences: dict[Path, str] = {}
+    unknown: dict[Path, str] = {}
     for path in paths:
         for place in _components(path.absolute(), ends, MAX_LINKS):
-            offences |= _find_offence(place, trusted)
+            try:
+                offences |= _find_offence(place, trusted)
+            except OSError as error:
+                unknown[place] = error.strerror or str(error)
+    lines = "".join(f"\n  {path}: {why}" for path, why in (offences | unknown).items())
     if offences:
-        lines = "\n".join(f"  {path}: {why}" for path, why in offences.items())
         raise RunDirError(
-            f"others could have written what would be run here as you:\n{lines}",
+            f"others could have written what would be run here as you:{lines}",
             hint="chmod go-w them, or set trust_parents = true in site.toml if you trust everyone who can write there",
+        )
+    if unknown:
+        raise RunDirError(
+            f"it cannot be told who wrote what would be run here as you:{lines}",
+            hint="is it there, and may you read every directory above it?",
         )
 
 
@@ -46,10 +55,8 @@ def _components(path: Path, ends: Iterable[Path], links: int) -> Iterator[Path]:
 
 
 def _find_offence(path: Path, trusted: set[int]) -> dict[Path, str]:
-    try:
-        status = path.lstat()
-    except OSError as error:
-        return {path: error.strerror or str(error)}
+    """Return why others could have written the path; empty if they could not. Raises OSError."""
+    status = path.lstat()
     if status.st_uid not in trusted:
         return {path: f"belongs to uid {status.st_uid}"}
     if stat.S_ISLNK(status.st_mode):

@@ -304,6 +304,7 @@ def test_health_needs_nodes_or_a_running_train(slurm: Sandbox) -> None:
     with trains_on(slurm) as trains:
         error = trains.refusal("health")
         assert error.message == "no train is running, so there is no default selection of nodes"
+        assert str(error.hint).startswith("select nodes: NODES, --partition, --train, --all, such as ")
         assert trains.refusal("health", "--partition", "nope").message == "partition nope has no nodes"
         assert trains.refusal("health", "node[").message.startswith("'node[' is not a node list")
 

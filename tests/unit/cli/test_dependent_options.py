@@ -78,6 +78,12 @@ def test_limit_of_nodes_is_read_before_nodes_are(text: str) -> None:
         cli.main(text.split(), prog_name="opsctl", standalone_mode=False)
 
 
+@pytest.mark.parametrize("words", [["exec", "-w", "", "--", "true"], ["nodes", "reboot", " "]])
+def test_empty_node_list_selects_no_node(words: list[str]) -> None:
+    with pytest.raises(InputError, match="no node is named"):
+        cli.main(words, prog_name="opsctl", standalone_mode=False)
+
+
 def test_default_of_an_option_is_no_use_of_it() -> None:
     with pytest.raises(click.UsageError, match="Name a TRAIN"):
         cli.main(["logs", "--all"], prog_name="opsctl", standalone_mode=False)

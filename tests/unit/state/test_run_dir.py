@@ -111,8 +111,18 @@ def test_file_of_another_user_is_not_trusted(run):
 
 
 def test_missing_file_is_not_trusted(run):
-    with pytest.raises(RunDirError, match="No such file or directory"):
+    with pytest.raises(RunDirError) as caught:
         check_trusted([run.body], root=run.path)
+    assert caught.value.message == (
+        f"it cannot be told who wrote what would be run here as you:\n  {run.body}: No such file or directory"
+    )
+    assert "chmod" not in str(caught.value.hint)
+
+
+def test_missing_file_beside_an_offence_is_named(run):
+    run.journal.chmod(0o775)
+    with pytest.raises(RunDirError, match=r"others could have written(.|\n)*journal: mode(.|\n)*body.sh: No such file"):
+        check_trusted([run.journal, run.body], root=run.path)
 
 
 @pytest.fixture
