@@ -130,12 +130,17 @@ def stop(app: App, *, as_json: bool) -> None:
         app.cron.place.selected.unlink(missing_ok=True)
         done = f"stopped expecting ticks; the line on {running.host} still ticks until it is removed"
     else:
-        cancelled = app.slurm_cron.stop() if app.cron.place.exists else []
+        cancelled = _stop_slurm(app) if app.cron.place.exists else []
         done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
     if as_json:
         print_json({"driver": running.driver if running else None, "done": done, "cancelled": cancelled})
     else:
         print_text(done)
+
+
+def _stop_slurm(app: App) -> list[str]:
+    app.cron.place.create()  # another command may have made the directory alone
+    return app.slurm_cron.stop()
 
 
 @cron.command()

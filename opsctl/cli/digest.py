@@ -37,7 +37,7 @@ def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequen
     opsctl digest --send mail                  daily, from the crontab
     """
     if markdown + as_json + bool(channels) > 1:
-        raise click.UsageError("One of --markdown, --send and --json.")
+        raise click.UsageError("--markdown, --send and --json exclude each other.")
     if unknown := [name for name in channels if name not in app.alerting.channels]:
         known = ", ".join(app.alerting.channels)
         raise InputError(f"--send: no channel {unknown[0]!r} in [alerts.channels]; there are: {known}")

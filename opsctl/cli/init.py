@@ -15,7 +15,12 @@ from opsctl.state.files import write_atomic
 
 
 @click.command()
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Write both files into this directory.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write both files into this directory.",
+)
 @click.pass_context
 def init(ctx: click.Context, directory: Path | None) -> None:
     """Write a starter train.toml and site.toml.

@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -160,6 +161,12 @@ def test_init_keeps_an_existing_train(config_home):
         opsctl("init")
     assert caught.value.message == "train.toml already exists"
     assert not config_home.exists()
+
+
+def test_init_needs_a_directory(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(click.BadParameter, match="is a file"):
+        opsctl("init", "--dir", tmp_path / "file")
 
 
 def test_config_init_is_init(tmp_path):

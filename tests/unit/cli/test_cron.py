@@ -216,6 +216,12 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert "opsctl-cron" not in result.stderr
 
 
+def test_stop_before_any_start_has_its_lease(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_app(site).cron.place.path.mkdir(parents=True)  # by another command
+    opsctl(site, "stop")
+    assert "without a lease" not in caplog.text
+
+
 def test_stop_prints_json(site: Path) -> None:
     cron_dir = make_app(site).cron.place
     cron_dir.create()
