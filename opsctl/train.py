@@ -22,10 +22,10 @@ from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
-from opsctl.settings.rollback import check_range
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
+from opsctl.trainer.sample_ranges import check_range
 
 if TYPE_CHECKING:
     from opsctl.actions.rollback import RollbackResult

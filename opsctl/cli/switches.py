@@ -60,7 +60,8 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, a
 def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bool) -> None:
     """Disarm the kill switch of TRAIN.
 
-    Afterwards tasks of the train may run again.
+    Afterwards tasks of the train may run again. A running task that was asked to stop stops all the same, and cancelled
+    tasks do not come back: opsctl launch adds new ones.
 
     \b
     opsctl kill-switch disarm tiny-gpt

@@ -73,7 +73,8 @@ def test_nodes(
     or the two sides that fail only together. A node is faulty only if repeated tests fail, with different partners.
     Idle nodes are held in one job for all tests; a node that another job takes is unknown, not faulty.
 
-    The test uses device memory and network: run it on idle nodes. Exit 1 if a node is faulty or degraded.
+    The test uses device memory and network: run it on idle nodes. With --drain --dry-run the test runs, and no node is
+    drained. Exit 1 if a node is faulty or degraded.
 
     \b
     opsctl test-nodes node[001-016]
