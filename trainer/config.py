@@ -38,8 +38,8 @@ class ParallelConfig(ConfigTable):
     tensor: Count = 1
     """Ranks that the matrices of a stage are cut over; divides `heads` and `vocabulary`."""
     sequence_parallel: bool = False
-    """Cut the activations between the matrices along the sequence, over the tensor ranks: less memory, and the same
-    traffic, as an all-gather and a reduce-scatter instead of an all-reduce. `tensor` must divide `model.sequence`."""
+    """Cut activations along the sequence where matrices are not cut, over the tensor ranks: all activations of a block
+    are divided by `tensor`, which must divide `model.sequence`, for a quarter more traffic between tensor ranks."""
     zero_stage: Literal[0, 1] = 1
     """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"

@@ -109,14 +109,14 @@ def _block_activations(model: ModelConfig, tensor: int, held: int) -> float:
     """Return the bytes in bf16 that a block stores per token, without the attention matrix.
 
     `held`: ranks over which the sequence is cut between the matrices. GPT: h·(10 + 24/t), with sequence parallelism
-    h·34/t (Korthikanti et al. 2022, eq. 2, 4 and 5b). Llama, counted in the same way: inputs of both norms and
-    of both halves, 2h each; on a tensor rank its part of queries, keys, values and mixed values before and after the
+    h·34/t (Korthikanti et al. 2022, eq. 2, 4 and 5b). Llama, counted in the same way: for both norms 8h, their input in
+    fp32, the quotient, and the product with the weight; on a tensor rank its part of queries, keys, values and mixed values before and after the
     rotation, and of gate, up, the activated gate and the product.
     """
     if model.family != "llama":
         return model.hidden * (10 / held + 24 / tensor)
     queries, pairs = model.heads * model.width_of_head, model.group_count * model.width_of_head
-    return 8 * model.hidden / held + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
+    return 16 * model.hidden / held + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
 
 
 def _logits(config: TrainerConfig, cut: Layout) -> float:

@@ -37,6 +37,11 @@ CUTS = {
     "pp2-dp2": (4, {"pipeline": 2}),
     "tp2-dp2": (4, {"tensor": 2}),
     "pp2-tp2-dp2": (8, {"pipeline": 2, "tensor": 2}),
+    "tp2-sp": (2, {"tensor": 2, "sequence_parallel": True}),
+    "tp4-sp": (4, {"tensor": 4, "sequence_parallel": True}),
+    "pp2-tp2-sp": (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
+    "tp2-dp2-sp": (4, {"tensor": 2, "sequence_parallel": True}),
+    "pp2-tp2-dp2-sp": (8, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
 }
 STEPS = 10
 SUMS_IN_ANOTHER_ORDER = 1e-6
@@ -73,7 +78,7 @@ def test_losses_of_every_cut_match_a_plain_loop(plain, corpus, tmp_path, cut, fa
     assert apart <= 1e-6
 
 
-@pytest.mark.parametrize("cut", ["pp1", "pp2", "tp2", "pp2-tp2"])
+@pytest.mark.parametrize("cut", ["pp1", "pp2", "tp2", "pp2-tp2", "tp2-sp", "pp2-tp2-sp"])
 def test_recomputed_activations_are_the_same_to_the_bit(corpus, tmp_path, cut):
     world, parallel = CUTS[cut]
     config = given(corpus, "gpt2", parallel=parallel, model=MODEL | {"dropout": 0.1})
@@ -92,7 +97,7 @@ def test_dropout_does_not_depend_on_stages_or_data_parallel_ranks(corpus, tmp_pa
         assert furthest <= SUMS_IN_ANOTHER_ORDER
 
 
-@pytest.mark.parametrize("cut", ["pp2", "tp2", "pp2-tp2", "pp2-dp2"])
+@pytest.mark.parametrize("cut", ["pp2", "tp2", "pp2-tp2", "pp2-dp2", "tp2-sp", "pp2-tp2-sp"])
 @pytest.mark.parametrize("family", ["gpt2", "llama-grouped"])
 def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, family):
     """The index travels from stage to stage beside the activations, also with recomputation."""

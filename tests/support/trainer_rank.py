@@ -110,6 +110,14 @@ def plant(module, *, step: int, layer: int, fault: str) -> None:
             return output * torch.nan
 
         hook = block.up.register_forward_hook(spoil)
+    elif fault == "token" and block.part.rank == block.part.size - 1:  # the last rank's columns of the first token
+
+        def spoil_token(_, inputs, output):
+            spoiled = output.clone()
+            spoiled[:, 0] = torch.inf
+            return spoiled
+
+        block.up.register_forward_hook(spoil_token)
     elif fault == "backward":
         block.norm1.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
 

@@ -11,6 +11,7 @@ import torch
 
 from opsctl.trainer import dropout, dry_run, footprint
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.rank_layout import Layout
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks, run_slices
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.torch
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 QWEN = {"family": "llama", "kv_heads": 2, "head_width": 12, "ffn": 80, "qk_norm": True, "qkv_bias": True}
 FAMILIES = {"gpt2": {"family": "gpt2"}, "bloom": {"family": "bloom"}, "llama": QWEN}
+CASES = [*FAMILIES, "gpt2 documents", "llama documents"]
 CUT = {"tensor": 2, "sequence_parallel": True}
 
 
@@ -28,11 +30,9 @@ def slices(tmp_path_factory):
     """The results of both tensor ranks alone, without and with slices of the sequence, by case."""
     cases = [{"model": MODEL | family} for family in FAMILIES.values()]
     cases += [{"model": MODEL | FAMILIES[name], "data": {"separate_documents": True}} for name in ("gpt2", "llama")]
+    cases += [{"model": MODEL | {"family": name}, "precision": "bf16"} for name in ("gpt2", "llama")]
     first, second = run_slices(tmp_path_factory.mktemp("slices"), 2, cases)
-    return dict(zip([*FAMILIES, "gpt2 documents", "llama documents"], zip(first, second, strict=True), strict=True))
-
-
-CASES = [*FAMILIES, "gpt2 documents", "llama documents"]
+    return dict(zip([*CASES, "gpt2 bf16", "llama bf16"], zip(first, second, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -66,6 +66,17 @@ def test_blocks_store_half_of_what_one_process_stores(slices, case):
     masks = ("documents" in case) * MODEL["layers"] * 2 * MODEL["sequence"] ** 2 * 4
     for alone, whole, cut in slices[case]:
         assert cut["saved"] <= (alone["saved"] + masks) / 2 < 0.9 * whole["saved"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_estimate_of_a_block_equals_what_autograd_stores(slices, family):
+    """The formula of a GPT includes the masks of dropout, 2 of 34 bytes."""
+    model = ModelConfig.model_validate(MODEL | {"family": family})
+    tokens = MODEL["layers"] * 2 * MODEL["sequence"]
+    for results in slices[f"{family} bf16"]:
+        for result, ranks, held in zip(results, (1, 2, 2), (1, 1, 2), strict=True):
+            estimate = tokens * footprint._block_activations(model, ranks, held)
+            assert result["saved"] == pytest.approx(estimate, rel=0.08)
 
 
 def test_run_over_stages_equals_a_plain_loop(corpus, tmp_path):
