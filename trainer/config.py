@@ -182,7 +182,10 @@ class TrainerConfig(ConfigTable):
         if not self.parallel.sequence_parallel:
             return
         if tensor == 1:
-            yield "sequence_parallel = true cuts the sequence over the tensor ranks, and tensor = 1 has no other ranks"
+            yield (
+                "sequence_parallel = true cuts the sequence over tensor ranks, and tensor = 1 has none: set tensor, or "
+                "remove sequence_parallel"
+            )
         elif sequence % tensor:
             yield (
                 f"sequence_parallel = true: tensor = {tensor} does not divide sequence = {sequence}; "

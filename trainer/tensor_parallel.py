@@ -78,7 +78,7 @@ class Slice:
 
     @contextlib.contextmanager
     def own_randomness(self) -> Iterator[None]:
-        """Make every rank draw its own random numbers inside the block; outside, all tensor ranks draw the same."""
+        """Make every rank draw its own random numbers inside the block; outside, ranks may draw the same."""
         if self.size == 1:
             yield
             return

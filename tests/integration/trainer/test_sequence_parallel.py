@@ -91,7 +91,10 @@ def test_run_over_stages_equals_a_plain_loop(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallel": {"sequence_parallel": True}}, "over the tensor ranks, and tensor = 1 has no other ranks"),
+        (
+            {"parallel": {"sequence_parallel": True}},
+            "over tensor ranks, and tensor = 1 has none: set tensor, or remove",
+        ),
         (
             {"parallel": {"sequence_parallel": True, "tensor": 4}, "model": {"sequence": 30}},
             "tensor = 4 does not divide sequence = 30; use sequence = 32",
