@@ -109,9 +109,9 @@ def _block_activations(model: ModelConfig, tensor: int, held: int) -> float:
     """Return the bytes in bf16 that a block stores per token, without the attention matrix.
 
     `held`: ranks over which the sequence is cut between the matrices. GPT: h·(10 + 24/t), with sequence parallelism
-    h·34/t (Korthikanti et al. 2022, eq. 2, 4 and 5b). Llama, counted in the same way: for each of two norms 8h, its input
-    in fp32, the quotient, and the product with the weight; on a tensor rank its part of queries, keys, values and mixed
-    values before and after the rotation, and of gate, up, the activated gate and the product.
+    h·34/t (Korthikanti et al. 2022, eq. 2, 4 and 5b). Llama, counted in the same way: for each of two norms 8h, its
+    input in fp32, the quotient, and the product with the weight; on a tensor rank its part of queries, keys, values and
+    mixed values before and after the rotation, and of gate, up, the activated gate and the product.
     """
     if model.family != "llama":
         return model.hidden * (10 / held + 24 / tensor)
