@@ -39,7 +39,7 @@ class ParallelConfig(ConfigTable):
     """Ranks that the matrices of a stage are cut over; divides `heads` and `vocabulary`."""
     sequence_parallel: bool = False
     """Cut activations along the sequence where matrices are not cut, over the tensor ranks: all activations of a block
-    are divided by `tensor`, which must divide `model.sequence`; tensor ranks exchange a quarter more, with llama 3/8."""
+    are divided by `tensor`, which must divide `model.sequence`. Tensor ranks exchange a quarter more (llama: 3/8)."""
     zero_stage: Literal[0, 1] = 1
     """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
