@@ -1,5 +1,6 @@
 """However the model, its matrices and its batches are cut: the losses of one plain torch loop, step by step."""
 
+import functools
 from itertools import product
 
 import numpy as np
@@ -55,7 +56,8 @@ def given(corpus, family, **changes):
 
 @pytest.fixture(scope="module")
 def plain(corpus):
-    return {family: train_plainly(TrainerConfig.model_validate(given(corpus, family))) for family in FAMILIES}
+    """Losses and norms of the plain loop by family, each computed once."""
+    return functools.cache(lambda family: train_plainly(TrainerConfig.model_validate(given(corpus, family))))
 
 
 def is_possible(case):
@@ -67,7 +69,7 @@ def is_possible(case):
 @pytest.mark.parametrize(("cut", "family"), filter(is_possible, product(CUTS, FAMILIES)))
 def test_losses_of_every_cut_match_a_plain_loop(plain, corpus, tmp_path, cut, family):
     world, parallel = CUTS[cut]
-    losses, norms = plain[family]
+    losses, norms = plain(family)
     ranks = run_ranks(tmp_path, world, given(corpus, family, parallel=parallel))
     assert len({tuple(rank["losses"]) for rank in ranks}) == 1
     assert min(norms) > 0.3  # and clipped at 0.3
