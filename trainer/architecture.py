@@ -1,6 +1,6 @@
 """The model of a config as a list of layers, which DeepSpeed cuts into pipeline stages.
 
-Activations between layers are [micro_batch, sequence, hidden].
+Activations between layers are [micro_batch, tokens that a rank holds, hidden].
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
     tied = {"tied_weight_attr": "weight"}
     is_llama, last = config.family == "llama", config.layers + 3
     behind_embedding = {
-        "gpt2": LayerSpec(PositionEmbedding, config, seed_of(1)),
+        "gpt2": LayerSpec(PositionEmbedding, config, seed_of(1), part),
         "bloom": LayerSpec(EmbeddingNorm, config),
         "llama": LayerSpec(EmbeddingDropout, config),
     }[config.family]

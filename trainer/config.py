@@ -37,6 +37,9 @@ class ParallelConfig(ConfigTable):
     """Stages that the layers are cut into."""
     tensor: Count = 1
     """Ranks that the matrices of a stage are cut over; divides `heads` and `vocabulary`."""
+    sequence_parallel: bool = False
+    """Cut activations along the sequence where matrices are not cut, over the tensor ranks: all activations of a block
+    are divided by `tensor`, which must divide `model.sequence`. Tensor ranks exchange a quarter more (llama: 3/8)."""
     zero_stage: Literal[0, 1] = 1
     """1: every data-parallel rank holds its share of the optimizer's state. 0 (every rank holds all) is refused."""
     balance: Literal["blocks-and-embeddings", "blocks"] = "blocks-and-embeddings"
@@ -163,8 +166,31 @@ class TrainerConfig(ConfigTable):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> TrainerConfig:
-        refuse([*self._wrong_without_zero(), *self._endless_warmup(), *self._early_anneal(), *self._wrong_data()])
+        refuse(
+            [
+                *self._wrong_sequence_parallel(),
+                *self._wrong_without_zero(),
+                *self._endless_warmup(),
+                *self._early_anneal(),
+                *self._wrong_data(),
+            ]
+        )
         return self
+
+    def _wrong_sequence_parallel(self) -> Iterator[str]:
+        tensor, sequence = self.parallel.tensor, self.model.sequence
+        if not self.parallel.sequence_parallel:
+            return
+        if tensor == 1:
+            yield (
+                "sequence_parallel = true cuts the sequence over tensor ranks, and tensor = 1 has none: set tensor, or "
+                "remove sequence_parallel"
+            )
+        elif sequence % tensor:
+            yield (
+                f"sequence_parallel = true: tensor = {tensor} does not divide sequence = {sequence}; "
+                f"use sequence = {-(-sequence // tensor) * tensor}"
+            )
 
     def _wrong_without_zero(self) -> Iterator[str]:
         if self.parallel.zero_stage:

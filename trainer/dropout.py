@@ -1,7 +1,8 @@
 """Seeds of dropout: a pure function of the run's seed, the sample and the layer.
 
 Dropout does not depend on stages, on data-parallel ranks, on resumes, or on recomputation. Dropout depends on
-the size of the micro-batch and on tensor ranks: every tensor rank draws for its own attention heads.
+the size of the micro-batch and on tensor ranks: every tensor rank draws for its own attention heads, and with sequence
+parallelism for its own slice of the sequence.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Seeds:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
         self._seed, self._micro_batch = config.seed, config.batch.micro_batch
         self._data_rank, self._data_ranks = layout.data_rank(rank), layout.data
+        self._tensor_rank = layout.tensor_rank(rank) if config.parallel.sequence_parallel else None
         self._consumed = 0
 
     def start(self, consumed: int) -> None:
@@ -35,7 +37,8 @@ class Seeds:
     def __call__(self, number: int) -> None:
         turn = int(number) // BASE - 2  # int: a numpy integer would overflow below
         first = self._consumed + (turn * self._data_ranks + self._data_rank) * self._micro_batch
-        torch.manual_seed(mix(mix(self._seed) + first))
+        seed = mix(mix(self._seed) + first)
+        torch.manual_seed(seed if self._tensor_rank is None else mix(seed ^ mix(self._tensor_rank + 1)))
 
 
 def vary(layer_seed: int) -> None:

@@ -100,7 +100,9 @@ def _describe_decay(rate: Rate) -> str:
 def _layout(config: TrainerConfig, cut: Layout) -> Iterator[str]:
     batch = config.batch
     turns = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
-    yield _row("layout", f"{cut.world} processes = pipeline {cut.pipeline} x tensor {cut.tensor} x data {cut.data}")
+    cut_sequence = ", the sequence cut over the tensor ranks" if config.parallel.sequence_parallel else ""
+    axes = f"pipeline {cut.pipeline} x tensor {cut.tensor} x data {cut.data}"
+    yield _row("layout", f"{cut.world} processes = {axes}{cut_sequence}")
     yield _row(
         "batch",
         f"{batch.global_batch} = {cut.data} replicas x {turns} micro-batches of {batch.micro_batch}; "

@@ -45,7 +45,7 @@ class Engine:
         if config.threads:
             torch.set_num_threads(config.threads)
         self._seeds = dropout.Seeds(config, layout, rank)
-        part = tensor_parallel.slice_of(layout, rank)
+        part = tensor_parallel.slice_of(layout, rank, cuts_sequence=config.parallel.sequence_parallel)
         is_replaced = config.weights or not begins
         with _quiet_stdout(), initial_weights.left_out() if is_replaced else contextlib.nullcontext():
             self.deepspeed = self._build(config, layout, part, weights=config.weights if begins else None)
@@ -54,6 +54,7 @@ class Engine:
         if config.precision == "bf16":
             self._replace(schedule.ReduceGrads, _average_gradients)
             _sum_as_they_come(self.deepspeed.optimizer)
+        self._sum_shared_gradients(part)
         self._device = device_of(self.deepspeed.device)
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
@@ -130,6 +131,18 @@ class Engine:
     def _replace(self, instruction: type, action: Callable[..., None]) -> None:
         """Carry out an instruction of DeepSpeed's schedule by `action`, a method of its engine."""
         self.deepspeed._INSTRUCTION_MAP = self.deepspeed._INSTRUCTION_MAP | {instruction: action}
+
+    def _sum_shared_gradients(self, part: tensor_parallel.Slice) -> None:
+        """Sum gradients of which every tensor rank has a share, before they are averaged; one message a step."""
+        parameters = tensor_parallel.shared_gradients(self.deepspeed.module, part)
+        average = self.deepspeed._INSTRUCTION_MAP[schedule.ReduceGrads]
+
+        def reduce(engine: Any) -> None:
+            part.sum_all([p._hp_grad if engine.using_bf16_optimizer else p.grad for p in parameters])
+            average(engine)
+
+        if parameters:
+            self._replace(schedule.ReduceGrads, reduce)
 
     def _measure(self, forward: Callable[..., None]) -> Callable[..., None]:
         """Return `forward`, measured as this rank's own work."""
@@ -246,6 +259,8 @@ def deepspeed_config(config: TrainerConfig, *, accumulation: int) -> dict[str, A
         "zero_optimization": {"stage": config.parallel.zero_stage, "reduce_bucket_size": _BUCKET_ELEMENTS},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
+        # DeepSpeed cuts what a stage sends over the tensor ranks, as if they all had the same.
+        "pipeline": dict.fromkeys(("pipe_partitioned", "grad_partitioned"), not config.parallel.sequence_parallel),
     }
     if config.precision == "bf16":
         fields |= {"bf16": {"enabled": True, "immediate_grad_update": True}, "data_types": {"grad_accum_dtype": "fp32"}}

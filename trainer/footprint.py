@@ -91,27 +91,32 @@ def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -
     """Return the bytes of activations of a stage.
 
     Source: Korthikanti et al. 2022. With recomputation a block stores 2sbh, and one block at a time stores all. A stage
-    has one micro-batch in flight for itself and for every stage after it.
+    has one micro-batch in flight for itself and for every stage after it. With sequence parallelism a product works
+    with one gathered sequence and its gradient.
     """
     model, batch = config.model, config.batch
     tokens = model.sequence * batch.micro_batch * (1 if config.precision == "bf16" else 2)
-    sbh, full = tokens * model.hidden, tokens * _block_activations(model, cut.tensor)
+    held = cut.tensor if config.parallel.sequence_parallel else 1
+    sbh, full = tokens * model.hidden / held, tokens * _block_activations(model, cut.tensor, held)
     accumulation = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
     under_way = min(cut.pipeline - number, accumulation)
-    return under_way * blocks * 2 * sbh + full if config.recompute else under_way * blocks * full
+    stored = under_way * blocks * 2 * sbh + full if config.recompute else under_way * blocks * full
+    gathered = 4 * tokens * model.hidden if config.parallel.sequence_parallel else 0.0
+    return stored + gathered
 
 
-def _block_activations(model: ModelConfig, tensor: int) -> float:
+def _block_activations(model: ModelConfig, tensor: int, held: int) -> float:
     """Return the bytes in bf16 that a block stores per token, without the attention matrix.
 
-    GPT: h·(10 + 24/t) (Korthikanti et al. 2022, eq. 2 and 5b). Llama, counted in the same way: inputs of both norms and
-    of both halves, 2h each; on a tensor rank its part of queries, keys, values and mixed values before and after the
-    rotation, and of gate, up, the activated gate and the product.
+    `held`: ranks over which the sequence is cut between the matrices. GPT: h·(10 + 24/t), with sequence parallelism
+    h·34/t (Korthikanti et al. 2022, eq. 2, 4 and 5b). Llama, counted in the same way: for each of two norms 8h, its
+    input in fp32, the quotient, and the product with the weight; on a tensor rank its part of queries, keys, values and
+    mixed values before and after the rotation, and of gate, up, the activated gate and the product.
     """
     if model.family != "llama":
-        return model.hidden * (10 + 24 / tensor)
+        return model.hidden * (10 / held + 24 / tensor)
     queries, pairs = model.heads * model.width_of_head, model.group_count * model.width_of_head
-    return 8 * model.hidden + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
+    return 16 * model.hidden / held + 2 * (3 * queries + 3 * pairs + 4 * model.width_of_ffn) / tensor
 
 
 def _logits(config: TrainerConfig, cut: Layout) -> float:

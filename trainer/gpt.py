@@ -1,6 +1,7 @@
 """The layers of GPT-2 and BLOOM.
 
-Activations between layers are [micro_batch, sequence, hidden]. Initial weights do not depend on the layout.
+Activations between layers are [micro_batch, tokens that a rank holds, hidden]. Initial weights do not depend on the
+layout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from opsctl.trainer import dropout, tensor_parallel
 from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
-from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice
+from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into
 
 
 @carries_starts
@@ -39,21 +40,23 @@ class TokenEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read tor
 
 def logits(embedding: TokenEmbedding, carried: Carried) -> Tensor:
     """Return the logits of the next tokens, [b, s, this rank's slice of the vocabulary]."""
-    return functional.linear(tensor_parallel.into(activations(carried), embedding.part), embedding.weight)
+    return into(activations(carried), embedding.part).times(embedding.weight)
 
 
 @uses_starts
 class PositionEmbedding(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Adds a learnt vector per position."""
 
-    def __init__(self, config: ModelConfig, seed: int) -> None:
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
+        self.part = part
         whole = Normal(rows=config.sequence, columns=config.hidden, std=initial_std(config), seed=seed)
         self.weight = nn.Parameter(whole.draw(range(config.sequence)))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        return self.dropout(x + self.weight[slice(x.shape[1]) if starts is None else positions(starts)])
+        tokens = self.part.tokens(x.shape[1])
+        return self.dropout(x + self.weight[tokens if starts is None else positions(starts)[:, tokens]])
 
 
 @carries_starts
@@ -94,11 +97,13 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         if self.drop and self.training:
             dropout.vary(self.seed)
         x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
-        return x + self._drop(self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh")))
+        up = self.up(into(self.norm2(x), self.part))
+        return x + self._drop(self.down(functional.gelu(up, approximate="tanh")))
 
     def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        batch, length, _ = x.shape
-        q, k, v = self.qkv(x).view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
+        qkv = self.qkv(into(x, self.part))
+        batch, length, _ = qkv.shape
+        q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
         mixed = self._mix(q, k, v, starts).transpose(1, 2)
         return mixed.reshape(batch, length, -1)
 

@@ -18,7 +18,7 @@ from opsctl.trainer.documents import Carried, activations, carries_starts, posit
 from opsctl.trainer.gpt import initial_std
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
-from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into
+from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into, share_gradient
 
 _EPS = 1e-5
 _THETA = 10_000.0
@@ -43,12 +43,9 @@ class RmsNorm(_RmsNorm):
 class HeadNorm(_RmsNorm):
     """Qwen3's norm of every head of queries or keys; every tensor rank normalises its own heads."""
 
-    def __init__(self, width: int, eps: float | None, part: Slice) -> None:
+    def __init__(self, width: int, eps: float | None) -> None:
         super().__init__(width, eps)
-        self.part = part
-
-    def forward(self, x: Tensor) -> Tensor:
-        return into(self.weight, self.part) * _normalised(x, self.eps)
+        share_gradient(self.weight)
 
 
 def _normalised(x: Tensor, eps: float) -> Tensor:
@@ -70,10 +67,10 @@ class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read t
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
         weight = Normal(rows=config.vocabulary, columns=config.hidden, std=initial_std(config), seed=seed)
-        self.projection = ColumnLinear(weight, part, bias=False)
+        self.part, self.projection = part, ColumnLinear(weight, part, bias=False)
 
     def forward(self, carried: Carried) -> Tensor:
-        projected: Tensor = self.projection(activations(carried))
+        projected: Tensor = self.projection(into(activations(carried), self.part))
         return projected
 
 
@@ -99,18 +96,19 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.up = ColumnLinear(Normal(rows=ffn, columns=hidden, std=std, seed=seed + 3), part, bias=False)
         self.down = RowLinear(Normal(rows=hidden, columns=ffn, std=into_residual, seed=seed + 4), part, bias=False)
         if config.qk_norm:
-            self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps, part) for _ in range(2))
+            self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
         if self.drop and self.training:
             dropout.vary(self.seed)
         x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
-        normed = self.norm2(x)
+        normed = into(self.norm2(x), self.part)
         return x + self._drop(self.down(functional.silu(self.gate(normed)) * self.up(normed)))
 
     def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        batch, length, _ = x.shape
-        grouped = self.qkv(x).view(batch, length, -1, self.queries + 2, self.config.width_of_head)
+        qkv = self.qkv(into(x, self.part))
+        batch, length, _ = qkv.shape
+        grouped = qkv.view(batch, length, -1, self.queries + 2, self.config.width_of_head)
         q, k, v = grouped.split((self.queries, 1, 1), dim=3)
         q, k, v = (heads.flatten(2, 3).transpose(1, 2) for heads in (q, k, v))  # [b, heads, s, width]
         if self.config.qk_norm:

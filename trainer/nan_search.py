@@ -38,6 +38,8 @@ class NonFinite:
     """Number of the rank's micro-batch."""
     place: int
     """Number of the layer; negative in the backward pass, which visits layers in reverse."""
+    inner: int
+    """Number of the inner module, in order of time; 0 in the backward pass and for the layer itself."""
     description: str
     rank: int = 0
 
@@ -65,8 +67,12 @@ class _Search:
     rank: int
     turn: int = 0
     non_finites: list[NonFinite] = field(default_factory=list)
+    _inner_calls: int = 0
+    """Calls of inner modules of the current layer so far."""
     _inner_origin: str = ""
     """The first inner module of the current layer whose output is not finite."""
+    _inner_number: int = 0
+    """Its number among the calls; 0 if the layer itself is the first."""
 
     def attach(self, module: Any) -> None:
         """Hook into the layers of a PipelineModule, their inner modules and parameters, and the loss."""
@@ -95,18 +101,21 @@ class _Search:
                 inner.register_forward_hook(lambda _, args, output, n=inner_name: self._check_inner(n, args, output))
 
     def _check_inner(self, name: str, args: tuple[Any, ...], output: Tensor) -> None:
+        self._inner_calls += 1
         if not self._inner_origin and not _is_finite(output):
+            self._inner_number = self._inner_calls
             self._inner_origin = f"out of {name}" if _is_finite(*args) else f"before {name}"
 
     def _wrap(self, layer: Callable[..., Tensor], place: int, name: str) -> Callable[..., Tensor]:
         def run(*args: Tensor) -> Tensor:
-            self._inner_origin = ""
+            self._inner_calls, self._inner_number, self._inner_origin = 0, 0, ""
             output = layer(*args)
-            if not _is_finite(output) and _is_finite(*args):
+            # With a cut sequence, the slice of another rank may be the one that shows it.
+            if _is_finite(*args) and (self._inner_origin or not _is_finite(output)):
                 floats = (x for x in tensors_in(args) if x.is_floating_point())
                 largest = max((float(x.detach().abs().max()) for x in floats), default=math.nan)
                 detail = ", ".join(filter(None, (self._inner_origin, f"from numbers up to {largest:.3g}")))
-                self._record(Pass.FORWARD, place, f"{name}, {detail}")
+                self._record(Pass.FORWARD, place, f"{name}, {detail}", inner=self._inner_number)
             for x in tensors_in(args):
                 if x.requires_grad:
                     x.register_hook(self._gradient_hook(Pass.BACKWARD, -place, f"backward pass of {name}"))
@@ -123,9 +132,9 @@ class _Search:
 
         return check
 
-    def _record(self, when: Pass, place: int, description: str, *, turn: int | None = None) -> None:
+    def _record(self, when: Pass, place: int, description: str, *, turn: int | None = None, inner: int = 0) -> None:
         turn = self.turn if turn is None else turn
-        self.non_finites.append(NonFinite(when, turn, place, description, self.rank))
+        self.non_finites.append(NonFinite(when, turn, place, inner, description, self.rank))
 
 
 def _is_finite(*values: Any) -> bool:

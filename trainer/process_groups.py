@@ -70,7 +70,7 @@ def choose_accelerator() -> None:
         os.environ["DS_ACCELERATOR"] = "cpu"
     # Every rank of every attempt would print these warnings about DeepSpeed's own calls.
     warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered")
-    warnings.filterwarnings("ignore", message=r".*all_gather_into_tensor. is deprecated", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r".*(gather_into|scatter)_tensor. is deprecated", category=FutureWarning)
 
 
 def connect(process: RankProcess, *, timeout_s: float) -> Control:

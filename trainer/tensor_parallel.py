@@ -1,15 +1,16 @@
 """Tensor parallelism: matrices, vocabulary and attention heads cut over the ranks of one stage.
 
-Inputs and outputs of a block are whole and identical on all tensor ranks; inside a block every rank works on its slice.
-With one tensor rank the functions are the plain operations.
+Between the cut matrices, activations are whole and identical on all tensor ranks. With sequence parallelism
+(Korthikanti et al. 2022, arXiv 2205.05198) a rank holds its slice of the sequence there: cut matrices begin with an
+all-gather and end in a reduce-scatter. With one tensor rank the functions are the plain operations.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,8 @@ class Slice:
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
+    cuts_sequence: bool = False
+    """Whether a rank holds only its slice of the sequence between the cut matrices."""
 
     def range(self, total: int) -> range:
         """Return the range of rows, columns or heads, out of `total`, on this rank."""
@@ -47,9 +50,35 @@ class Slice:
             dist.all_reduce(x, op=op, group=self.group)
         return x
 
+    def tokens(self, held: int) -> slice:
+        """Return which tokens of a sample the `held` ones are, between the cut matrices."""
+        return slice(self.rank * held, (self.rank + 1) * held) if self.cuts_sequence else slice(held)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Return the whole sequence [b, s, h] of the slices [b, s / ranks, h] of all ranks; without autograd."""
+        batch, held, width = x.shape
+        slices = x.new_empty(self.size * batch, held, width)
+        dist.all_gather_into_tensor(slices, x.contiguous(), group=self.group)
+        return slices.view(self.size, batch, held, width).transpose(0, 1).reshape(batch, self.size * held, width)
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        """Return this rank's slice [b, s / ranks, h] of the sum of `x` [b, s, h] over the ranks; without autograd."""
+        batch, length, width = x.shape
+        held = length // self.size
+        slices = x.reshape(batch, self.size, held, width).transpose(0, 1).reshape(self.size * batch, held, width)
+        summed = x.new_empty(batch, held, width)
+        dist.reduce_scatter_tensor(summed, slices.contiguous(), group=self.group)
+        return summed
+
+    def sum_all(self, tensors: Sequence[Tensor]) -> None:
+        """Sum every one of `tensors` over the group, in place and in one message."""
+        together = self.sum(torch.cat([tensor.flatten() for tensor in tensors]))
+        for tensor, summed in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(summed.view_as(tensor))
+
     @contextlib.contextmanager
     def own_randomness(self) -> Iterator[None]:
-        """Make every rank draw its own random numbers inside the block; outside, all tensor ranks draw the same."""
+        """Make every rank draw its own random numbers inside the block; outside, ranks may draw the same."""
         if self.size == 1:
             yield
             return
@@ -59,13 +88,14 @@ class Slice:
             yield
 
 
-def slice_of(layout: Layout, rank: int) -> Slice:
+def slice_of(layout: Layout, rank: int, *, cuts_sequence: bool = False) -> Slice:
     """Return the slice of `rank`. Creates process groups, so all ranks must call this function."""
     if layout.tensor == 1:
         return Slice()
     ranks = [range(first, first + layout.tensor) for first in range(0, layout.world, layout.tensor)]
     groups = [dist.new_group(list(members)) for members in ranks]
-    return Slice(rank=layout.tensor_rank(rank), size=layout.tensor, group=groups[rank // layout.tensor])
+    group = groups[rank // layout.tensor]
+    return Slice(rank=layout.tensor_rank(rank), size=layout.tensor, group=group, cuts_sequence=cuts_sequence)
 
 
 class _Copy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
@@ -97,14 +127,78 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read
         return gradient, None
 
 
-def into(x: Tensor, part: Slice) -> Tensor:
-    """Return `x`, whole on every rank, as input of sliced layers."""
-    return x if part.size == 1 else _Copy.apply(x, part)
+class _Gather(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
+    """The whole sequence forward; backward, this rank's slice of the sum of the ranks' shares of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
+        ctx.part = part
+        return part.gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.part.reduce_scatter(gradient), None
+
+
+class _ReduceScatter(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
+    """This rank's slice of the sum of the ranks' shares of the result forward; backward, the whole sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
+        ctx.part = part
+        return part.reduce_scatter(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.part.gather(gradient), None
+
+
+class _GatheredProduct(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
+    """A linear layer of a gathered sequence. Keeps this rank's slice alone, and gathers the sequence again backward."""
+
+    @staticmethod
+    def forward(ctx: Any, entry: Entry, whole: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.part = entry.part
+        ctx.save_for_backward(entry.held, weight)
+        return functional.linear(whole, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, Tensor | None]:
+        held, weight = ctx.saved_tensors
+        rows, whole = gradient.flatten(0, 1), ctx.part.gather(held).flatten(0, 1)
+        bias = rows.sum(0) if ctx.needs_input_grad[3] else None
+        return None, gradient @ weight, rows.t() @ whole, bias
+
+
+class Entry(NamedTuple):
+    """The input of column layers, which may be several."""
+
+    whole: Tensor
+    held: Tensor
+    """What this rank holds of it between the cut matrices."""
+    part: Slice
+
+    def times(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the product with this rank's rows of a weight."""
+        if not self.part.cuts_sequence:
+            return functional.linear(self.whole, weight, bias)
+        product: Tensor = _GatheredProduct.apply(self, self.whole, weight, bias)
+        return product
+
+
+def into(x: Tensor, part: Slice) -> Entry:
+    """Return `x`, as ranks hold activations between the cut matrices, as input of column layers."""
+    if part.size == 1:
+        return Entry(x, x, part)
+    return Entry((_Gather if part.cuts_sequence else _Copy).apply(x, part), x, part)
 
 
 def out_of(x: Tensor, part: Slice) -> Tensor:
-    """Return the sum over the ranks of the output `x` of sliced layers; in place."""
-    return x if part.size == 1 else _Sum.apply(x, part)
+    """Return the sum over the ranks of the output `x` of cut layers; in place, unless the sequence is cut."""
+    if part.size == 1:
+        return x
+    summed: Tensor = (_ReduceScatter if part.cuts_sequence else _Sum).apply(x, part)
+    return summed
 
 
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
@@ -112,16 +206,15 @@ class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
     def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
-        self.part = part
         self.weight = sliced(weight, part, dim=0)
         self.bias = _marked(torch.zeros(len(part.range(weight.rows))), part) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(into(x, self.part), self.weight, self.bias)
+    def forward(self, entry: Entry) -> Tensor:
+        return entry.times(self.weight, self.bias)
 
 
 class RowLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """A linear layer cut along its inputs: this rank's part of the input, whole output; the bias is whole."""
+    """A linear layer cut along its inputs: this rank's part of the input, summed output; the bias is whole."""
 
     def __init__(self, weight: Normal, part: Slice, *, bias: bool = True) -> None:
         super().__init__()
@@ -146,6 +239,23 @@ def _marked(slice_: Tensor, part: Slice) -> nn.Parameter:
     parameter = nn.Parameter(slice_)
     parameter.model_parallel = part.size > 1
     return parameter
+
+
+def share_gradient(parameter: nn.Parameter) -> nn.Parameter:
+    """Mark a whole parameter of which every tensor rank computes a share of the gradient; return the parameter."""
+    parameter.has_shared_gradient = True
+    return parameter
+
+
+def shared_gradients(module: nn.Module, part: Slice) -> list[nn.Parameter]:
+    """Return the whole parameters whose gradients have to be summed over the tensor ranks once a step.
+
+    With a cut sequence, every whole parameter has seen the tokens of one slice alone.
+    """
+    whole = [parameter for parameter in module.parameters() if not getattr(parameter, "model_parallel", False)]
+    if part.size == 1:
+        return []
+    return [parameter for parameter in whole if part.cuts_sequence or hasattr(parameter, "has_shared_gradient")]
 
 
 def embedding(tokens: Tensor, weight: Tensor, part: Slice) -> Tensor:

@@ -185,7 +185,7 @@ class Recipe:
             embedding_slots=self.embedding_slots,
             recompute=self.recompute,
             attention="unfused" if self.attention == "stored" else "flash",
-            sequence_parallel=self.is_embedded or self.sequence_parallel,
+            sequence_parallel=self.sequence_parallel,
             kernels=self.kernels,
         )
 
@@ -256,6 +256,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         vocabulary=model.vocabulary,
         tensor=parallel.tensor,
         pipeline=parallel.pipeline,
+        sequence_parallel=parallel.sequence_parallel,
         micro_batch=batch.micro_batch,
         global_batch=batch.global_batch,
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ TOPOLOGIES = {  # pipeline, tensor, data
     "pp4": (4, 1, 1),
     "dp2": (1, 1, 2),
     "one": (1, 1, 1),
+    "pp2.tp2.sp": (2, 2, 1),
+    "tp4.sp": (1, 4, 1),
 }
 
 
@@ -47,7 +50,7 @@ def config(topology: str, *, family: str = "gpt2", precision: str = "fp32", **ch
     return tiny(
         precision=precision,
         model=FAMILIES[family] | {"layers": 6, "hidden": 32, "heads": 4, "sequence": 32},
-        parallel={"pipeline": pipeline, "tensor": tensor},
+        parallel={"pipeline": pipeline, "tensor": tensor, "sequence_parallel": topology.endswith(".sp")},
         **changes,
     )
 
@@ -83,6 +86,9 @@ CHANGES = [
     ("pp2.dp2", "pp2.tp2", "llama"),
     ("one", "pp2.tp2", "qwen2"),
     ("tp2.dp2", "one", "qwen3"),
+    ("pp2.tp2.sp", "one", "qwen3"),
+    ("pp2.tp2.sp", "tp4.sp", "gpt2"),
+    ("pp2.dp2", "pp2.tp2.sp", "llama"),
 ]
 
 
@@ -101,6 +107,21 @@ def test_another_topology_goes_on_with_the_same_losses(written, train, change, p
     with capsys.disabled():
         print(f"\n{family} {precision} {before} to {after}: losses differ by {largest:.1e} at most")  # noqa: T201 - figures
     assert largest <= (2e-6 if precision == "fp32" else 2e-3)
+
+
+@pytest.mark.parametrize("family", ["bloom", "qwen3"])
+@pytest.mark.parametrize(("before", "after"), [("pp2.tp2", "pp2.tp2.sp"), ("pp2.tp2.sp", "pp2.tp2")])
+def test_sequence_parallelism_may_change_at_a_resume(written, train, before, after, family):
+    """Nothing of it is in a checkpoint."""
+    source = written(before, family)
+    run = train(**config(after, family=family))
+    run.adopt(source)
+    shutil.rmtree(run.checkpoints / "step-0000020")
+    attempt = run.start(world=4)
+    assert attempt.finish() == [0] * 4, attempt.log
+    whole = source.attempts[0].losses
+    assert sorted(attempt.losses) == list(range(11, 21))
+    assert max(abs(float(loss) / float(whole[step]) - 1) for step, loss in attempt.losses.items()) <= 1e-6
 
 
 def test_precision_may_change_with_the_topology(written, train):

@@ -15,6 +15,7 @@ CUTS = {
     "tp2": (2, {"tensor": 2}),
     "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
     "dp2": (2, {}),
+    "pp2-tp2-sp": (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
 }
 
 
@@ -30,6 +31,7 @@ FAMILIES = {"Block": {}, "LlamaBlock": {"family": "llama", "kv_heads": 2, "ffn":
         ({"precision": "bf16", "layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
         ({"precision": "fp32", "layer": 2, "fault": "forward"}, "layer 2 (Block), out of up, from numbers up to "),
         ({"precision": "bf16", "layer": 3, "fault": "once"}, "no single layer"),
+        ({"precision": "fp32", "layer": 3, "fault": "token"}, "layer 3 (Block), out of up, from numbers up to "),
     ],
 )
 def test_every_cut_names_the_layer_and_takes_no_step(corpus, tmp_path, cut, *, plant, words, block):

@@ -25,6 +25,8 @@ CUTS = {
     "pp2-tp2": (4, {"pipeline": 2, "tensor": 2}),
     "pp2-dp2": (4, {"pipeline": 2}),
     "tp2-dp2": (4, {"tensor": 2}),
+    "pp2-tp2-sp": (4, {"pipeline": 2, "tensor": 2, "sequence_parallel": True}),
+    "tp2-dp2-sp": (4, {"tensor": 2, "sequence_parallel": True}),
 }
 TIED = "tied_modules.embedding.weight"
 RAMP = {"micro_batch": 2, "global_batch": 16, "rampup": [4, 4, 96]}

@@ -101,17 +101,24 @@ def plant(module, *, step: int, layer: int, fault: str) -> None:
     block = module.forward_funcs[layer - module._local_start]
     if fault == "weight":
         block.up.weight.data[0, 0] = torch.inf
-    elif fault == "forward":
-        block.up.register_forward_hook(lambda _, inputs, output: output * 1e38 * 1e38)
-    elif fault == "once":  # as a GPU that computes wrongly once
-
-        def spoil(_, inputs, output):
-            hook.remove()
-            return output * torch.nan
-
-        hook = block.up.register_forward_hook(spoil)
     elif fault == "backward":
         block.norm1.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * torch.inf,))
+    elif fault != "token" or block.part.rank == block.part.size - 1:
+
+        def spoil(_, inputs, output):
+            if fault == "once":  # as a GPU that computes wrongly once
+                hook.remove()
+            return spoil_output(fault, output)
+
+        hook = block.up.register_forward_hook(spoil)
+
+
+def spoil_output(fault: str, output):
+    if fault == "token":  # the columns of one rank, of one token
+        spoiled = output.clone()
+        spoiled[:, 0] = math.inf
+        return spoiled
+    return output * 1e38 * 1e38 if fault == "forward" else output * math.nan
 
 
 if __name__ == "__main__":

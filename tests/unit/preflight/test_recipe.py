@@ -159,3 +159,9 @@ def test_no_command_raises(flags):
     case = Case(name="any", table={"of": "megatron-deepspeed", "set": {"command": ["train", *command]}})
     problems = case.find_problems()
     assert [problem for problem in problems if not (problem.what and problem.check and problem.source)] == []
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_embedded_trainer_cuts_the_sequence_only_if_set(cuts):
+    table = {"steps": 1, "parallel": {"tensor": 2, "sequence_parallel": cuts}}
+    assert order(table, nodes=1, ranks=2).recipe.topology(2).norm_split == 1 + cuts
