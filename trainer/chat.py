@@ -156,7 +156,8 @@ class ConversationEncoder:
             if self._template is None:
                 raise ValueError("messages need a chat template; name one with --chat-template")
             options = {"tools": item["tools"]} if item.get("tools") else {}
-            text, spans = self._template.spans([*prompt, *completion], len(prompt), options)
+            messages = [_without_nulls(message) for message in [*prompt, *completion]]
+            text, spans = self._template.spans(messages, len(prompt), options)
             ends = []
         if not spans:
             raise ValueError("no message has the role assistant")
@@ -167,6 +168,11 @@ class ConversationEncoder:
         learnt[len(ids) :] = 1
         learnt[:1] = 0  # nothing of this conversation comes before it
         return np.stack((np.append(ids, ends), learnt)).astype(np.int32)
+
+
+def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message without empty fields, which a column of Parquet has wherever another message has the field."""
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
 
 
 class Packing:

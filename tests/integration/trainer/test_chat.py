@@ -51,6 +51,12 @@ def test_only_completion_messages_are_learnt():
         assert read_learnt(encode(item, TEMPLATES[name])) == find_learnt_text(name)[1:]
 
 
+def test_empty_fields_of_parquet_are_left_out():
+    template = "{% for m in messages %}{{ 'tool_calls' in m }}|{{ m.content }}{% endfor %}"
+    nulls = [message | {"tool_calls": None} for message in MESSAGES]
+    assert (encode({"messages": nulls}, template) == encode({"messages": MESSAGES}, template)).all()
+
+
 def test_first_token_is_never_learnt():
     assert encode({"prompt": "", "completion": "abc"})[LEARNT].tolist() == [0, 1, 1, 1]
 
