@@ -114,20 +114,21 @@ def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, fam
     assert one[0]["losses"] != mixed[0]["losses"]
 
 
-@pytest.mark.parametrize("cut", ["pp1", "pp2", "tp2", "pp2-dp2"])
+@pytest.mark.parametrize("cut", ["tp2", "pp2-dp2"])
 def test_packed_conversations_train_as_each_alone(tmp_path, cut):
     """A step reads all conversations, so that the order of the packed sequences does not matter."""
     world, parallel = CUTS[cut]
-    pairs = make_pairs(60)
+    pairs = make_pairs(24)
     write_pairs(tmp_path / "chats.jsonl", pairs)
     assert prepare(["--input", str(tmp_path / "chats.jsonl"), "--output", str(tmp_path / "chats"), "--chat", "32"]) == 0
     samples = Corpus(str(tmp_path / "chats")).samples(32)
     data = {"prefix": str(tmp_path / "chats"), "separate_documents": True}
-    config = given(
-        tmp_path / "chats", "llama-tied", data=data, steps=5, batch={"micro_batch": 1, "global_batch": samples}
-    )
+    model = MODEL | FAMILIES["llama-tied"] | {"layers": 2}
+    batch = {"micro_batch": 1, "global_batch": samples}
+    config = given(tmp_path / "chats", "llama-tied", data=data, steps=3, batch=batch, model=model)
     losses = train_on_pairs(TrainerConfig.model_validate(config), pairs)
     ranks = run_ranks(tmp_path / "cut", world, config | {"parallel": parallel})
     furthest = max(abs(a - b) for a, b in zip(ranks[0]["losses"], losses, strict=True))
-    print(f"\n{cut}, {samples} packed sequences: losses within {furthest:.2g} of every conversation alone")  # noqa: T201 - the figure
+    figure = f"{cut}, {samples} packed sequences: losses within {furthest:.2g} of every conversation alone"
+    print(f"\n{figure}")  # noqa: T201 - the figure
     assert furthest <= 2 * SUMS_IN_ANOTHER_ORDER
