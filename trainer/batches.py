@@ -38,23 +38,33 @@ class Batches:
         """Return the samples consumed by the end of the step that begins after `consumed`; skipped samples count."""
         return taken(consumed, batch, self.skipped)[-1] + 1
 
-    def step(self, consumed: int, batch: int) -> Iterator[tuple[Any, torch.Tensor]]:
+    def step(self, consumed: int, batch: int) -> Iterator[tuple[Any, Any]]:
         """Yield this rank's micro-batches of the step of `batch` samples that begins after `consumed`.
 
         A micro-batch is the pair tokens, labels; both are [micro_batch, sequence]. With `separate_documents`, tokens
-        are a pair too: tokens, and the starts of their documents. The order of a step's samples does not depend on the
-        number of ranks.
+        are a pair too: tokens, and the starts of their documents. With packed conversations, labels are a pair: labels,
+        and their weights in the mean loss. The order of a step's samples does not depend on the number of ranks.
         """
         positions = taken(consumed, batch, self.skipped)
+        weights = None if self.blend.learns_all else self._weights(positions)
         for first in range(self.data_rank * self.micro_batch, batch, self.data_ranks * self.micro_batch):
             here = positions[first : first + self.micro_batch]
             rows = np.stack([self._row(position) for position in here])
             tokens, labels = torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+            inputs: Any = tokens
             if self.separate_documents:
                 starts = np.stack([self.blend.starts(position) for position in here])
-                yield (tokens, torch.from_numpy(starts)), labels
-            else:
-                yield tokens, labels
+                inputs = tokens, torch.from_numpy(starts)
+            yield inputs, labels if weights is None else (labels, weights[first : first + self.micro_batch])
+
+    def _weights(self, positions: Sequence[int]) -> torch.Tensor:
+        """Return the weights of a step's labels, [samples, sequence]: 0 or equal, with a mean of 1.
+
+        The mean of the weighted losses is that of all learnt tokens of the step, however micro-batches share them.
+        """
+        learnt = torch.from_numpy(np.stack([self.blend.learnt_labels(position) for position in positions]))
+        count = int(learnt.sum())
+        return learnt.float() * (learnt.numel() / max(1, count))
 
     def _row(self, position: int) -> npt.NDArray[np.int64]:
         row = self.blend.row(position)

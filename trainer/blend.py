@@ -50,13 +50,20 @@ def split(corpus: Corpus, *, sequence: int, held_out: float) -> tuple[CorpusPart
     )
 
 
+def _open(prefix: str, config: TrainerConfig) -> Corpus:
+    corpus = Corpus(prefix)
+    corpus.refuse_vocabulary(config.model.vocabulary)
+    can_separate = config.model.family != "bloom"
+    corpus.refuse_sequence(config.model.sequence, separate_documents=config.data.separate_documents or not can_separate)
+    return corpus
+
+
 def open_parts(config: TrainerConfig, prefixes: Sequence[str]) -> tuple[list[tuple[CorpusPart, CorpusPart]], list[str]]:
     """Open the corpora; return pairs of training and held-out part, and the problems of corpora that failed to open."""
     parts, problems = [], []
     for prefix in prefixes:
         try:
-            corpus = Corpus(prefix)
-            corpus.refuse_vocabulary(config.model.vocabulary)
+            corpus = _open(prefix, config)
             parts.append(split(corpus, sequence=config.model.sequence, held_out=config.data.held_out))
         except Refused as error:
             problems.append(str(error))
@@ -76,8 +83,7 @@ def open_sets(config: TrainerConfig) -> tuple[dict[str, CorpusPart], list[str]]:
     sets, problems, batch = {}, [], config.batch.global_batch
     for table in config.evaluation.sets if config.evaluation.every else []:
         try:
-            corpus = Corpus(table.prefix)
-            corpus.refuse_vocabulary(config.model.vocabulary)
+            corpus = _open(table.prefix, config)
         except Refused as error:
             problems.append(str(error))
             continue
@@ -155,6 +161,16 @@ class Blend:
         """Return the tokens of the sample at `position` and the token after them, [sequence + 1]."""
         part, sample = self.source(position)
         return part.corpus.sample(sample, self._sequence)
+
+    @property
+    def learns_all(self) -> bool:
+        """Whether the model learns every token of all corpora."""
+        return all(part.corpus.learnt is None for part in self.parts)
+
+    def learnt_labels(self, position: int) -> npt.NDArray[np.uint8]:
+        """Return 1 for every label of the sample at `position` that the model learns, [sequence]."""
+        part, sample = self.source(position)
+        return part.corpus.learnt_labels(sample, self._sequence)
 
     def starts(self, position: int) -> npt.NDArray[np.int64]:
         """Return the places at which the documents of the sample at `position` begin, [sequence]."""

@@ -20,10 +20,14 @@ _CACHED_ELEMENTS = 1 << 18
 """1 MiB in fp32."""
 
 
-def cross_entropy(scores: Tensor, labels: Tensor, part: Slice) -> Tensor:
-    """Return the mean cross entropy in fp32 of scores [b, s, part of the vocabulary] and labels [b, s]."""
-    loss: Tensor = _CrossEntropy.apply(scores.flatten(0, 1), labels.flatten(), part).mean()
-    return loss
+def cross_entropy(scores: Tensor, labels: Tensor | tuple[Tensor, Tensor], part: Slice) -> Tensor:
+    """Return the mean cross entropy in fp32 of scores [b, s, part of the vocabulary] and labels [b, s].
+
+    Labels may be a pair: labels, and their weights in the mean, [b, s].
+    """
+    labels, weights = (labels, None) if isinstance(labels, Tensor) else labels
+    losses: Tensor = _CrossEntropy.apply(scores.flatten(0, 1), labels.flatten(), part)
+    return losses.mean() if weights is None else losses.mul(weights.flatten()).mean()
 
 
 class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch

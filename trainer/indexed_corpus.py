@@ -2,7 +2,8 @@
 
 `<prefix>.bin` holds all tokens in sequence; `<prefix>.idx` holds the type of tokens and the position of every document.
 `<prefix>.json` is an optional addition of this trainer. The file records the size of the vocabulary, so that a model
-with a smaller vocabulary is refused at the start. The index is written last: without the index there is no corpus.
+with a smaller vocabulary is refused at the start. `<prefix>.learnt` is there for packed conversations: a byte per
+token, 1 where the model learns to write the token. The index is written last: without the index there is no corpus.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,15 +53,28 @@ class Corpus:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.tokens = _tokens(Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
+        self.facts = read_facts(Path(prefix))
+        self.learnt = _learnt(Path(f"{prefix}.learnt"), len(self.tokens), is_packed="sequence" in self.facts)
+        """1 for every token that the model learns to write; None if it learns all."""
 
     def samples(self, sequence: int) -> int:
         """Return the number of samples of `sequence` tokens in one epoch."""
-        return max(0, (len(self.tokens) - 1) // sequence)
+        return max(0, (len(self.tokens) - (self.learnt is None)) // sequence)
 
     def sample(self, number: int, sequence: int) -> npt.NDArray[np.int64]:
-        """Return the tokens of a sample and the token after them, [sequence + 1]."""
+        """Return the tokens of a sample and the token after them, [sequence + 1]; no token is after the last packed."""
         start = number * sequence
-        return self.tokens[start : start + sequence + 1].astype(np.int64)
+        row = self.tokens[start : start + sequence + 1].astype(np.int64)
+        return row if len(row) > sequence else np.append(row, row[-1:])
+
+    def learnt_labels(self, number: int, sequence: int) -> npt.NDArray[np.uint8]:
+        """Return 1 for every label of a sample that the model learns, [sequence]."""
+        labels = np.ones(sequence, dtype=np.uint8)
+        if self.learnt is not None:
+            start = number * sequence + 1
+            labels[-1] = 0  # that of the next sample's first token, or of none
+            labels[:-1] = self.learnt[start : start + sequence - 1]
+        return labels
 
     def lengths(self) -> npt.NDArray[np.int32]:
         """Return the number of tokens of every sequence, which is a document in a corpus of `prepare`."""
@@ -100,9 +115,23 @@ class Corpus:
             np.memmap(path, dtype=np.int64, mode="r", offset=start + 8 * sequences, shape=(documents,)),
         )
 
+    def refuse_sequence(self, sequence: int, *, separate_documents: bool) -> None:
+        """Raise Refused if the corpus is packed into sequences of another length, or would be read as running text."""
+        packed = self.facts.get("sequence", sequence)
+        if packed != sequence:
+            raise Refused(
+                f"corpus {self.prefix} is packed into sequences of {packed} tokens, and the model's sequence is "
+                f"{sequence}: prepare it again with --chat {sequence}"
+            )
+        if self.learnt is not None and not separate_documents:
+            raise Refused(
+                f"corpus {self.prefix} holds packed conversations, which would attend to each other: set "
+                "[trainer.data] separate_documents = true"
+            )
+
     def refuse_vocabulary(self, vocabulary: int) -> None:
         """Raise Refused if the corpus needs a larger vocabulary, by `<prefix>.json` or by a probe of the tokens."""
-        known = read_facts(Path(self.prefix)).get("vocabulary")
+        known = self.facts.get("vocabulary")
         if isinstance(known, int) and known > vocabulary:
             raise Refused(f"corpus {self.prefix} has a vocabulary of {known}, and the model's has {vocabulary}")
         stride = max(1, len(self.tokens) // _PROBED_TOKENS)
@@ -146,6 +175,18 @@ def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
     return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
 
 
+def _learnt(path: Path, tokens: int, *, is_packed: bool) -> npt.NDArray[np.uint8] | None:
+    try:
+        size = path.stat().st_size if is_packed or path.exists() else None
+    except OSError as error:
+        raise Refused(f"corpus {path.with_suffix('')} is of conversations, and cannot be read: {error}") from error
+    if size not in (None, tokens):
+        raise Refused(f"{path} has {size} bytes, and should have one for each of {tokens} tokens")
+    if size is None:
+        return None
+    return np.memmap(path, dtype=np.uint8, mode="r") if tokens else np.zeros(0, dtype=np.uint8)
+
+
 def _refuse_index(index: Path, *, version: int, code: int) -> None:
     wrong = [f"version {version} (known is 1)"] if version != 1 else []
     wrong += [f"token type {code} (known are 1 to 8)"] if code not in _TYPES else []
@@ -159,37 +200,67 @@ def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:
 
 
 def write_corpus(
-    documents: Iterable[npt.NDArray[Any]], prefix: Path, *, vocabulary: int, facts: Mapping[str, Any] | None = None
+    documents: Iterable[npt.NDArray[Any]],
+    prefix: Path,
+    *,
+    vocabulary: int,
+    facts: Mapping[str, Any] | None = None,
+    is_packed: bool = False,
 ) -> tuple[int, int]:
     """Write a corpus of `documents`, one array of tokens per document; return the numbers of documents and of tokens.
 
-    `facts` go into `<prefix>.json`. Raises OSError, and the exceptions of `documents`: then an earlier corpus remains
-    in place, or, if the disk failed at the very end, there is no index.
+    `facts` go into `<prefix>.json`. `is_packed`: a document is [2, tokens], and its second row goes into
+    `<prefix>.learnt`. Raises OSError, and the exceptions of `documents`: then an earlier corpus remains in place, or,
+    if the disk failed at the very end, there is no index.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index = prefix.with_name(prefix.name + ".idx")
     (code, dtype), lengths = token_type(vocabulary), array("i")
-    handle, part = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}.bin.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for tokens in documents:
-                file.write(tokens.astype(dtype).tobytes())
-                lengths.append(len(tokens))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).chmod(0o644)
+    types = [(".bin", dtype)] + [(".learnt", np.dtype(np.uint8))] * is_packed
+    with ExitStack() as stack:
+        parts = [(stack.enter_context(_Part(prefix, suffix)), kind) for suffix, kind in types]
+        for document in documents:
+            for (part, kind), row in zip(parts, np.atleast_2d(document), strict=True):
+                part.file.write(row.astype(kind).tobytes())
+            lengths.append(document.shape[-1])
+        for part, _ in parts:
+            part.sync()
         index.unlink(missing_ok=True)  # an index of older data must not meet the new data
-        Path(part).replace(prefix.with_name(prefix.name + ".bin"))
-        fsync_directory(prefix.parent)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+        prefix.with_name(prefix.name + ".learnt").unlink(missing_ok=True)
+        for part, _ in parts:
+            part.publish()
+    fsync_directory(prefix.parent)
     sizes = np.asarray(lengths, dtype=np.int32)
     total = int(sizes.sum(dtype=np.int64))
     about = {"vocabulary": vocabulary, "documents": len(sizes), "tokens": total, **(facts or {})}
     write_atomic(prefix.with_name(prefix.name + ".json"), json.dumps(about, indent=1, sort_keys=True) + "\n")
     write_atomic(index, _index(sizes, code, dtype.itemsize))
     return len(sizes), total
+
+
+class _Part:
+    """A file of a corpus while it is written, under another name; removed unless it is published."""
+
+    def __init__(self, prefix: Path, suffix: str) -> None:
+        handle, name = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}{suffix}.")
+        self.file, self._path, self._final = os.fdopen(handle, "wb"), Path(name), prefix.with_name(prefix.name + suffix)
+
+    def sync(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def publish(self) -> None:
+        self._path.chmod(0o644)
+        self._path.replace(self._final)
+
+    def __enter__(self) -> _Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.file.close()
+        finally:
+            self._path.unlink(missing_ok=True)
 
 
 def _index(sizes: npt.NDArray[np.int32], code: int, width: int) -> bytes:

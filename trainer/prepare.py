@@ -2,8 +2,9 @@
 
 A file of text is one document. JSON Lines, JSON and Parquet hold many, by their key `text`; gzip, bzip2, xz and zstd
 are decompressed, and binary files are refused. Tokens are bytes with 256 at the end of a document, or the tokens of a
-`tokenizer.json`. Files are read in the order of their paths, so that the same input gives the same corpus, byte for
-byte, for any number of processes. `PREFIX.idx` is written last: without the index there is no corpus.
+`tokenizer.json`. With `--chat`, the input is conversations, packed into sequences. Files are read in the order of their
+paths, so that the same input gives the same corpus, byte for byte, for any number of processes. `PREFIX.idx` is written
+last: without the index there is no corpus.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from typing import Any
 import numpy.typing as npt
 
 from opsctl.trainer import shards
+from opsctl.trainer.chat import ConversationEncoder, Packing, find_template
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.text_sources import NoDocument, read_documents
-from opsctl.trainer.tokens import END_OF_DOCUMENT, Encode, Tokenizer, byte_level
+from opsctl.trainer.tokens import END_OF_DOCUMENT, ByteLevel, Encode, Tokenizer, byte_level
 
 _CHUNK_DOCUMENTS = 64
 """Documents that a process encodes at a time."""
@@ -56,8 +59,8 @@ def _files_below(directory: Path, suffix: str) -> list[Path]:
     return sorted(files, key=os.fsencode)
 
 
-def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator[bytes]:
-    """Yield the non-empty documents in the files, up to `limit` bytes.
+def documents(paths: Iterable[Path], *, key: str | None, limit: int | None) -> Iterator[bytes]:
+    """Yield the non-empty documents in the files, up to `limit` bytes; without a key, whole objects as JSON.
 
     Raises OSError. Raises Refused with every invalid file and line at the end; after the first of them no document is
     yielded.
@@ -74,10 +77,11 @@ def documents(paths: Iterable[Path], *, key: str, limit: int | None) -> Iterator
             yield text
     if wrong:
         rest = [f"and {len(wrong) - _MAX_SHOWN_LINES} more"] if len(wrong) > _MAX_SHOWN_LINES else []
-        raise Refused(f"no text under {key!r}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
+        what = "no JSON object" if key is None else f"no text under {key!r}"
+        raise Refused(f"{what}: {'; '.join(wrong[:_MAX_SHOWN_LINES] + rest)}")
 
 
-def _documents_or_refusal(path: Path, key: str) -> Iterator[bytes | NoDocument | Refused]:
+def _documents_or_refusal(path: Path, key: str | None) -> Iterator[bytes | NoDocument | Refused]:
     """Yield the documents of one file; a refused file is named among the wrong places, and the others are read."""
     try:
         yield from read_documents(path, key)
@@ -96,7 +100,7 @@ class _Progress:
     def watch(self, encoded: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         """Count and yield the documents in `encoded`. Raises Refused if there are none, unless there may be none."""
         for tokens in encoded:
-            self._documents, self._tokens = self._documents + 1, self._tokens + len(tokens)
+            self._documents, self._tokens = self._documents + 1, self._tokens + tokens.shape[-1]
             now = time.monotonic()
             if now - self._printed_at >= self._every:
                 self._printed_at = now
@@ -107,32 +111,49 @@ class _Progress:
             raise Refused("the input has no text")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """How documents become tokens. The processes that share the work make an encoder each."""
+
+    tokenizer: Path | None = None
+    end: str | None = None
+    """The end-of-document token."""
+    chat: bool = False
+    """Documents are conversations."""
+    template: Path | None = None
+
+    def make(self) -> Encode:
+        """Raises OSError. Raises Refused if the tokenizer or the chat template is unusable."""
+        known = Tokenizer(self.tokenizer, end=self.end) if self.tokenizer else None
+        if self.chat:
+            return ConversationEncoder(known or ByteLevel(), find_template(self.tokenizer, self.template))
+        return known or byte_level
+
+
 _encode: Encode = byte_level
 
 
-def _start_worker(tokenizer: Path | None, end: str | None) -> None:
+def _start_worker(encoding: Encoding) -> None:
     global _encode  # noqa: PLW0603 - the initializer of a pool can pass state only by a global
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are parallel already
-    _encode = Tokenizer(tokenizer, end=end) if tokenizer else byte_level
+    _encode = encoding.make()
 
 
 def _encode_chunk(texts: list[bytes]) -> list[npt.NDArray[Any]]:
     return [_encode(text) for text in texts]
 
 
-def encoded(
-    texts: Iterable[bytes], *, tokenizer: Path | None, end: str | None, processes: int
-) -> Iterator[npt.NDArray[Any]]:
+def encoded(texts: Iterable[bytes], encoding: Encoding, *, processes: int) -> Iterator[npt.NDArray[Any]]:
     """Yield the tokens of the documents, in order; `processes` share the work."""
     rest = iter(texts)
     chunks = iter(lambda: list(islice(rest, _CHUNK_DOCUMENTS)), [])
     with ExitStack() as stack:
         if processes > 1:
             context = multiprocessing.get_context("spawn")  # a tokenizer's threads could hang after a fork
-            pool = stack.enter_context(context.Pool(processes, _start_worker, (tokenizer, end)))
+            pool = stack.enter_context(context.Pool(processes, _start_worker, (encoding,)))
             done = _bounded(pool, chunks, ahead=4 * processes)
         else:
-            _start_worker(tokenizer, end)
+            _start_worker(encoding)
             done = map(_encode_chunk, chunks)
         for ndarrays in done:
             yield from ndarrays
@@ -165,6 +186,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: tokens are bytes)")
     parser.add_argument("--end-token", metavar="TOKEN", help="token at the end of a document, such as <|endoftext|>")
+    parser.add_argument(
+        "--chat",
+        type=_count,
+        metavar="TOKENS",
+        help="the input is conversations; pack them into sequences of so many tokens, the model's sequence",
+    )
+    parser.add_argument(
+        "--chat-template", type=Path, metavar="FILE", help="a Jinja template (default: the one beside the tokenizer)"
+    )
     parser.add_argument("--processes", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
     shares = parser.add_mutually_exclusive_group()
     shares.add_argument(
@@ -199,6 +229,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
     if not arguments.input and not arguments.merge:
         parser.error("--input is missing")
+    if arguments.chat_template and not arguments.chat:
+        parser.error("--chat-template needs --chat")
     if arguments.shard and arguments.max_bytes:
         parser.error("--max-bytes counts the whole input and cannot be used with --shard")
     try:
@@ -216,22 +248,32 @@ def _merge(arguments: argparse.Namespace) -> str:
 
 def _prepare(arguments: argparse.Namespace) -> str:
     known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
-    facts = {"tokenizer": f"sha256:{known.sha256}" if known else "bytes"}
+    encoding = Encoding(
+        tokenizer=arguments.tokenizer,
+        end=arguments.end_token,
+        chat=bool(arguments.chat),
+        template=arguments.chat_template,
+    )
+    facts: dict[str, Any] = {"tokenizer": f"sha256:{known.sha256}" if known else "bytes"}
+    if arguments.chat:
+        template = find_template(arguments.tokenizer, arguments.chat_template)
+        facts |= {"sequence": arguments.chat} | ({"template": f"sha256:{template.sha256}"} if template else {})
     paths, prefix = list(text_files(arguments.input, suffix=arguments.suffix)), arguments.output
     if arguments.shard:
         prefix = shards.shard_prefix(prefix, *arguments.shard)
         paths = shards.files_of_shard(paths, *arguments.shard)
-        facts["input"] = shards.describe_input(
-            paths, {"key": arguments.json_key, "end": arguments.end_token, "tokenizer": facts["tokenizer"]}
-        )
+        options = {"key": arguments.json_key, "end": arguments.end_token, **facts}
+        facts["input"] = shards.describe_input(paths, options)
         if shards.is_prepared(prefix, facts["input"]):
             return f"{prefix}: is there already"
-    texts = documents(paths, key=arguments.json_key, limit=arguments.max_bytes)
-    tokens = encoded(texts, tokenizer=arguments.tokenizer, end=arguments.end_token, processes=arguments.processes)
+    texts = documents(paths, key=None if arguments.chat else arguments.json_key, limit=arguments.max_bytes)
     progress = _Progress(every=arguments.progress_s, may_be_empty=bool(arguments.shard))
+    tokens = progress.watch(encoded(texts, encoding, processes=arguments.processes))
+    packing = Packing(arguments.chat, (known or ByteLevel()).end) if arguments.chat else None
+    written = packing.pack(tokens) if packing else tokens
     vocabulary = known.vocabulary if known else _BYTES
-    count, total = write_corpus(progress.watch(tokens), prefix, vocabulary=vocabulary, facts=facts)
-    return f"{prefix}: {count} documents, {total} tokens"
+    count, total = write_corpus(written, prefix, vocabulary=vocabulary, facts=facts, is_packed=bool(packing))
+    return f"{prefix}: {packing or f'{count} documents'}, {total} tokens"
 
 
 if __name__ == "__main__":

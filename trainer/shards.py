@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus, read_facts, write_corpus
+
+_COMMON = ("vocabulary", "tokenizer", "template", "sequence")
+"""Facts that all shards of a corpus have in common."""
 
 
 def shard_prefix(prefix: Path, number: int, count: int) -> Path:
@@ -64,19 +68,22 @@ def merge(prefix: Path, count: int) -> tuple[int, int]:
             problems.append(str(error))
     if problems:
         raise Refused("; ".join(problems))
-    facts = [read_facts(Path(shard.prefix)) for shard in shards]
-    kinds = {(fact.get("tokenizer"), fact.get("vocabulary")) for fact in facts}
+    kinds = {json.dumps({key: shard.facts.get(key) for key in _COMMON}) for shard in shards}
     if len(kinds) > 1:
-        raise Refused(f"the shards have {len(kinds)} tokenizers or vocabularies: {', '.join(map(str, sorted(kinds)))}")
-    ((tokenizer, vocabulary),) = kinds
+        what = "tokenizers, vocabularies, chat templates or sequences"
+        raise Refused(f"the shards have {len(kinds)} {what}: {', '.join(sorted(kinds))}")
+    common = json.loads(kinds.pop())
+    vocabulary = common.pop("vocabulary")
     if not isinstance(vocabulary, int):
         raise Refused(f"{shards[0].prefix}.json does not state the vocabulary")
-    return write_corpus(_documents(shards), prefix, vocabulary=vocabulary, facts={"tokenizer": tokenizer})
+    facts = {key: value for key, value in common.items() if value is not None or key == "tokenizer"}
+    return write_corpus(_documents(shards), prefix, vocabulary=vocabulary, facts=facts, is_packed="sequence" in facts)
 
 
 def _documents(shards: Iterable[Corpus]) -> Iterator[npt.NDArray[Any]]:
     for shard in shards:
         start = 0
         for length in shard.lengths().tolist():
-            yield shard.tokens[start : start + length]
+            part = slice(start, start + length)
+            yield shard.tokens[part] if shard.learnt is None else np.stack((shard.tokens[part], shard.learnt[part]))
             start += length

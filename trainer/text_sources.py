@@ -58,10 +58,11 @@ class NoDocument:
         return f"{self.place} ({self.why})"
 
 
-def read_documents(path: Path, key: str) -> Iterator[bytes | NoDocument]:
+def read_documents(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
     """Yield the documents of a file, in JSON and Parquet the texts under `key`; yield the places without a text.
 
-    Raises OSError. Raises Refused if the file as a whole is no text.
+    Without a key, the whole objects are documents: JSON of [place, object]. Raises OSError. Raises Refused if the file
+    as a whole is no text.
     """
     with path.open("rb") as file:
         first = file.read(16)
@@ -104,11 +105,11 @@ def _refuse_binary(path: Path, probe: bytes) -> None:
         raise Refused(f"{path} is binary, no text")
 
 
-def _read_text(path: Path, file: IO[bytes], start: bytes, key: str) -> Iterator[bytes | NoDocument]:
+def _read_text(path: Path, file: IO[bytes], start: bytes, key: str | None) -> Iterator[bytes | NoDocument]:
     suffix = next((suffix for suffix in reversed(path.suffixes) if suffix not in _COMPRESSED_NAMES), "")
-    if suffix in {".jsonl", ".ndjson"} or _starts_with_object(start, key="" if suffix == ".json" else key):
+    if suffix in {".jsonl", ".ndjson"} or _starts_with_object(start, key="" if suffix == ".json" else key or ""):
         yield from _read_lines(path, file, key)
-    elif suffix == ".json":
+    elif suffix == ".json" or key is None:
         yield from _read_array(path, file.read(_MAX_JSON_BYTES + 1), key)
     else:
         yield file.read()
@@ -126,21 +127,21 @@ def _starts_with_object(start: bytes, *, key: str) -> bool:
     return isinstance(item, dict) and (not key or key in item)
 
 
-def _read_lines(path: Path, lines: Iterable[bytes], key: str) -> Iterator[bytes | NoDocument]:
+def _read_lines(path: Path, lines: Iterable[bytes], key: str | None) -> Iterator[bytes | NoDocument]:
     for number, line in enumerate(lines, start=1):
         text = line.removeprefix(b"\xef\xbb\xbf")
         if text.strip():
             yield _take_text(f"{path}:{number}", text, key)
 
 
-def _take_text(place: str, line: bytes, key: str) -> bytes | NoDocument:
+def _take_text(place: str, line: bytes, key: str | None) -> bytes | NoDocument:
     try:
-        return _encode(json.loads(line)[key])
+        return _pick(json.loads(line), key, place)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return NoDocument(place, f"{error!r:.200}")
 
 
-def _read_array(path: Path, content: bytes, key: str) -> Iterator[bytes | NoDocument]:
+def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes | NoDocument]:
     if len(content) > _MAX_JSON_BYTES:
         raise Refused(f"{path}: a JSON array of over {_MAX_JSON_BYTES >> 30} GiB; convert it to JSON Lines")
     try:
@@ -148,23 +149,31 @@ def _read_array(path: Path, content: bytes, key: str) -> Iterator[bytes | NoDocu
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is neither JSON nor JSON Lines: {error}") from error
     for number, item in enumerate(loaded if isinstance(loaded, list) else [loaded]):
+        place = f"{path}[{number}]"
         try:
-            yield _encode(item if isinstance(item, str) else item[key])
+            yield _encode(item) if isinstance(item, str) and key else _pick(item, key, place)
         except (KeyError, TypeError, AttributeError) as error:
-            yield NoDocument(f"{path}[{number}]", f"{error!r:.200}")
+            yield NoDocument(place, f"{error!r:.200}")
 
 
-def _read_parquet(path: Path, key: str) -> Iterator[bytes | NoDocument]:
+def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
     library = _import("pyarrow.parquet", path)
     try:
         file = library.ParquetFile(path)
-        if key not in file.schema_arrow.names:
+        if key is not None and key not in file.schema_arrow.names:
             raise Refused(f"{path}: no column {key!r}; it has {', '.join(file.schema_arrow.names)} (--json-key)")
-        batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=[key])
-        for row, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches)):
-            yield _encode(text) if isinstance(text, str) else NoDocument(f"{path} row {row}", f"{text!r:.200}")
+        batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=None if key is None else [key])
+        for row, item in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
+            is_text = key is None or isinstance(item[key], str)
+            place = f"{path} row {row}"
+            yield _pick(item, key, place) if is_text else NoDocument(place, f"{item[key]!r:.200}")
     except importlib.import_module("pyarrow").ArrowException as error:
         raise Refused(f"{path}: {error}") from error
+
+
+def _pick(item: Any, key: str | None, place: str) -> bytes:
+    """Return the text under `key`, or without a key the place and the item as JSON."""
+    return _encode(item[key]) if key is not None else json.dumps([place, item], default=str).encode()
 
 
 def _encode(text: str) -> bytes:

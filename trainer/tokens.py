@@ -6,7 +6,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,30 @@ _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 Encode = Callable[[bytes], npt.NDArray[Any]]
 
 
+class TokenPlaces(Protocol):
+    """A tokenizer that tells which characters of a text a token is made of."""
+
+    end: int
+    """End-of-document token."""
+
+    def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the tokens of a text without an end; of every token, its first character and the one after it."""
+
+
 def byte_level(text: bytes) -> npt.NDArray[Any]:
     """Return the bytes of a document and the end-of-document token."""
     return np.append(np.frombuffer(text, dtype=np.uint8).astype(np.uint16), np.uint16(END_OF_DOCUMENT))
+
+
+class ByteLevel:
+    """The bytes of a text as tokens."""
+
+    end = END_OF_DOCUMENT
+
+    def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """As TokenPlaces: a character of several bytes is the place of each of them."""
+        begins = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
+        return np.frombuffer(text.encode(), dtype=np.uint8), begins, begins + 1
 
 
 class Tokenizer:
@@ -41,13 +62,23 @@ class Tokenizer:
         self.vocabulary: int = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         ends = (end,) if end else _USUAL_ENDS
         numbers = (self._tokenizer.token_to_id(token) for token in ends)
-        self.end = next((number for number in numbers if number is not None), None)
-        if self.end is None:
+        found = next((number for number in numbers if number is not None), None)
+        if found is None:
             raise Refused(
                 f"tokenizer {path} has none of {', '.join(ends)}: specify the end-of-document token with --end-token"
             )
+        self.end: int = found
 
     def __call__(self, text: bytes) -> npt.NDArray[Any]:
         """Return the tokens of a document and the end-of-document token; invalid UTF-8 becomes U+FFFD."""
         ids = self._tokenizer.encode(text.decode(errors="replace"), add_special_tokens=False).ids
         return np.array([*ids, self.end], dtype=np.int32)
+
+    def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """As TokenPlaces. Some tokenizers leave spaces out of a token's place; one of spaces alone then takes the last.
+
+        Special tokens in the text are tokens of their own; none is added.
+        """
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        places = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return np.array(encoding.ids, dtype=np.int32), np.minimum(places[:, 0], places[:, 1] - 1), places[:, 1]

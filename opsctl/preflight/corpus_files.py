@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from opsctl.preflight.facts import CorpusFacts
 from opsctl.state.files import MAX_RECORD_BYTES, MAX_STATE_BYTES, open_regular, parse_json, read_bounded
@@ -26,8 +27,8 @@ def read(prefix: Path, name: str) -> CorpusFacts:
         tokens, width = _tokens(data, index)
     except (OSError, struct.error, ValueError) as error:
         return CorpusFacts(prefix=name, problem=str(error))
-    vocabulary, tokenizer = _read_description(Path(f"{prefix}.json"))
-    return CorpusFacts(prefix=name, tokens=tokens, width=width, vocabulary=vocabulary, tokenizer=tokenizer)
+    description = _read_description(Path(f"{prefix}.json"))
+    return CorpusFacts(prefix=name, tokens=tokens, width=width, **description)
 
 
 def _tokens(data: Path, index: Path) -> tuple[int, int]:
@@ -54,14 +55,18 @@ def _tokens(data: Path, index: Path) -> tuple[int, int]:
     raise ValueError(f"{data.name} has {size} bytes, but its index records {offset + length * _WIDTHS[code][0]}")
 
 
-def _read_description(path: Path) -> tuple[int | None, str]:
-    """Return vocabulary size and tokenizer from the file that trainer.prepare wrote."""
+def _read_description(path: Path) -> dict[str, Any]:
+    """Return vocabulary size, tokenizer and packing from the file that trainer.prepare wrote."""
     try:
         fields = parse_json(read_bounded(path, MAX_RECORD_BYTES, follow=True))
-        vocabulary, tokenizer = fields.get("vocabulary"), fields.get("tokenizer", "")
+        vocabulary, packed, tokenizer = fields.get("vocabulary"), fields.get("sequence"), fields.get("tokenizer", "")
     except (OSError, ValueError, AttributeError, RecursionError):
-        return None, ""
-    return (vocabulary if isinstance(vocabulary, int) else None), str(tokenizer)
+        return {}
+    return {
+        "vocabulary": vocabulary if isinstance(vocabulary, int) else None,
+        "packed": packed if isinstance(packed, int) else None,
+        "tokenizer": str(tokenizer),
+    }
 
 
 def tokenizer_size(path: Path) -> int | None:

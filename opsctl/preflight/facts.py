@@ -68,6 +68,8 @@ class CorpusFacts:
     vocabulary: int | None = None
     """Vocabulary size of the corpus's tokenizer, if recorded."""
     tokenizer: str = ""
+    packed: int | None = None
+    """Tokens of a sequence of packed conversations; None for text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

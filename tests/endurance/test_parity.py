@@ -12,7 +12,10 @@ pytest.importorskip("deepspeed")
 
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.indexed_corpus import Corpus, write_corpus
+from opsctl.trainer.prepare import main as prepare
+from tests.support.conversations import make_pairs, write_pairs
 from tests.support.plain_trainer import train as train_plainly
+from tests.support.plain_trainer import train_on_pairs
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -116,3 +119,23 @@ def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, fam
     print(f"\n{cut} {family}, documents apart: losses within {furthest:.2g} of one process")  # noqa: T201 - the figure
     assert furthest <= SUMS_IN_ANOTHER_ORDER
     assert one[0]["losses"] != mixed[0]["losses"]
+
+
+@pytest.mark.parametrize("cut", ["tp2", "pp2-dp2"])
+def test_packed_conversations_train_as_each_alone(tmp_path, cut):
+    """A step reads all conversations, so that the order of the packed sequences does not matter."""
+    world, parallel = CUTS[cut]
+    pairs = make_pairs(24)
+    write_pairs(tmp_path / "chats.jsonl", pairs)
+    assert prepare(["--input", str(tmp_path / "chats.jsonl"), "--output", str(tmp_path / "chats"), "--chat", "32"]) == 0
+    samples = Corpus(str(tmp_path / "chats")).samples(32)
+    data = {"prefix": str(tmp_path / "chats"), "separate_documents": True}
+    model = MODEL | FAMILIES["llama-tied"] | {"layers": 2}
+    batch = {"micro_batch": 1, "global_batch": samples}
+    config = given(tmp_path / "chats", "llama-tied", data=data, steps=3, batch=batch, model=model)
+    losses = train_on_pairs(TrainerConfig.model_validate(config), pairs)
+    ranks = run_ranks(tmp_path / "cut", world, config | {"parallel": parallel})
+    furthest = max(abs(a - b) for a, b in zip(ranks[0]["losses"], losses, strict=True))
+    figure = f"{cut}, {samples} packed sequences: losses within {furthest:.2g} of every conversation alone"
+    print(f"\n{figure}")  # noqa: T201 - the figure
+    assert furthest <= 2 * SUMS_IN_ANOTHER_ORDER

@@ -44,6 +44,36 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
     return losses, norms
 
 
+def train_on_pairs(config: TrainerConfig, pairs: list[tuple[str, str]]) -> list[float]:
+    """Return the losses of steps on all prompts and completions in bytes, every pair alone and unpacked.
+
+    The loss of a step is the mean over the tokens of all completions and their ends.
+    """
+    weights, settings = _initial(config), config.optimizer
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    vectors = [w for w in weights.values() if w.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
+    losses = []
+    for step in range(config.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = config.rate().at((step + 1) * config.batch.global_batch)
+        total, count = torch.zeros(()), 0
+        for prompt, completion in pairs:
+            tokens = torch.tensor([[*prompt.encode(), *completion.encode(), 256]])
+            labels = tokens[:, 1:].clone()
+            labels[:, : len(prompt.encode()) - 1] = -100
+            scores = _forward(config, weights, tokens[:, :-1])
+            total = total + functional.cross_entropy(scores[0], labels[0], ignore_index=-100, reduction="sum")
+            count += int((labels != -100).sum())
+        (total / count).backward()
+        losses.append(float(total.detach() / count))
+        torch.nn.utils.clip_grad_norm_(list(weights.values()), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
 def _initial(config: TrainerConfig) -> dict[str, torch.Tensor]:
     """Return the trainer's initial weights by `<layer>.<name>`, without an output whose weights are tied."""
     weights = {}

@@ -23,6 +23,12 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 f" of {request.recipe.sequence}",
                 "add text, or set a shorter sequence",
             )
+        elif corpus.packed and request.recipe.is_embedded and corpus.packed != request.recipe.sequence:
+            yield error(
+                f"corpus {corpus.prefix} is packed into sequences of {corpus.packed} tokens, and the model's sequence"
+                f" is {request.recipe.sequence}",
+                f"set that sequence, or prepare the corpus with --chat {request.recipe.sequence}",
+            )
 
 
 def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:

@@ -90,6 +90,12 @@ def test_corpus_is_read_from_its_header(tmp_path, vocabulary):
     assert (corpus_facts.tokenizer, corpus_facts.missing, corpus_facts.problem) == ("bytes", (), "")
 
 
+def test_packed_corpus_states_its_sequence(tmp_path):
+    rows = np.stack((np.arange(8), np.ones(8)))
+    write_corpus([rows], tmp_path / "c", vocabulary=257, facts={"sequence": 8}, is_packed=True)
+    assert corpus_files.read(tmp_path / "c", "c").packed == 8
+
+
 def test_truncated_corpus_data_is_a_problem(tmp_path):
     write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
     os.truncate(tmp_path / "c.bin", 1500)

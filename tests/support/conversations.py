@@ -1,0 +1,84 @@
+"""Conversations, chat templates like those of published models, and a small tokenizer."""
+
+import json
+import random
+from pathlib import Path
+
+MESSAGES = [
+    {"role": "user", "content": "Wie heißt du?"},
+    {"role": "assistant", "content": "Opsy. "},
+    {"role": "user", "content": "And\nthen?"},
+    {"role": "assistant", "content": "  é 🙂"},
+]
+_HEADER = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+TEMPLATES = {
+    "chatml": """{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}""",
+    "llama-3": "{{ bos_token }}{% for m in messages %}"
+    + _HEADER
+    + "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+    + _HEADER.replace("{{ m.role }}", "assistant")
+    + "{% endif %}",
+    "mistral": """{{ bos_token }}{% for m in messages %}
+{%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ m.content + eos_token }}{% endif %}
+{%- endfor %}""",
+    "generation": """{% for m in messages %}
+    {%- if m.role == 'assistant' %}
+<a>{% generation %}
+{{ m.content }}</a>{% endgeneration %}
+
+    {%- else %}
+<u>{{ m.content }}</u>
+    {%- endif %}
+{% endfor %}""",
+}
+_LEARNT = {
+    "chatml": ["Opsy. <|im_end|>\n", "  é 🙂<|im_end|>\n"],
+    "llama-3": ["Opsy.<|eot_id|>", "é 🙂<|eot_id|>"],
+    "mistral": ["Opsy. </s>", "  é 🙂</s>"],
+    "generation": ["Opsy. </a>", "  é 🙂</a>"],
+}
+
+
+def find_learnt_text(template: str) -> list[str]:
+    """Return what the assistant writes in MESSAGES, by hand."""
+    return _LEARNT[template]
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
+    """Write prompts and completions as JSON Lines."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps({"prompt": a, "completion": b}) + "\n" for a, b in pairs))
+
+
+def make_pairs(count: int) -> list[tuple[str, str]]:
+    """Return prompts and completions of many lengths, the same at every call."""
+    draw = random.Random(7)
+    words = Path(__file__).read_text()
+
+    def take(most: int) -> str:
+        first = draw.randrange(len(words) - most)
+        return words[first : first + draw.randint(1, most)].encode("ascii", "replace").decode()
+
+    return [(take(14), take(9)) for _ in range(count)]
+
+
+def write_tokenizer(directory: Path, *, trim: bool = False) -> Path:
+    """Write a byte-level `tokenizer.json` with some merges and special tokens; return its path."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers  # noqa: PLC0415 - may be absent
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        show_progress=False,
+        special_tokens=["<s>", "</s>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator([Path(__file__).read_text()], trainer)
+    if trim:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory / "tokenizer.json"

@@ -1,0 +1,214 @@
+"""Conversations: the tokens of each, which of them the model shall learn to write, and their packing into sequences.
+
+A conversation is an object with `messages`, a list of `{"role": …, "content": …}`, or with `prompt` and `completion`,
+both texts or both lists of messages. The chat template of the tokenizer writes messages as text. The model learns the
+messages of the assistant, or the completion, with the token that ends them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import numpy.typing as npt
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from opsctl.trainer.errors import Refused
+from opsctl.trainer.tokens import TokenPlaces
+
+TOKENS, LEARNT = 0, 1
+"""Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
+_OPEN_ROWS = 256
+"""Sequences that are packed at a time: more leave less space unused, and take more memory."""
+_BEGIN, _END = "\ufdd0", "\ufdd1"
+"""Characters that Unicode keeps for such use within a program: where a learnt text begins and ends."""
+_MARKS = re.compile(rb"\\ufdd[01]")
+_GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
+_KINDS = '"messages", or "prompt" and "completion"'
+
+Span = tuple[int, int]
+
+
+class ChatTemplate:
+    """A Jinja template that writes messages as text, as transformers runs it; untrusted, so in a sandbox."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, Any]) -> None:
+        self.sha256 = hashlib.sha256(source.encode()).hexdigest()
+        self._tokens = special_tokens
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters |= {"tojson": _to_json, "learnt": lambda text: f"{_BEGIN}{text}{_END}"}
+        environment.globals["raise_exception"] = _raise
+        # {% generation %}, an addition of transformers, surrounds what the assistant writes.
+        self._marks = bool(_GENERATION.search(source))
+        marked = _GENERATION.sub(
+            lambda tag: f"{{%{tag[1]} {'endfilter' if tag[2] else 'filter learnt'} {tag[3]}%}}", source
+        )
+        self._template = environment.from_string(marked)
+
+    def spans(self, messages: Sequence[Any], first: int, options: Mapping[str, Any]) -> tuple[str, list[Span]]:
+        """Return the text of `messages`, and where in it the assistant writes, from message `first` on.
+
+        Raises ValueError if the template does not tell, and jinja2's errors.
+        """
+        text = self._render(messages, options)
+        if self._marks:
+            text, spans = _take_marks(text)
+            begin = len(_take_marks(self._render(messages[:first], options))[0]) if first else 0
+            return text, [span for span in spans if span[0] >= begin]
+        spans = []
+        for number, message in enumerate(messages):
+            if number < first or message["role"] != "assistant":
+                continue
+            before = self._render(messages[:number], options, add_generation_prompt=True)
+            through = self._render(messages[: number + 1], options)
+            if not (text.startswith(through) and through.startswith(before)):
+                raise ValueError(
+                    f"the chat template writes message {number} otherwise when it is the last, so that its place is "
+                    "not known: name a template that marks it by {% generation %} with --chat-template"
+                )
+            spans.append((len(before), len(through)))
+        return text, spans
+
+    def _render(self, messages: Sequence[Any], options: Mapping[str, Any], **more: Any) -> str:
+        defaults = {"tools": None, "documents": None, "add_generation_prompt": False}
+        return self._template.render({**defaults, **self._tokens, **options, "messages": messages, **more})
+
+
+def _take_marks(text: str) -> tuple[str, list[Span]]:
+    parts = re.split(f"[{_BEGIN}{_END}]", text)
+    places = np.cumsum([len(part) for part in parts]).tolist()
+    return "".join(parts), list(zip(places[:-1:2], places[1::2], strict=False))
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, **options)  # Jinja's own escapes HTML
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate | None:
+    """Return the template in the file `template`, else that beside `tokenizer`; None if there is none.
+
+    Raises OSError. Raises Refused if a file is invalid.
+    """
+    try:
+        config: dict[str, Any] = {}
+        if tokenizer:
+            config = _read_json(tokenizer.with_name("tokenizer_config.json"))
+            config |= _read_json(tokenizer.with_name("special_tokens_map.json"))
+            own_file = tokenizer.with_name("chat_template.jinja")
+            template = template or (own_file if own_file.exists() else None)
+        source = template.read_text() if template else _default(config.get("chat_template"))
+        special_tokens = {key: _text_of(token) for key, token in config.items() if key.endswith("_token")}
+        return ChatTemplate(source, special_tokens) if source else None
+    except (ValueError, KeyError, TypeError, jinja2.TemplateError) as error:
+        raise Refused(f"the chat template of {template or tokenizer} cannot be read: {error}") from error
+
+
+def _default(templates: Any) -> Any:
+    """Return the template, or of several named ones the default."""
+    if not isinstance(templates, list):
+        return templates
+    return {named["name"]: named["template"] for named in templates}.get("default")
+
+
+def _text_of(token: Any) -> Any:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    loaded = json.loads(path.read_text()) if path.exists() else {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+class ConversationEncoder:
+    """Encodes conversations, JSON of [place, object], as pairs of rows: TOKENS and LEARNT."""
+
+    def __init__(self, places: TokenPlaces, template: ChatTemplate | None) -> None:
+        self._places, self._template = places, template
+
+    def __call__(self, conversation: bytes) -> npt.NDArray[Any]:
+        """Return the rows [2, tokens]. Raises Refused if the object is no conversation."""
+        place, item = json.loads(conversation)
+        try:
+            if _MARKS.search(conversation):
+                raise ValueError("it holds U+FDD0 or U+FDD1, which Unicode keeps for use within programs")
+            return self._encode(item)
+        except (ValueError, KeyError, TypeError, AttributeError, jinja2.TemplateError) as error:
+            raise Refused(f"{place}: no conversation, which has {_KINDS} ({type(error).__name__}: {error})") from error
+
+    def _encode(self, item: Mapping[str, Any]) -> npt.NDArray[Any]:
+        messages = item.get("messages")
+        prompt, completion = ([], messages) if messages is not None else (item["prompt"], item["completion"])
+        if isinstance(prompt, str):
+            text, spans, ends = prompt + completion, [(len(prompt), len(prompt + completion))], [self._places.end]
+        else:
+            if self._template is None:
+                raise ValueError("messages need a chat template; name one with --chat-template")
+            options = {"tools": item["tools"]} if item.get("tools") else {}
+            messages = [_without_nulls(message) for message in [*prompt, *completion]]
+            text, spans = self._template.spans(messages, len(prompt), options)
+            ends = []
+        if not spans:
+            raise ValueError("no message has the role assistant")
+        ids, begins, stops = self._places.find(text.encode(errors="replace").decode())
+        learnt = np.zeros(len(ids) + len(ends), dtype=np.int32)
+        for begin, stop in spans:
+            learnt[: len(ids)] |= (stops > begin) & (begins < stop)
+        learnt[len(ids) :] = 1
+        learnt[:1] = 0  # nothing of this conversation comes before it
+        return np.stack((np.append(ids, ends), learnt)).astype(np.int32)
+
+
+def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message without empty fields, which a column of Parquet has wherever another message has the field."""
+    return {key: value for key, value in message.items() if value is not None or key == "content"}
+
+
+class Packing:
+    """Packs encoded conversations into sequences of `length` tokens: none lies in two, and a longer one is cut.
+
+    A sequence is filled with tokens `filler`, a document that is not learnt.
+    """
+
+    def __init__(self, length: int, filler: int) -> None:
+        self._length, self._filler = length, filler
+        self._conversations = self._learnt = self._cut = 0
+
+    def __str__(self) -> str:
+        """Return what was packed, for the user."""
+        cut = f" ({self._cut} cut to {self._length} tokens)" if self._cut else ""
+        return f"{self._conversations} conversations{cut}, {self._learnt} tokens learnt"
+
+    def pack(self, conversations: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        """Yield the conversations, sequence by sequence, and what fills the sequences."""
+        rows: list[tuple[int, list[npt.NDArray[Any]]]] = []
+        for conversation in conversations:
+            size = min(conversation.shape[1], self._length)
+            self._conversations += 1
+            self._cut += size < conversation.shape[1]
+            self._learnt += int(conversation[LEARNT, :size].sum())
+            fitting = [number for number, (free, _) in enumerate(rows) if free >= size]
+            fullest = min(fitting, key=lambda number: rows[number][0], default=None)
+            free, members = (self._length, []) if fullest is None else rows.pop(fullest)
+            rows.append((free - size, [*members, conversation[:, :size]]))
+            if len(rows) > _OPEN_ROWS or not rows[-1][0]:
+                fullest = min(range(len(rows)), key=lambda number: rows[number][0])
+                yield from self._fill(*rows.pop(fullest))
+        for row in rows:
+            yield from self._fill(*row)
+
+    def _fill(self, free: int, members: list[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+        yield from members
+        if free:
+            yield np.array([[self._filler], [0]], dtype=np.int32).repeat(free, axis=1)
