@@ -295,3 +295,12 @@ def test_clock_that_is_years_ahead_forgets_no_open_alert(world):
     world.clock.forward(days=-4000, minutes=10)
     world.record(".", "disk/root")
     assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("behind_s", [90, 6 * 3600])
+def test_clock_behind_that_of_the_alert_resolves_nothing(world, behind_s):
+    world.record("C")
+    world.clock.forward(seconds=-behind_s)
+    assert world.record(".") == []
+    world.clock.forward(minutes=10)
+    assert world.record(".") == ["C>."]
