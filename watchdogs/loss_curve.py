@@ -157,18 +157,19 @@ def _note(curve: LossState, incident: PassedIncident) -> LossState:
 
 
 def _rolled_back(curve: LossState, step: int) -> LossState:
-    """Drop the points after `step`: the train resumed from an earlier checkpoint."""
-    return replace(
+    """Drop the points after `step`: the train resumed from an earlier checkpoint.
+
+    A trouble that began before `step` goes on until the new lines show its end: most trains resume after a time limit.
+    """
+    curve = replace(
         curve,
         points=tuple(point for point in curve.points if point[0] < step),
         long_level=roll_back(curve.long_level, step),
-        recent=(),
-        spike_step=None,
-        spike_lines=0,
-        above=0,
-        no_gradient=0,
         bad=0,
     )
+    if curve.spike_step is not None and curve.spike_step < step:
+        return curve
+    return replace(curve, recent=(), spike_step=None, spike_lines=0, above=0)
 
 
 def _gradient(curve: LossState, line: Iteration) -> LossState:

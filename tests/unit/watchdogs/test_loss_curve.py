@@ -182,6 +182,41 @@ def test_rollback_before_a_rise_ends_the_rise() -> None:
     assert not advance(curve, [Iteration(step=350, loss=calm(350))]).long_level.is_raised
 
 
+def resume_in_trouble(rise: Callable[[int], float], *, at: int, back: int = 7) -> tuple[LossState, LossState]:
+    """Return the state at step `at` of a run with a rise, and after a line of an attempt `back` steps earlier."""
+    noise = make_noise()
+
+    def line(step: int) -> Iteration:
+        return Iteration(step=step, loss=(calm(step) + after(step, rise)) * noise())
+
+    curve = advance(LossState(), map(line, range(1, at)))
+    return curve, advance(curve, [line(at - back)])
+
+
+def test_resumed_attempt_ends_no_slow_recovery() -> None:
+    before, resumed = resume_in_trouble(lambda _: 3.0, at=AT + 60)
+    assert (shape(before), shape(resumed)) == (LossShape.SLOW, LossShape.SLOW)
+    assert resumed.spike_step == AT
+
+
+def test_resumed_attempt_lowers_no_permanent_rise() -> None:
+    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420)
+    assert (shape(before), shape(resumed)) == (LossShape.SETTLED, LossShape.SETTLED)
+    assert resumed.long_level.rise_share == before.long_level.rise_share > 0.2
+
+
+def test_resumed_attempt_ends_no_divergence() -> None:
+    before, resumed = resume_in_trouble(lambda n: n / 100, at=AT + 145)
+    assert (shape(before), shape(resumed)) == (LossShape.DIVERGING, LossShape.DIVERGING)
+
+
+def test_resumed_attempt_without_a_gradient_stays_dead() -> None:
+    lines = [Iteration(step=step, loss=2.0, grad_norm=0.3 if step < 90 else 0.0) for step in range(1, 100)]
+    curve = advance(LossState(), lines)
+    assert shape(advance(curve, lines[-5:-4])) is LossShape.DEAD
+    assert shape(advance(curve, lines[50:55])) is CALM
+
+
 def test_spike_between_two_cycles_is_kept() -> None:
     noise = make_noise()
     rise = lambda n: 3 * math.exp(-n / 3)  # noqa: E731
