@@ -268,3 +268,36 @@ def test_heavy_tailed_noise_has_no_shapes() -> None:
         return dice.gauss(0, 1) / math.sqrt(sum(dice.gauss(0, 1) ** 2 for _ in range(5)) / 5)
 
     assert list_shapes(lambda step: calm(step) * (1 + 0.02 * student()), 3000) == []
+
+
+def grpo(step: int, dice: random.Random) -> float:
+    """Return the loss of a policy gradient, as trl prints it: zero at first, then more and more."""
+    return round(max(0, step - 150) * 2e-5 * (1 + dice.gauss(0, 0.3)), 4)
+
+
+@pytest.mark.parametrize("grad_norm", [0.09, None])
+def test_policy_gradient_that_learns_is_calm(grad_norm: float | None) -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=grpo(step, dice), grad_norm=grad_norm) for step in range(1, 3000))
+    assert {loss_shape for _, loss_shape in _detect(lines)} == {CALM}
+
+
+def test_policy_gradient_around_zero_that_drifts_is_calm() -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=-0.2 + step * 1e-4 + dice.gauss(0, 0.02)) for step in range(1, 4000))
+    assert {loss_shape for _, loss_shape in _detect(lines)} == {CALM}
+
+
+def test_policy_gradient_that_explodes_is_reported() -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=grpo(step, dice) + (step > 900) * 4.0) for step in range(1, 940))
+    assert [loss_shape for _, loss_shape in _detect(lines)][-2:] == [LossShape.SPIKE, LossShape.SLOW]
+
+
+def test_loss_of_zero_without_a_gradient_keeps_the_level() -> None:
+    noise = make_noise()
+    good = [Iteration(step=step, loss=calm(step) * noise(), grad_norm=0.3) for step in range(1, 500)]
+    collapsed = [Iteration(step=step, loss=0.0, grad_norm=math.nan) for step in range(500, 530)]
+    curve = advance(LossState(), [*good, *collapsed])
+    assert curve.has_level
+    assert curve.long_level.batches
