@@ -136,18 +136,20 @@ class SteadyClock:
 def parse_line(fields: dict[str, Any]) -> TimeLine | None:
     """Return the remembered time line; None without a valid one."""
     try:
-        numbers = {key: _parse_seconds(fields[key]) for key in ("at_s", "gap_s")}
-        optional = {
-            key: None if fields[key] is None else _parse_seconds(fields[key]) for key in ("off_since_s", "doubted_s")
-        }
-        starts_s = {str(boot): _parse_seconds(start_s) for boot, start_s in fields["starts_s"].items()}
-        return TimeLine(starts_s=starts_s, doubted_cycles=int(fields["doubted_cycles"]), **numbers, **optional)
+        return TimeLine(
+            at_s=_parse_seconds(fields["at_s"]),
+            gap_s=_parse_seconds(fields["gap_s"]),
+            starts_s={str(boot): _parse_seconds(start_s) for boot, start_s in fields["starts_s"].items()},
+            off_since_s=None if fields["off_since_s"] is None else _parse_seconds(fields["off_since_s"]),
+            doubted_s=None if fields["doubted_s"] is None else _parse_seconds(fields["doubted_s"]),
+            doubted_cycles=int(fields["doubted_cycles"]),
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
 def _parse_seconds(number: object) -> float:
     """Return seconds within the years that a date can have. Raises ValueError."""
-    if type(number) not in (int, float) or not abs(float(str(number))) < 1e11:
+    if not isinstance(number, int | float) or not abs(number) < 1e11:
         raise ValueError(f"{number!r} is no time")
-    return float(str(number))
+    return float(number)
