@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -48,6 +48,10 @@ class App:
     clock: Clock
     runner: Runner
     """Runs programs in this process's environment."""
+
+    def with_clock(self, clock: Clock) -> App:
+        """Return the same App with another clock."""
+        return replace(self, clock=clock)
 
     @cached_property
     def engine_env(self) -> dict[str, str]:

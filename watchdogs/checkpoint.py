@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,8 @@ from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.errors import OpsctlError
 from opsctl.model import Finding, Level
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
+from opsctl.state.journal import EventKind
+from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
@@ -34,6 +36,7 @@ UNKNOWN_S = 12 * 3600.0
 LARGE_SIZE_RATIO = 1.5
 """Ratio to the usual size that gives a warning: such as a save of whole buffers instead of views."""
 REMEMBERED = 20
+_ROLLBACKS = {EventKind.ROLLED_BACK, EventKind.ROLLBACK_UNDONE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,10 @@ class CheckpointAge:
         embedded = target.run.trainer_config.exists()
         saves = find_train_saves(target.run, target.config)
         job, newest = target.running, saves[-1] if saves else None
+        sight: list[str] = []
+        if newest:
+            at, sight = date_by_first_sight(newest.at, context.now, fields.get("sight"))
+            newest = replace(newest, at=at)
         intervals = _intervals(fields, newest, job.start if job else None)
         sizes, problems = dict(fields.get("sizes", {})), tuple(fields.get("problems", ()))
         if (
@@ -78,16 +85,14 @@ class CheckpointAge:
             sizes[newest.path.name] = size_of(newest.path)[0]
             problems = tuple(find_faults(newest.path)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
-        newest_at = newest.at if newest else None
-        at = newest_at.isoformat() if newest_at else None
-        context.memory.write(
-            self.name, target.name, {"at": at, "intervals": intervals, "sizes": sizes, "problems": problems}
-        )
+        newest_at = newest.at.isoformat() if newest else None
+        remembered = {"at": newest_at, "sight": sight, "intervals": intervals, "sizes": sizes, "problems": problems}
+        context.memory.write(self.name, target.name, remembered)
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
             train=target.name,
             is_running=job is not None,
-            running_s=0.0 if target.is_over else measure_running_s(target, newest_at, context.now),
+            running_s=0.0 if target.is_over else measure_running_s(target, _find_begin(target, newest), context.now),
             standing=_find_standing(target),
             newest=newest,
             limit_s=_limit_s(target, intervals),
@@ -144,6 +149,12 @@ class CheckpointAge:
                 )
             )
         return findings
+
+
+def _find_begin(train: WatchedTrain, newest: Save | None) -> datetime | None:
+    """Return the time from which on a checkpoint is due: the newest one, or a rollback to an older one."""
+    times = [event.when for event in train.events if event.kind in _ROLLBACKS]
+    return max([*times, *([newest.at] if newest else [])], default=None)
 
 
 def _find_standing(train: WatchedTrain) -> tuple[EndedAttempt, ...]:

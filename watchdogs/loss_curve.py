@@ -25,6 +25,11 @@ JUMP = 6.0
 """A spike is this many deviations above the level twice in a row, or twice as many once."""
 FLOOR = 0.01
 """Minimum noise as a share of the level: a very smooth window must not turn every line into a spike."""
+NEAR_ZERO = 0.01
+"""Minimum noise of a loss that is about zero or negative."""
+MIN_SIGNED_LINES = 3
+"""So many lines with a loss of zero or less, and with a gradient, are no likelihood of text: a policy gradient, whose
+loss starts at zero and rises while the model learns. Its level says nothing; spikes do."""
 SLOW = 20
 """Lines after which a spike is slow to recover."""
 LOST = 200
@@ -90,11 +95,18 @@ class LossState:
     """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
     no_gradient: int = 0
     has_gradient: bool = False
+    signed_lines: int = 0
+    """Number of lines with a loss of zero or less and with a gradient."""
 
     @property
     def level(self) -> float | None:
         """The expected loss; None before MIN_LINES lines."""
         return median(loss for _, loss in self.points[-WINDOW // 2 :]) if len(self.points) >= MIN_LINES else None
+
+    @property
+    def has_level(self) -> bool:
+        """Whether a permanent rise of the loss says something."""
+        return self.signed_lines < MIN_SIGNED_LINES
 
     @property
     def noise(self) -> float:
@@ -105,7 +117,7 @@ class LossState:
         # The window's own slope is learning, not noise.
         slope = (median(losses[half:]) - median(losses[:half])) / max(1, len(losses) - half)
         spread = median(abs(loss - middle - slope * (place - half)) for place, loss in enumerate(losses))
-        return max(DEVIATION * spread, FLOOR * abs(middle))
+        return max(DEVIATION * spread, FLOOR * abs(middle), NEAR_ZERO if middle < NEAR_ZERO else 0.0)
 
     def to_json(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -149,7 +161,15 @@ def _advance_line(curve: LossState, line: Iteration) -> LossState:
     if curve.bad >= MIN_PASSED_LINES:
         curve = _note(curve, PassedIncident(shape=LossShape.NAN, step=line.step, lines=curve.bad))
     curve = replace(curve, bad=0, loss=line.loss, recent=(*curve.recent, line.loss)[-TREND:])
-    return _judge_point(curve, line.loss)
+    return _judge_point(_note_sign(curve, line.loss, line.grad_norm), line.loss)
+
+
+def _note_sign(curve: LossState, loss: float, grad_norm: float | None) -> LossState:
+    """Count a loss of zero or less. Without a gradient, a loss of zero is that of a run that has collapsed."""
+    if loss > 0 or (grad_norm is not None and (grad_norm == 0 or not math.isfinite(grad_norm))):
+        return curve
+    curve = replace(curve, signed_lines=curve.signed_lines + 1)
+    return curve if curve.has_level else replace(curve, long_level=LevelState())
 
 
 def _note(curve: LossState, incident: PassedIncident) -> LossState:
@@ -157,18 +177,19 @@ def _note(curve: LossState, incident: PassedIncident) -> LossState:
 
 
 def _rolled_back(curve: LossState, step: int) -> LossState:
-    """Drop the points after `step`: the train resumed from an earlier checkpoint."""
-    return replace(
+    """Drop the points after `step`: the train resumed from an earlier checkpoint.
+
+    A trouble that began before `step` goes on until the new lines show its end: most trains resume after a time limit.
+    """
+    curve = replace(
         curve,
         points=tuple(point for point in curve.points if point[0] < step),
         long_level=roll_back(curve.long_level, step),
-        recent=(),
-        spike_step=None,
-        spike_lines=0,
-        above=0,
-        no_gradient=0,
         bad=0,
     )
+    if curve.spike_step is not None and curve.spike_step < step:
+        return curve
+    return replace(curve, recent=(), spike_step=None, spike_lines=0, above=0)
 
 
 def _gradient(curve: LossState, line: Iteration) -> LossState:
@@ -209,8 +230,10 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
         return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss, level, noise=noise)
     if lines > LOST and _is_flat(curve.recent):
         fresh = tuple((curve.step, value) for value in curve.recent)
-        before = level if curve.long_level.before is None else curve.long_level.before
-        raised = raise_level(curve.long_level, before=before, after=median(curve.recent), step=step)
+        raised = curve.long_level
+        if curve.has_level:
+            before = level if raised.before is None else raised.before
+            raised = raise_level(raised, before=before, after=median(curve.recent), step=step)
         return replace(curve, points=fresh, spike_step=None, spike_lines=0, above=0, long_level=raised)
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
 
@@ -227,7 +250,7 @@ def _take(curve: LossState, loss: float, level: float, *, noise: float) -> LossS
     points = (*curve.points, (curve.step, loss))[-WINDOW:]
     clipped = min(max(loss, level - CLIP * noise), level + CLIP * noise)
     long_level = curve.long_level
-    if len(curve.points) >= MIN_LINES:
+    if len(curve.points) >= MIN_LINES and curve.has_level:
         long_level = add_loss(long_level, curve.step, clipped, noise)
     return replace(curve, points=points, long_level=long_level, above=0)
 

@@ -142,11 +142,11 @@ def accept_level(state: LevelState) -> LevelState:
 
 
 def roll_back(state: LevelState, step: int) -> LevelState:
-    """Return the state without what happened from `step` on."""
+    """Return the state without what happened from `step` on; a rise that began before goes on."""
     batches = tuple(batch for batch in state.batches if batch[0] < step)
     if state.rise_step is not None and state.rise_step >= step:
         state = lower_level(state)
-    return replace(state, batches=batches, losses=(), recent=(), excess=0.0, rises=0)
+    return replace(state, batches=batches, losses=(), excess=0.0)
 
 
 def _lowest_level(means: Sequence[float]) -> float:

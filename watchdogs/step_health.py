@@ -97,25 +97,18 @@ def advance(health: StepHealth, lines: Iterable[Iteration]) -> StepHealth:
 
 
 def _roll_back(health: StepHealth) -> StepHealth:
-    return replace(
-        health,
-        step=0,
-        skipped_run=0,
-        has_stepped=False,
-        window=(),
-        skipped_total=None,
-        floor_lines=0,
-        nan_lines=0,
-        silent_lines=0,
-        jump_lines=0,
-    )
+    """Return the facts of a train that resumed from an earlier checkpoint.
+
+    Runs of bad lines go on, since one good line ends them: most trains resume after a time limit, in the same trouble.
+    """
+    return replace(health, step=0, has_stepped=False, window=(), skipped_total=None, jump_lines=0)
 
 
 def _count_skipped(health: StepHealth, line: Iteration, steps: int) -> StepHealth:
     skipped = line.skipped
     if line.skipped_total is not None:
         before = health.skipped_total
-        skipped = 0 if before is None else max(0, line.skipped_total - before)
+        skipped = None if before is None else max(0, line.skipped_total - before)
         health = replace(health, skipped_total=line.skipped_total)
     if skipped is None:
         return health

@@ -81,7 +81,7 @@ def send_alerts(alerting: Alerting, senders: Senders | None = None, *, wait_s: f
         except RunDirError as error:
             errors.append(error)
     senders = senders or Senders(alerting.clock)
-    senders.start(_list_queues(alerting), partial(_flush_channel, alerting))
+    senders.start(_list_queues(alerting), partial(_flush_channel, alerting, senders))
     senders.wait(wait_s)
     deliveries = senders.collect()
     if errors and not alerting.ledgers[1].path.exists():
@@ -95,9 +95,9 @@ def _list_queues(alerting: Alerting) -> list[str]:
     return [*(name for name in alerting.channels if name in waiting), *sorted(waiting - set(alerting.channels))]
 
 
-def _flush_channel(alerting: Alerting, channel: str, refill: Refill) -> list[Delivery]:
+def _flush_channel(alerting: Alerting, senders: Senders, channel: str, refill: Refill) -> list[Delivery]:
     """Deliver the due messages of `channel` in both outboxes. Raises RunDirError if neither outbox can be written."""
-    main, spare = alerting.outboxes
+    main, spare = (replace(outbox, unrecorded=senders.unrecorded) for outbox in alerting.outboxes)
     deliveries = []
     try:
         deliveries += _flush(alerting, main, channel, refill)

@@ -166,8 +166,8 @@ class AlertLedger:
         return LedgerState()
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
-        now = self.clock.now()
-        changes = []
+        now, changes = self.clock.now(), []
+        last_check = max((entry.checked_at for entry in state.entries.values()), default=now)
         worst = _select_worst([_clean(finding) for finding in findings])
         causes = find_causes(worst, state.entries, self.rules, now)
         named = name_followers(worst, causes)
@@ -178,8 +178,7 @@ class AlertLedger:
         if changes:
             state.number += 1
             state.pending.append(Batch(id=uuid.uuid4().hex[:12], number=state.number, changes=tuple(changes)))
-        state.entries = {key: entry for key, entry in state.entries.items() if now - entry.checked_at < FORGET}
-        state.threads = {key: thread for key, thread in state.threads.items() if now - thread.at < 2 * FORGET}
+        _forget(state, min(now, last_check))
         return changes
 
     def _judge_finding(self, state: LedgerState, finding: Finding, cause: str, now: datetime) -> AlertTransition | None:
@@ -242,6 +241,12 @@ def _merge(state: LedgerState, other: LedgerState) -> None:
             state.entries[key] = entry
     state.threads |= other.threads
     state.number = max(state.number, other.number)
+
+
+def _forget(state: LedgerState, now: datetime) -> None:
+    """Remove what had not been checked for long before the last check, so that no wrong clock removes an open alert."""
+    state.entries = {key: entry for key, entry in state.entries.items() if now - entry.checked_at < FORGET}
+    state.threads = {key: thread for key, thread in state.threads.items() if now - thread.at < 2 * FORGET}
 
 
 def _select_worst(findings: Sequence[Finding]) -> dict[str, Finding]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -23,8 +23,9 @@ from opsctl.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.model import Level
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
-from opsctl.state.lease import HeldLease, LeaseBusy, lease
+from opsctl.state.lease import HeldLease, LeaseBusy, is_held, lease
 from opsctl.state.site_dir import SiteDir
+from opsctl.state.time_stamps import is_from_future
 
 FIRST_WAIT = timedelta(seconds=30)
 MAX_WAIT = timedelta(hours=1)
@@ -69,6 +70,7 @@ class OutboxItem:
     not_before: datetime | None = None
     """End of the quiet hours that delay the item."""
     tries: int = 0
+    tried_at: datetime | None = None
     next_try: datetime | None = None
     retry_not_before: datetime | None = None
     """The channel asked for no message at all before this time."""
@@ -93,14 +95,18 @@ class OutboxItem:
         return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
 
     def must_wait(self, now: datetime) -> bool:
-        """Return whether the channel's requested delay lasts. A longer delay than allowed comes from a wrong clock."""
-        return self.retry_not_before is not None and now < self.retry_not_before < now + 2 * MAX_WAIT
+        """Return whether the channel's requested delay lasts."""
+        return self.retry_not_before is not None and now < self.retry_not_before and not self._has_wrong_times(now)
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether to try now. A next try further ahead than any delay comes from a wrong clock."""
+        """Return whether to try now."""
         if self.is_held_back(now):
             return False
-        return self.next_try is None or not now < self.next_try < now + 2 * MAX_WAIT
+        return self.next_try is None or now >= self.next_try or self._has_wrong_times(now)
+
+    def _has_wrong_times(self, now: datetime) -> bool:
+        """Return whether a clock that was ahead wrote the times of the last try, which then delay nothing."""
+        return self.tried_at is None or is_from_future(self.tried_at, now)
 
 
 _ITEM = TypeAdapter(OutboxItem)
@@ -132,10 +138,12 @@ class Outbox:
     journal: WriteJournal
     other: Outbox | None = None
     """The spare outbox, or the main outbox of a spare one: messages delivered there are not delivered again."""
+    unrecorded: set[tuple[str, str]] = field(default_factory=set)
+    """Names and channels of messages that this process delivered, while neither outbox could record that."""
 
     def put(self, item: OutboxItem) -> None:
         """Enqueue `item`. An item already enqueued or delivered stays unchanged."""
-        if self.knows(item) or (self.other and self.other.has_delivered(item)):
+        if self.knows(item) or self._is_delivered_elsewhere(item):
             return
         queue = self.queue(item.channel)
         try:
@@ -150,6 +158,9 @@ class Outbox:
 
     def has_delivered(self, item: OutboxItem, channel: str = "") -> bool:
         return (self.delivered(channel or item.channel) / item.name).exists()
+
+    def _is_delivered_elsewhere(self, item: OutboxItem) -> bool:
+        return (item.name, item.channel) in self.unrecorded or bool(self.other and self.other.has_delivered(item))
 
     def waiting(self) -> list[OutboxItem]:
         """Return all undelivered items, the oldest first."""
@@ -216,7 +227,8 @@ class Outbox:
     def _lock(self, channel: str) -> Iterator[list[HeldLease]]:
         """Take the leases of the channel's queue, here and in the other outbox.
 
-        The order is always the same, so that two processes do not block each other. Raises LeaseBusy, RunDirError.
+        The order is always the same, so that two processes do not block each other. On a full disk no lease can be
+        taken, but a process that took one before may still be sending. Raises LeaseBusy, RunDirError.
         """
         mine = self.queue(channel)
         queues = {mine, self.other.queue(channel)} if self.other else {mine}
@@ -226,6 +238,8 @@ class Outbox:
                 try:
                     leases.append(stack.enter_context(lease(queue, self.clock, wait=0)))
                 except RunDirError:
+                    if is_held(queue, self.clock):
+                        raise LeaseBusy(f"{queue}: another process is sending") from None
                     if queue == mine:
                         raise
             yield leases
@@ -269,7 +283,7 @@ class Outbox:
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
         """Archive an item that is already delivered, also by another channel; return whether it is."""
         by_fallback = item.fallback and self.has_delivered(item, item.fallback)
-        is_done = bool(by_fallback or (self.other and self.other.has_delivered(item)))
+        is_done = bool(by_fallback or self._is_delivered_elsewhere(item))
         if item.is_delivered:
             self._archive_delivered(path, item, is_written=True)
         elif is_done:
@@ -280,7 +294,7 @@ class Outbox:
         now = self.clock.now()
         if item.sending:
             self.journal("ambiguous", channel=item.channel, id=item.message.id, why="the last try has no result")
-        item = replace(item, tries=item.tries + 1, sending=now)
+        item = replace(item, tries=item.tries + 1, tried_at=now, sending=now)
         self._try_to_write(path, item)
         try:
             reference = deliver(item)
@@ -307,17 +321,27 @@ class Outbox:
 
     def _archive(self, path: Path, item: OutboxItem, *, is_written: bool = False) -> None:
         # A rename needs no disk space: a delivered message is not sent again, even on a full disk.
-        place = self.delivered(item.channel)
+        place, key = self.delivered(item.channel), (item.name, item.channel)
         try:
             place.mkdir(parents=True, exist_ok=True)
             path.replace(place / path.name)
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink()
+            if self.other is None or not self.other.note_delivered(item):
+                self.unrecorded.add(key)
             self.journal("unfiled", channel=item.channel, id=item.message.id, why=str(error))
             return
+        self.unrecorded.discard(key)
         if not is_written:
             self._try_to_write(place / path.name, item)
+
+    def note_delivered(self, item: OutboxItem) -> bool:
+        """Record a delivery that the other outbox cannot record; return whether that worked."""
+        place = self.delivered(item.channel)
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+        return self._try_to_write(place / item.name, item)
 
     def _prune(self, channel: str) -> None:
         now = self.clock.now()

@@ -25,6 +25,8 @@ class Senders:
     """The sending threads of this process. Keep the object between cycles: a channel has at most one thread."""
 
     clock: Clock
+    unrecorded: set[tuple[str, str]] = field(default_factory=set)
+    """Messages that were delivered while no outbox could record that; see `Outbox`."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
     _again: set[str] = field(default_factory=set)

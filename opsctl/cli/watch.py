@@ -16,6 +16,7 @@ from opsctl.errors import OpsctlError
 from opsctl.host import log_config
 from opsctl.model import Finding, Level
 from opsctl.monitor.cycle_report import CycleReport
+from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 
 NAGIOS = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2, Level.UNKNOWN: 3}
@@ -68,6 +69,7 @@ def watch(
         raise click.UsageError("--once or --every, not both")
     if nagios and (every or as_json):
         raise click.UsageError("--nagios excludes --every and --json")
+    app = app.with_clock(SteadyClock(app.clock))
     if nagios:
         return _nagios(app, names, trains)
     log_config.show_progress()

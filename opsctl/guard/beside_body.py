@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from opsctl.errors import OpsctlError
@@ -46,21 +46,31 @@ class BesideBody:
     env: Mapping[str, str]
     """The environment of the batch job."""
     clock: Clock
+    send_alerts: Callable[[], None] = lambda: None
+    has_news: bool = False
+    """Whether an earlier attempt was finalized, such as one whose node died, and nobody was alerted yet."""
     is_over: bool = False
     """Set when the body has ended."""
 
     def work(self) -> None:
-        """Record what runs; after the first step, import what the end needs and record packages and code.
+        """Record what runs; after the first step, send alerts, import what the end needs, record packages and code.
 
         Raises OSError and OpsctlError.
         """
         reproduction.dump_environment(self.run, self.attempt, self.env)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         self._await_first_step()
+        self.send_news()
         for module in NEEDED_AT_THE_END:
             if not self.is_over:
                 importlib.import_module(module)
         reproduction.dump_code(self.run, self.attempt, self.runner, self.env, is_over=lambda: self.is_over)
+
+    def send_news(self) -> None:
+        """Send the alerts about earlier attempts in a thread of their own: a channel may take long to answer."""
+        if self.has_news and not self.is_over:  # at the end of the body, the guard sends them
+            self.has_news = False
+            threading.Thread(target=self.send_alerts, daemon=True).start()
 
     def finish(self) -> None:
         """End the work. An attempt without a first step gets the record that needs files only. Never raises."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.model import JobState
+from opsctl.nodesets import fold
 from opsctl.settings.loader import GuardSettings, OnExit0
 from opsctl.trainer.contract import StopReason, TrainerStop
 
@@ -284,3 +285,12 @@ def find_excluding(finalized: Sequence[FinishedAttempt], nodes: Collection[str])
     """Return the first of the attempts whose end has excluded one of `nodes`."""
     excluding = (finished for finished in finalized if finished.action is Action.EXCLUDE_NODES)
     return next((finished for finished in excluding if set(nodes) & set(finished.suspects)), None)
+
+
+def find_reason_to_leave(finalized: Sequence[FinishedAttempt], nodes: Collection[str]) -> tuple[StopKind, str] | None:
+    """Return why a further attempt on `nodes` must not run its body: the train is over, or one of the nodes is out."""
+    if final := next((finished for finished in finalized if finished.action.is_final), None):
+        return StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}"
+    if bad := find_excluding(finalized, nodes):
+        return StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {fold(bad.suspects)} as well"
+    return None

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,7 +34,6 @@ from opsctl.host.processes import adopt_orphans, count_descendants, end_descenda
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Job
-from opsctl.nodesets import fold
 from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
@@ -100,6 +99,7 @@ class Supervisor:
         self.escalation = Escalation(self.clock)
         self.quiet = make_quiet_ranks(self.run, self.attempt, self.rules.quiet_seconds, self.clock)
         self.beside = BesideBody(run=self.run, attempt=self.attempt, runner=self.runner, env=self.env, clock=self.clock)
+        self.beside.send_alerts = self._send_alerts
         self.stragglers = Stragglers(
             first_exit=self.run.attempt_logs(self.attempt.name) / "first-exit",
             grace_s=self.rules.exit_grace_seconds,
@@ -191,16 +191,11 @@ class Supervisor:
             done = {self.attempt.name, *snapshot.history.finalized, *(finished.attempt for finished in finalized)}
             self._has_unfinalized = not done.issuperset(snapshot.history.started)
         if leave and finalized:
-            self._leave_because_of(finalized)
+            from opsctl.guard.outcome import find_reason_to_leave  # noqa: PLC0415 (as above)
 
-    def _leave_because_of(self, finalized: Sequence[FinishedAttempt]) -> None:
-        from opsctl.guard.outcome import find_excluding  # noqa: PLC0415 (after a failure only)
-
-        if final := next((finished for finished in finalized if finished.action.is_final), None):
-            self.ask_to_stop(StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}")
-        elif bad := find_excluding(finalized, attempt_record.expand_nodes(self.env)):
-            nodes = fold(bad.suspects)
-            self.ask_to_stop(StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {nodes} as well")
+            if reason := find_reason_to_leave(finalized, attempt_record.expand_nodes(self.env)):
+                self.ask_to_stop(*reason)
+        self.beside.has_news = bool(finalized)
 
     def _is_all_finalized(self) -> bool:
         """Whether every earlier attempt is finalized, and no submission is of unknown success."""
@@ -288,6 +283,7 @@ class Supervisor:
                 was_due = self.deadline.refresh()
                 if was_due and self._has_unfinalized:
                     self._finalize_earlier()
+                    self.beside.send_news()
                 if was_due:
                     self.revive_cron()
 
@@ -394,6 +390,9 @@ class Supervisor:
             from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)
 
             finalized.append(finalize(self.chain, self.rules, self.attempt, job=job, care=self.make_care()))
+        self._send_alerts()
+        self.hooks.after_attempts(finalized)
+
+    def _send_alerts(self) -> None:
         with self.tolerated("sending alerts"):
             self.notify()
-        self.hooks.after_attempts(finalized)

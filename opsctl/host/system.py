@@ -360,6 +360,14 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def boot_id() -> str:
+    """Return the id of this boot of the kernel, the same in every process; empty if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def hostname() -> str:
     """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
     return os.uname().nodename

@@ -32,6 +32,7 @@ from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.monitor.rollback_proposal import propose_rollback
+from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.vanished import CheckedParts, is_node_alert, judge_vanished
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
@@ -102,6 +103,8 @@ class Watch:
     def cycle(self) -> CycleReport:
         """Run one cycle. Failures become findings or `problems`; nothing is raised."""
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
+        if isinstance(clock := self.services.clock, SteadyClock):
+            clock.settle(self._open_memory())
         self._start_answers()
         self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:

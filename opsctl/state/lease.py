@@ -96,6 +96,15 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
         _give_back(lock, mine)
 
 
+def is_held(directory: Path, clock: Clock) -> bool:
+    """Return whether another process holds the lease of `directory`, without writing: the disk may be full."""
+    lock, now = directory / ".lease", clock.now().timestamp()
+    try:
+        return not _is_stale(_read(lock), lock.lstat().st_mtime, now, now)
+    except OSError:
+        return False
+
+
 def _write(lock: Path, mine: Path, clock: Clock) -> None:
     """Write the file of this process, on disk before it becomes the lease: a crash must leave no empty lease."""
     try:
@@ -158,15 +167,16 @@ def _break_stale(lock: Path, mine: Path, now: float) -> bool:
 def _is_stale(holder: LeaseHolder | None, written: float, mine_written: float, now: float) -> bool:
     """Whether the holder has ended, or the lease is older than LEASE_STALE_S.
 
-    A lease that is unreadable, or dated further in the future than clocks differ, is judged by the times that the file
-    system gave to it and to the file of this process.
+    A lease must be old by the clocks of both processes and by the times that the file system gave to both files: a
+    clock that is hours ahead makes no lease old. If the lease is unreadable, or dated further in the future than clocks
+    differ, the file system's times alone count.
     """
     if holder and holder.has_ended:
         return True
     age = now - holder.at if holder else -math.inf
     if age < -LEASE_STALE_S:
         return abs(max(mine_written, now) - written) > LEASE_STALE_S
-    return age > LEASE_STALE_S
+    return age > LEASE_STALE_S and abs(mine_written - written) > LEASE_STALE_S
 
 
 def _give_back(lock: Path, mine: Path) -> None:

@@ -3,11 +3,13 @@
 import json
 import os
 import time
+from datetime import timedelta
 
 import pytest
 
 from opsctl.host.system import SystemClock
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
+from tests.support.watched_trains import ForwardClock
 
 HOUR = 3600
 LEFT = {
@@ -64,6 +66,14 @@ def test_holder_with_a_clock_that_is_fast_is_respected(tmp_path):
     ahead = {"host": "another", "pid": 1, "started": 1, "at": time.time() + 2 * LEASE_STALE_S}
     (tmp_path / ".lease").write_text(json.dumps(ahead))
     with pytest.raises(LeaseBusy), lease(tmp_path, SystemClock(), wait=0):
+        pass
+
+
+@pytest.mark.attack("a node whose clock is hours ahead takes the lease of a process that writes")
+def test_reader_with_a_clock_that_is_fast_respects_the_holder(tmp_path):
+    holder = {"host": "another", "pid": 1, "started": 1, "at": time.time()}
+    (tmp_path / ".lease").write_text(json.dumps(holder))
+    with pytest.raises(LeaseBusy), lease(tmp_path, ForwardClock(skew=timedelta(hours=6)), wait=0):
         pass
 
 

@@ -17,16 +17,17 @@ from opsctl.settings.loader import SiteSettings, load_site
 
 @dataclass
 class ForwardClock:
-    """The real clock plus `ahead`."""
+    """The real clock plus `ahead`, the time that passes in the test; `skew` is by how much the clock is wrong."""
 
     ahead: timedelta = timedelta()
+    skew: timedelta = timedelta()
     real: SystemClock = field(default_factory=SystemClock)
 
     def now(self) -> datetime:
-        return self.real.now() + self.ahead
+        return self.real.now() + self.ahead + self.skew
 
     def monotonic(self) -> float:
-        return self.real.monotonic()
+        return self.real.monotonic() + self.ahead.total_seconds()
 
     def sleep(self, seconds: float) -> None:
         self.real.sleep(seconds)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from tests.endurance.soak.soak_cluster import LONG, PAIR, WAITING, Field, until
 
-RESTS = 10
+PATIENCE = 5
+"""Multiple of the usual number of cycles after which a missing alert counts as lost."""
+RESTS = 14
 """Cycles before the same trouble may happen to the same train again: a flap would be alerted later."""
 
 
@@ -23,7 +25,7 @@ class Trouble:
     needs_slurm: bool = True
     """Whether the trouble is invisible while Slurm does not answer."""
     visible_before_alert: int = 1
-    """The number of cycles with the trouble visible until the alert is sent."""
+    """The number of cycles with the trouble visible until the alert is sent, by a clock that does not jump."""
     after: int = 0
     """Cycles after the first visible cycle that do not count."""
     train: str = ""
@@ -37,6 +39,8 @@ class Open:
     visible_cycles: int = 0
     first: int | None = None
     """The cycle in which the trouble was visible first."""
+    is_recorded: bool = False
+    """Whether a watcher has recorded the alert."""
 
     def update(self, cycle: int, *, slurm_answers: bool) -> None:
         if slurm_answers or not self.trouble.needs_slurm:
@@ -44,8 +48,9 @@ class Open:
             self.visible_cycles += cycle >= self.first + self.trouble.after
 
     @property
-    def is_alerted(self) -> bool:
-        return self.visible_cycles >= self.trouble.visible_before_alert
+    def may_end(self) -> bool:
+        """Whether the alert was recorded, or should have been: after a jump, limits are reached later."""
+        return self.is_recorded or self.visible_cycles >= PATIENCE * self.trouble.visible_before_alert
 
 
 def disturbs_pair(trouble: Trouble, open_troubles: list[Open]) -> bool:

@@ -22,47 +22,19 @@ from opsctl.sandbox.slurm_conf import SandboxSpec
 from tests.endurance.soak import faults as troubles
 from tests.endurance.soak.fault_plan import SLOW, SLURM, Undo, Weather, can_mount
 from tests.endurance.soak.faults import Open, Trouble
+from tests.endurance.soak.node_clock import NodeClock
 from tests.endurance.soak.servers import Mail, Slack
 from tests.endurance.soak.soak_cluster import LONG, NODES, SHORT, WAITING, Field, until
 from tests.endurance.soak.soak_report import Figures, count_fallback, report
+from tests.endurance.soak.soak_site import OUTAGE_CYCLES, SITE, Outage
 from tests.endurance.soak.watcher_process import Watcher
 
 TEN_MINUTES = timedelta(minutes=10)
 ROLLBACKS = 0.1
 """Share of the cycles in which a train goes on from an earlier step."""
-OUTAGE_CYCLES = 8
-"""Long enough for the alert that Slurm does not answer."""
-SITE = """root = "{root}"
-trust_parents = true
-[watch]
-timeout_seconds = 120
-held_hours = 3
-blocked_minutes = 1e6  # the watchers' clock is ahead of the clock by which Slurm reports the end of a job
-[[filesystem]]
-name = "scratch"
-path = "{disk}"
-warning_hours = 0
-critical_hours = 0
-[alerts]
-fallback = "paper"
-slurm_minutes = 60  # OUTAGE_CYCLES are longer, every other silence is shorter
-[alerts.channels.mail]
-kind = "email"
-to = ["me@example.org"]
-sender = "opsctl@example.org"
-server = "127.0.0.1"
-port = {port}
-[alerts.channels.team]
-kind = "slack"
-token_file = "{token}"
-channel = "C1"
-api_url = "{slack}"
-[alerts.channels.paper]
-kind = "file"
-path = "{paper}"
-[[alerts.routes]]
-channels = ["mail", "team"]
-"""
+OVERTIME_S = 200
+WRONG_NODES = 0.3
+"""Share of the second watchers that run on a node whose clock is off by hours."""
 
 
 @dataclass
@@ -87,10 +59,13 @@ class Soak:
     """By train: the answered cycle from which on the watchdogs know its normal state again."""
     calm_until: int = 0
     """The same for all trains together."""
-    outage: int = -1
-    """The cycle at which a long outage of Slurm ends."""
+    outage: Outage = field(default_factory=Outage)
+    clock: NodeClock = field(init=False)
     was_blind: bool = False
     """Whether Slurm did not answer in the last cycle: two outages in a row would be a long outage."""
+
+    def __post_init__(self) -> None:
+        self.clock = NodeClock(self.dice)
 
     def go(self) -> None:
         """Run all cycles, then end every fault and wait for the last alerts."""
@@ -102,6 +77,8 @@ class Soak:
 
     def _run_cycles(self) -> None:
         for number in range(self.cycles):
+            if time.monotonic() > self.until + OVERTIME_S:  # a slow machine runs fewer cycles
+                break
             self._change_faults(number)
             self._change_troubles(number)
             self.cycle(number)
@@ -129,7 +106,7 @@ class Soak:
         for name in [*self.undo]:
             self._end_fault(name, number)
         for open in self.open:
-            while not open.is_alerted:
+            while not open.may_end:
                 self.cycle(number, is_calm=True)
                 number += 1
             self._end(open, number)
@@ -139,6 +116,8 @@ class Soak:
 
     def _change_faults(self, number: int) -> None:
         for name in [name for name, (end, _) in self.undo.items() if end <= number]:
+            if name == "slurm refuses" and self.outage.is_awaited(number):
+                continue
             self._end_fault(name, number)
         while self.dice.random() < 0.45:
             self._begin_fault(number)
@@ -151,12 +130,12 @@ class Soak:
             return
         name = self.dice.choices([*weights], [*weights.values()])[0]
         lasts = 1 if name in SLOW else self.dice.randint(1, 3)
-        fits = number + OUTAGE_CYCLES < self.cycles and self.rests.get("slurm/site", 0) <= number
+        fits = number + 2 * OUTAGE_CYCLES < self.cycles and self.rests.get("slurm/site", 0) <= number
         if name == "slurm refuses" and self.dice.random() < 0.15 and fits:
             lasts = OUTAGE_CYCLES
             self._expect("slurm/site", "UNKNOWN")
             self.figures.troubles["outage"] += 1
-            self.rests["slurm/site"] = number + OUTAGE_CYCLES + 2 * troubles.RESTS
+            self.rests["slurm/site"] = number + 2 * OUTAGE_CYCLES + 2 * troubles.RESTS
         if name == "memory lost":
             self.calm_until = self.answered_cycles + 3  # the watchdogs must learn again what is normal
         undo = faults[name][0]()
@@ -165,11 +144,13 @@ class Soak:
         self.undo[name] = (number + lasts, undo)
         self._note(number, f"fault {name} {detail} for {lasts}")
         if lasts == OUTAGE_CYCLES:
-            self.outage = number + lasts
+            self.outage = Outage(end=number + lasts)
 
     def _may_begin(self, name: str, *, is_late: bool) -> bool:
         """Return whether a fault may begin now: `is_late` forbids faults that take long."""
         if name in self.undo or (name in SLOW and is_late):
+            return False
+        if name == "memory lost" and self.clock.is_wrong:  # no other memory of the time is left
             return False
         if name in SLURM | {"controller restarted"} and self.undo.keys() & SLURM:
             return False
@@ -178,9 +159,9 @@ class Soak:
     def _end_fault(self, name: str, number: int) -> None:
         end, undo = self.undo.pop(name)
         undo()
-        if name == "slurm refuses" and self.outage == end:
+        if name == "slurm refuses" and self.outage.end == end:
             self._expect("slurm/site", "RESOLVED")
-            self.outage = -1
+            self.outage = Outage()
 
     def _change_troubles(self, number: int) -> None:
         if self.dice.random() < ROLLBACKS:
@@ -189,7 +170,7 @@ class Soak:
                 self.field.roll_back(name)
                 self.figures.faults["rollback"] += 1
                 self._note(number, f"rollback of {name} to step {self.field.steps[name]}")
-        for open in [open for open in self.open if open.is_alerted and self._may_touch(open.trouble)]:
+        for open in [open for open in self.open if open.may_end and self._may_touch(open.trouble)]:
             self._end(open, number)
             self.open.remove(open)
         if len(self.open) < 5 and self.answered_cycles >= self.calm_until and self.dice.random() < 0.5:
@@ -244,25 +225,44 @@ class Soak:
     # --- watch cycles
 
     def cycle(self, number: int, *, is_calm: bool = False) -> None:
-        """Run one cycle, and sometimes a second watcher at the same time. A calm cycle has no skew and no second."""
+        """Run one cycle, and sometimes a second watcher at the same time.
+
+        A calm cycle has a clock without a jump and no second watcher.
+        """
         self.field.ahead += TEN_MINUTES
         self.field.write_progress()
-        skew = timedelta(seconds=0 if is_calm else self.dice.choice((-45, 0, 45)))
-        self.watcher.start_cycle(self.field.ahead + skew)
+        skew = self.clock.set_right() if is_calm else self._move_clock()
+        near = timedelta(seconds=0 if is_calm else self.dice.choice((-45, 0, 45)))
+        self.watcher.start_cycle(self.field.ahead, skew=skew + near, node="a")
         if not is_calm and self.dice.random() < 0.25:
-            self._run_second(self.field.ahead - skew)
+            self._run_second(-near)
         self._count(self.watcher.read_answer())
         for open in self.open:
             open.update(self.figures.cycles, slurm_answers=not self.weather.blind)
         self.was_blind = self.weather.blind
         self.answered_cycles += not self.was_blind
 
-    def _run_second(self, ahead: timedelta) -> None:
-        """Run another user's cycle at the same time, by a clock that is 90 s off. Sometimes kill that watcher."""
+    def _move_clock(self) -> timedelta:
+        """Return by how much the clock of the watchers' node is wrong in this cycle."""
+        if event := self.clock.move(is_memory_kept="memory lost" not in self.undo):
+            self.figures.faults[f"clock {event}"] += 1
+            self._note(self.figures.cycles, f"clock {event}: now wrong by {self.clock.skew}")
+        return self.clock.skew
+
+    def _run_second(self, near: timedelta) -> None:
+        """Run another user's cycle at the same time, on a node whose clock is some seconds or some hours off.
+
+        Sometimes kill that watcher.
+        """
+        skew, node = near, "b"
+        if self.dice.random() < WRONG_NODES and "memory lost" not in self.undo:
+            skew, node = self.dice.choice((-1, 1)) * timedelta(hours=self.dice.uniform(1, 12)), "c"
+            self.figures.faults["a node with a wrong clock"] += 1
+            self._note(self.figures.cycles, f"a second watcher's clock is wrong by {skew}")
         boxes = (self.weather.mail, self.weather.slack)
         for box in boxes:
             box.recent.clear()
-        self.second.start_cycle(ahead)
+        self.second.start_cycle(self.field.ahead, skew=skew, node=node)
         if self.dice.random() < 0.3:
             self.figures.faults["two at once, one killed"] += 1
             time.sleep(self.dice.uniform(0.05, 0.8))
@@ -303,6 +303,10 @@ class Soak:
 
     def _count(self, answer: dict[str, Any]) -> None:
         self._judge(answer)
+        levels = answer.get("open", {})
+        for open in self.open:
+            open.is_recorded |= levels.get(open.trouble.key) == open.trouble.word.lower()
+        self.outage.is_recorded |= "slurm/site" in levels
         figures = self.figures
         figures.cycles += 1
         if "died" not in answer:

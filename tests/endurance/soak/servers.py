@@ -53,13 +53,15 @@ class Inbox:
     alerts: list[tuple[str, str]] = field(default_factory=list)
     """Word and key of every alert, in order, without messages that were delivered twice."""
 
-    def take(self, body: str, *, is_cut_off: bool) -> None:
+    def take(self, body: str, *, is_cut_off: bool) -> str:
+        """Count a message; return its id."""
         ident = IDENT.search(body)[1]
         if not self.taken[ident]:
             self.alerts += rows(body)
         self.taken[ident] += 1
         self.recent.append(ident)
         self.cut_off[ident] += is_cut_off
+        return ident
 
     @property
     def doubled(self) -> int:
@@ -114,18 +116,27 @@ class Mail(Inbox):
         mood, mail = self.mood, message_from_bytes(envelope.content, policy=policy.default)
         if mood == "slow":
             await asyncio.sleep(1)
-        self.take(mail.get_content(), is_cut_off=mood in {"drops", "late"})
+        session.taken = self.take(mail.get_content(), is_cut_off=True)
         if mood == "late":
             await asyncio.sleep(self.LATE)
         if mood == "drops":
             server.transport.abort()
         return "250 taken"
 
+    async def handle_QUIT(self, server, session, envelope):
+        # A sender that goes on has got the answer, however slow this machine is.
+        if taken := getattr(session, "taken", ""):
+            session.taken = ""
+            self.cut_off[taken] -= 1
+        return "221 bye"
+
 
 class Slack(Inbox):
     """chat.postMessage on loopback."""
 
     MOODS = ("429", "500", "garbage", "drops", "hangs up")
+    SLOW_S = 5.0
+    """After an answer that took so long, on a loaded machine, the sender may have stopped waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,9 +159,10 @@ class Slack(Inbox):
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         fields = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         mood, number = self.mood, next(self._numbers)
+        began_s, taken = time.monotonic(), ""
         if mood in {"well", "garbage", "drops"}:
             body = html.unescape(fields["text"]).partition("*\n```\n")[2]
-            self.take(body.removesuffix("```"), is_cut_off=mood != "well")
+            taken = self.take(body.removesuffix("```"), is_cut_off=mood != "well")
         code, headers, text = {
             "well": (200, {}, json.dumps({"ok": True, "ts": f"{time.time():.0f}.{number}"})),
             "429": (429, {"Retry-After": "1200"}, json.dumps({"ok": False, "error": "ratelimited"})),
@@ -166,6 +178,8 @@ class Slack(Inbox):
                 handler.send_header(name, value)
             handler.end_headers()
             handler.wfile.write(text.encode())
+        if mood == "well" and time.monotonic() - began_s > self.SLOW_S:
+            self.cut_off[taken] += 1
 
     def close(self) -> None:
         self._server.shutdown()

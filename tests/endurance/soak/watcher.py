@@ -16,6 +16,8 @@ import psutil
 
 from opsctl.alerts.ledger import summarize
 from opsctl.host.system import SystemRunner
+from opsctl.model import Level
+from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.settings.loader import load_site
 from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock
@@ -23,12 +25,15 @@ from tests.support.watched_trains import CountedApp, CountingRunner, ForwardCloc
 
 def main(site: Path, programs: str) -> None:
     clock = ForwardClock()
-    app = CountedApp(site=load_site(site), site_path=site, clock=clock, runner=SystemRunner())
+    steady = SteadyClock(clock)
+    app = CountedApp(site=load_site(site), site_path=site, clock=steady, runner=SystemRunner())
     counting = CountingRunner(env={"PATH": f"{programs}:{os.environ['PATH']}"})
     object.__setattr__(app, "counting", counting)
     watching = Watch(services=app)
     for line in sys.stdin:
-        clock.ahead = timedelta(seconds=json.loads(line))
+        clocks = json.loads(line)
+        clock.ahead, clock.skew = timedelta(seconds=clocks["ahead_s"]), timedelta(seconds=clocks["skew_s"])
+        steady.boot = clocks["node"]
         counting.programs.clear()
         fields = cycle(watching)
         fields |= {"programs": counting.programs, "memory": psutil.Process().memory_info().rss}
@@ -40,10 +45,12 @@ def cycle(watching: Watch) -> dict[str, object]:
         report = watching.cycle()
     except BaseException:  # noqa: BLE001 (the answer must hold every cause)
         return {"died": traceback.format_exc()}
+    entries = watching.services.alerting.ledger.levels()
     transitions = [summarize(transition) for transition in report.transitions]
     failed = [finding.summary for finding in report.findings if "a bug in opsctl" in finding.summary]
     wrong = [reconciled.error for reconciled in report.reconciled if reconciled.error]
     return {
+        "open": {key: entry.level for key, entry in entries.items() if entry.level is not Level.OK},
         "transitions": transitions,
         "problems": [*report.problems, *wrong],
         "bugs": failed,

@@ -30,10 +30,11 @@ class Watcher:
             argv, env=env, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def start_cycle(self, ahead: timedelta) -> None:
-        """Start a cycle by a clock that is `ahead` of this machine's clock."""
+    def start_cycle(self, ahead: timedelta, *, skew: timedelta, node: str) -> None:
+        """Start a cycle on `node`, at the time `ahead` of this machine's clock, by a clock that is wrong by `skew`."""
         assert self.process.stdin
-        self.process.stdin.write(f"{ahead.total_seconds()}\n")
+        clocks = {"ahead_s": ahead.total_seconds(), "skew_s": skew.total_seconds(), "node": node}
+        self.process.stdin.write(f"{json.dumps(clocks)}\n")
         self.process.stdin.flush()
 
     def read_answer(self) -> dict[str, Any]:

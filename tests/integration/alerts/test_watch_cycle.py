@@ -12,10 +12,12 @@ from opsctl.cli import cli
 from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.errors import OpsctlError
 from opsctl.model import Level
+from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.cron_alive import CronAlive
+from tests.support.watched_trains import ForwardClock
 
 TRAIN = 'name = "gpt"\ncommand = ["x"]\n[slurm]\nnodes = 1\nprocesses_per_node = 1\ntime_limit = "60"\n'
 
@@ -118,6 +120,25 @@ def test_watch_revives_dead_cron_except_in_a_dry_run(site):
     assert "opsctl cron start daemon brings it back" in run_watch(site, "fs_quota").output
     assert "brings it back" not in run_watch(site, "fs_quota", "--dry-run").output
     assert "brings it back" not in run_watch(site, "fs_quota", "--nagios").output
+
+
+def test_clock_that_jumps_ahead_misses_no_tick(site):
+    clock = ForwardClock()
+    app = build(site).with_clock(SteadyClock(clock))
+    app.cron.place.create()
+    write_selected(app.cron.place, SelectedDriver(driver="daemon", since=clock.now(), by="me"))
+    levels = []
+    for clock.skew in (timedelta(), timedelta(hours=6), timedelta(hours=-6), timedelta()):
+        app.cron.place.touch(clock.real.now() + clock.ahead)
+        findings = Watch(services=app, names=["cron_alive"]).cycle().findings
+        levels += [finding.level for finding in findings if finding.key == "cron_alive/site"]
+        clock.ahead += timedelta(minutes=10)
+    assert levels == [Level.OK] * 4
+
+
+def test_watch_command_keeps_a_time_line(site):
+    run_watch(site, "fs_quota")
+    assert (site.parent / "trains/.site/watch/clock/site.json").exists()
 
 
 def test_hanging_channel_does_not_stop_the_cycle(site, monkeypatch):

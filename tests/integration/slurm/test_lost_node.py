@@ -46,6 +46,21 @@ def test_attempt_that_lost_a_node_is_not_cancelled(scene: Scene) -> None:
     assert (end["outcome"], end["kind"], end["suspects"]) == ("node-failed", "node", [lost]), end
 
 
+def test_next_attempt_reports_a_crashed_node(scene: Scene) -> None:
+    trains, sandbox = scene
+    steps = 'for n in 1 2 3; do echo " iteration $n/ 100 | lm loss: 2.5 |"; done'
+    command = ("sh", "-c", f"{steps}; echo go >>{trains.place}/began; exec sleep 300")
+    trains.opsctl("launch", trains.toml(command=command, nodes=1, tasks=2, extra=()))
+    until((trains.place / "began").exists)
+    lost = next(row.nodes for row in trains.rows() if row.nodes)
+    sandbox.fault(lost, FaultKind.CRASH)
+    trains.app.runner.run(("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=dead"), timeout=60)
+    alerts = trains.app.site_dir.alerts / "alerts.log"
+    text = until(lambda: alerts.exists() and alerts.read_text())
+    assert lost in text
+    assert not list(trains.run().path.glob("attempts/*_2.0/end.json"))
+
+
 def test_ranks_of_a_node_without_power_are_not_waited_for(scene: Scene) -> None:
     trains, sandbox = scene
     fails = f"[ $SLURM_PROCID = 1 ] || {{ until [ -e {trains.place}/lost ]; do sleep 0.1; done; exit 1; }}; sleep 300"

@@ -245,8 +245,9 @@ def test_removed_spare_ledger_stops_nothing(world):
 
 def test_key_without_findings_for_a_month_is_dropped(world):
     world.record("C", key="hang/removed")
-    world.clock.forward(days=31)
-    world.record(".")
+    for _ in range(2):
+        world.clock.forward(days=31)
+        world.record(".")
     assert list(world.ledger.levels()) == ["hang/gpt"]
 
 
@@ -285,3 +286,21 @@ def test_lasting_warning_is_repeated_after_a_day_then_weekly(world):
     changes = world.record_series("w" * 24 * 15, minutes=60)
     hours = [hour for hour, change in enumerate(changes) if change != "-"]
     assert hours == [24, 24 + 168]
+
+
+def test_clock_that_is_years_ahead_forgets_no_open_alert(world):
+    world.record("C", "hang/gpt")
+    world.clock.forward(days=4000)
+    world.record(".", "disk/root")
+    world.clock.forward(days=-4000, minutes=10)
+    world.record(".", "disk/root")
+    assert world.ledger.levels()["hang/gpt"].level is Level.CRITICAL
+
+
+@pytest.mark.parametrize("behind_s", [90, 6 * 3600])
+def test_clock_behind_that_of_the_alert_resolves_nothing(world, behind_s):
+    world.record("C")
+    world.clock.forward(seconds=-behind_s)
+    assert world.record(".") == []
+    world.clock.forward(minutes=10)
+    assert world.record(".") == ["C>."]

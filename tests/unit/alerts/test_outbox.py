@@ -274,12 +274,14 @@ def test_items_behind_a_failure_go_to_the_fallback(channel):
     assert [item.fallback for item in channel.outbox.waiting()] == ["team"] * 5
 
 
-def test_clock_that_was_ahead_delays_nothing(channel):
-    channel.clock.forward(days=400)
+@pytest.mark.parametrize("hours", [1, 9600])
+@pytest.mark.parametrize("retry_after_s", [0, 3000])
+def test_clock_that_was_ahead_delays_nothing(channel, hours, retry_after_s):
+    channel.clock.forward(hours=hours)
     channel.put(1, "a.1")
-    channel.failures["all"] = DOWN
+    channel.failures["all"] = Undelivered("down", retry_after=retry_after_s)
     channel.flush()
-    channel.clock.forward(days=-400)
+    channel.clock.forward(hours=-hours)
     channel.failures.clear()
     channel.flush()
     assert channel.sent == ["a.1"]

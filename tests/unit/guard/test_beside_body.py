@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -94,3 +95,27 @@ def test_ended_body_starts_no_program(train: QueuedTrain, beside: BesideBody) ->
     beside.clock = ClockWithEvents(train, end())  # type: ignore[assignment]  # as above
     assert work(beside) == []
     assert sorted(path.name for path in beside.attempt.repro.iterdir()) == ["env.json", "modules.txt"]
+
+
+def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain, beside: BesideBody) -> None:
+    began, sent = train.clock.monotonic(), queue.Queue[float]()
+
+    def log_a_step() -> Iterator[None]:
+        yield from [None] * 6
+        train.run.main_log.write_text(STEP)
+        yield
+
+    beside.clock = ClockWithEvents(train, log_a_step())  # type: ignore[assignment]  # as above
+    beside.send_alerts = lambda: sent.put(train.clock.monotonic())
+    beside.has_news = True
+    work(beside)
+    assert sent.get(timeout=60) - began == 7
+    assert not beside.has_news
+
+
+def test_news_is_left_to_the_guard_at_the_end(beside: BesideBody) -> None:
+    sent = queue.Queue[None]()
+    beside.send_alerts, beside.has_news, beside.is_over = lambda: sent.put(None), True, True
+    work(beside)
+    assert beside.has_news
+    assert sent.empty()

@@ -63,6 +63,7 @@ def test_stale_lease_is_broken(tmp_path):
     clock = FakeClock()
     elsewhere = {"host": "another", "pid": 1, "started": 1, "at": clock.now().timestamp()}
     (tmp_path / ".lease").write_text(json.dumps(elsewhere))
+    os.utime(tmp_path / ".lease", (0, 0))
     clock.passed_s = LEASE_STALE_S - 5
     with lease(tmp_path, clock, wait=10):
         assert clock.passed_s > LEASE_STALE_S

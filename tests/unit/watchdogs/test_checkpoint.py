@@ -86,6 +86,36 @@ def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
     assert bench.judge("checkpoint", after=hours(2)).level is Level.WARNING
 
 
+def test_rollback_to_an_old_checkpoint_makes_no_checkpoint_late(bench: Bench, hours: Hours) -> None:
+    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
+    bench.start_task(since=bench.clock.time)
+    for number in range(12):
+        newest = save(bench, number)
+        bench.judge("checkpoint", after=hours(1))
+    for number in range(3, 12):
+        (bench.run.checkpoints / f"global_step{number}").rename(bench.run.path / f"aside{number}")
+    bench.journal.append(
+        EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="paused", action="hold-queued", why="opsctl rollback"
+    )
+    bench.journal.append(EventKind.ROLLED_BACK, rollback=1, step="2", checkpoint=newest.name, aside=[])
+    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_2.0", nodes="n1")
+    bench.start_task(since=bench.clock.time, tasks=(2,))
+    assert bench.judge("checkpoint", after=hours(0.5)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(4)).level is Level.WARNING
+
+
+def test_checkpoint_of_a_clock_hours_ahead_hides_no_missing_one(bench: Bench, hours: Hours) -> None:
+    bench.config = {"checkpoint_hours": 1}
+    bench.start_task()
+    checkpoint = save(bench, 1)
+    ahead = (bench.clock.time + hours(12)).timestamp()
+    for path in (*checkpoint.iterdir(), checkpoint):
+        os.utime(path, (ahead, ahead))
+    assert bench.judge("checkpoint").level is Level.OK
+    assert bench.judge("checkpoint", after=hours(0.9)).level is Level.OK
+    assert bench.judge("checkpoint", after=hours(0.2)).level is Level.WARNING
+
+
 def test_limit_may_be_configured(bench: Bench, hours: Hours) -> None:
     bench.config = {"checkpoint_hours": 1}
     bench.start_task()

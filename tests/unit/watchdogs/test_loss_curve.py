@@ -182,6 +182,41 @@ def test_rollback_before_a_rise_ends_the_rise() -> None:
     assert not advance(curve, [Iteration(step=350, loss=calm(350))]).long_level.is_raised
 
 
+def resume_in_trouble(rise: Callable[[int], float], *, at: int, back: int = 7) -> tuple[LossState, LossState]:
+    """Return the state at step `at` of a run with a rise, and after a line of an attempt `back` steps earlier."""
+    noise = make_noise()
+
+    def line(step: int) -> Iteration:
+        return Iteration(step=step, loss=(calm(step) + after(step, rise)) * noise())
+
+    curve = advance(LossState(), map(line, range(1, at)))
+    return curve, advance(curve, [line(at - back)])
+
+
+def test_resumed_attempt_ends_no_slow_recovery() -> None:
+    before, resumed = resume_in_trouble(lambda _: 3.0, at=AT + 60)
+    assert (shape(before), shape(resumed)) == (LossShape.SLOW, LossShape.SLOW)
+    assert resumed.spike_step == AT
+
+
+def test_resumed_attempt_lowers_no_permanent_rise() -> None:
+    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420)
+    assert (shape(before), shape(resumed)) == (LossShape.SETTLED, LossShape.SETTLED)
+    assert resumed.long_level.rise_share == before.long_level.rise_share > 0.2
+
+
+def test_resumed_attempt_ends_no_divergence() -> None:
+    before, resumed = resume_in_trouble(lambda n: n / 100, at=AT + 145)
+    assert (shape(before), shape(resumed)) == (LossShape.DIVERGING, LossShape.DIVERGING)
+
+
+def test_resumed_attempt_without_a_gradient_stays_dead() -> None:
+    lines = [Iteration(step=step, loss=2.0, grad_norm=0.3 if step < 90 else 0.0) for step in range(1, 100)]
+    curve = advance(LossState(), lines)
+    assert shape(advance(curve, lines[-5:-4])) is LossShape.DEAD
+    assert shape(advance(curve, lines[50:55])) is CALM
+
+
 def test_spike_between_two_cycles_is_kept() -> None:
     noise = make_noise()
     rise = lambda n: 3 * math.exp(-n / 3)  # noqa: E731
@@ -233,3 +268,36 @@ def test_heavy_tailed_noise_has_no_shapes() -> None:
         return dice.gauss(0, 1) / math.sqrt(sum(dice.gauss(0, 1) ** 2 for _ in range(5)) / 5)
 
     assert list_shapes(lambda step: calm(step) * (1 + 0.02 * student()), 3000) == []
+
+
+def grpo(step: int, dice: random.Random) -> float:
+    """Return the loss of a policy gradient, as trl prints it: zero at first, then more and more."""
+    return round(max(0, step - 150) * 2e-5 * (1 + dice.gauss(0, 0.3)), 4)
+
+
+@pytest.mark.parametrize("grad_norm", [0.09, None])
+def test_policy_gradient_that_learns_is_calm(grad_norm: float | None) -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=grpo(step, dice), grad_norm=grad_norm) for step in range(1, 3000))
+    assert {loss_shape for _, loss_shape in _detect(lines)} == {CALM}
+
+
+def test_policy_gradient_around_zero_that_drifts_is_calm() -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=-0.2 + step * 1e-4 + dice.gauss(0, 0.02)) for step in range(1, 4000))
+    assert {loss_shape for _, loss_shape in _detect(lines)} == {CALM}
+
+
+def test_policy_gradient_that_explodes_is_reported() -> None:
+    dice = random.Random(1)
+    lines = (Iteration(step=step, loss=grpo(step, dice) + (step > 900) * 4.0) for step in range(1, 940))
+    assert [loss_shape for _, loss_shape in _detect(lines)][-2:] == [LossShape.SPIKE, LossShape.SLOW]
+
+
+def test_loss_of_zero_without_a_gradient_keeps_the_level() -> None:
+    noise = make_noise()
+    good = [Iteration(step=step, loss=calm(step) * noise(), grad_norm=0.3) for step in range(1, 500)]
+    collapsed = [Iteration(step=step, loss=0.0, grad_norm=math.nan) for step in range(500, 530)]
+    curve = advance(LossState(), [*good, *collapsed])
+    assert curve.has_level
+    assert curve.long_level.batches

@@ -118,6 +118,32 @@ def test_rollback_starts_the_counts_anew() -> None:
     assert texts(advance(health, lines(40, 45, skipped=0))) == []
 
 
+@pytest.mark.parametrize(
+    ("usual", "bad"),
+    [
+        ({"skipped": 0}, {"skipped": 1}),
+        ({"loss_scale": 4096.0}, {"loss_scale": 1.0}),
+        ({"grad_norm": 0.3, "loss": 2.0}, {"grad_norm": float("nan"), "loss": 2.0}),
+        ({"grad_norm": 0.3, "loss": 2.0}, {"grad_norm": 0.3, "loss": None}),
+    ],
+)
+def test_resumed_attempt_in_the_same_trouble_resolves_nothing(usual: dict, bad: dict) -> None:
+    health = advance(StepHealth(), [*lines(1, 50, **usual), *lines(50, 150, **bad)])
+    assert find_problems(health)[0][0] is Level.CRITICAL
+    assert find_problems(advance(health, lines(140, 141, **bad)))[0][0] is Level.CRITICAL
+    assert texts(advance(health, lines(40, 60, **usual))) == []
+
+
+def test_resumed_attempt_whose_log_sums_up_skipped_steps_resolves_nothing() -> None:
+    def skip(first: int, last: int) -> list[Iteration]:
+        return [Iteration(step=step, loss=2.0, skipped_total=max(0, step - 50)) for step in range(first, last)]
+
+    health = advance(StepHealth(), skip(1, 150))
+    assert texts(health)[0][0] is Level.CRITICAL
+    assert texts(advance(health, skip(140, 143)))[0][0] is Level.CRITICAL
+    assert texts(advance(health, lines(40, 42, skipped_total=0))) == []
+
+
 def test_saved_steps_are_continued() -> None:
     run = [*lines(1, 50, grad_norm=0.3, loss_scale=4.0, skipped=0), *lines(50, 51, grad_norm=9.0, skipped=1)]
     health = advance(StepHealth(), run)

@@ -1,0 +1,110 @@
+"""The time by which watch cycles judge limits, under clocks that jump."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from opsctl.monitor.steady_clock import ClockReading, SteadyClock, TimeLine, parse_line, start_line
+from opsctl.watchdogs.context import WatchdogMemory
+from tests.support.watched_trains import ForwardClock
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOUR, DAY = 3600.0, 86_400.0
+
+
+class Hosts:
+    """Two hosts whose cycles follow one time line; `minutes` of true time have passed since noon."""
+
+    def __init__(self):
+        self.true_s, self.line = 0.0, None
+
+    def cycle(self, *, off_s=0.0, boot="a", minutes=10.0):
+        """Run a cycle after `minutes` and return by how many seconds its time is wrong."""
+        self.true_s += minutes * 60
+        wall_s = NOON.timestamp() + self.true_s + off_s
+        reading = ClockReading(wall_s=wall_s, monotonic_s=self.true_s + 1000, boot=boot)
+        self.line = self.line.advance(reading) if self.line else start_line(reading)
+        return self.line.at_s - NOON.timestamp() - self.true_s
+
+
+@pytest.fixture
+def hosts():
+    hosts = Hosts()
+    for _ in range(3):
+        hosts.cycle()
+    return hosts
+
+
+def test_right_clock_is_followed(hosts):
+    assert [hosts.cycle(minutes=minutes) for minutes in (10, 1, 600, 0.1)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("off_s", [HOUR, 12 * HOUR, -12 * HOUR, -420.0, 20 * DAY])
+def test_jump_for_one_cycle_moves_five_minutes_at_most(hosts, off_s):
+    assert abs(hosts.cycle(off_s=off_s)) <= 300
+    assert hosts.cycle() == 0 or abs(hosts.cycle()) <= 120
+
+
+@pytest.mark.parametrize("off_s", [420.0, -420.0, HOUR, -HOUR])
+def test_lasting_step_is_approached_without_going_back(hosts, off_s):
+    times = [hosts.line.at_s]
+    for _ in range(20):
+        wrong_s = hosts.cycle(off_s=off_s)
+        times.append(hosts.line.at_s)
+    assert wrong_s == off_s
+    steps = [after - before for before, after in pairwise(times)]
+    assert min(steps) >= 300
+    assert max(steps) <= 900
+
+
+def test_clock_off_by_years_counts_after_an_hour(hosts):
+    wrong_s = [hosts.cycle(off_s=-9000 * DAY) for _ in range(8)]
+    assert [value == -9000 * DAY for value in wrong_s] == [False] * 6 + [True] * 2
+
+
+@pytest.mark.parametrize("off_s", [6 * HOUR, -6 * HOUR])
+def test_other_host_with_a_wrong_clock_does_not_count(hosts, off_s):
+    for _ in range(5):
+        assert hosts.cycle(off_s=off_s, boot="b") == -600
+        assert hosts.cycle() == 0
+
+
+def test_other_host_with_a_right_clock_counts_at_once(hosts):
+    assert [hosts.cycle(boot="b"), hosts.cycle(), hosts.cycle(boot="c", minutes=50)] == [0, 0, 0]
+
+
+def test_new_host_after_a_long_pause_counts_in_its_third_cycle(hosts):
+    wrong_s = [hosts.cycle(boot="b", minutes=480), hosts.cycle(boot="b"), hosts.cycle(boot="b")]
+    assert [value == 0 for value in wrong_s] == [False, False, True]
+
+
+def test_daily_cycles_of_other_hosts_count_at_once(hosts):
+    hosts.cycle(minutes=1440)
+    assert [hosts.cycle(boot=boot, minutes=1440) for boot in "bcd"] == [0, 0, 0]
+
+
+def test_time_line_survives_storage(hosts):
+    hosts.cycle(off_s=2 * DAY)
+    hosts.cycle(off_s=2 * DAY, boot="b")
+    assert parse_line(asdict(hosts.line)) == hosts.line
+
+
+@pytest.mark.parametrize(
+    "change", [{"at_s": "x"}, {"at_s": 1e300}, {"starts_s": []}, {"gap_s": None}, {"doubted_cycles": "x"}]
+)
+def test_broken_time_line_counts_as_none(hosts, change):
+    assert parse_line({**asdict(hosts.line), **change}) is None
+    assert parse_line({}) is None
+
+
+def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
+    memory, real = WatchdogMemory(tmp_path), ForwardClock()
+    SteadyClock(real).settle(memory)
+    real.ahead, real.skew = timedelta(minutes=10), timedelta(hours=6)
+    steady = SteadyClock(real)
+    assert steady.now() - real.real.now() > timedelta(hours=6)
+    steady.settle(memory)
+    assert timedelta(minutes=14) < steady.now() - real.real.now() < timedelta(minutes=16)
+    assert isinstance(parse_line(memory.read("clock", "site")), TimeLine)
