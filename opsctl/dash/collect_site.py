@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
@@ -12,7 +12,7 @@ from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
-from opsctl.dash.node_tiles import NodeTile, list_node_tiles
+from opsctl.dash.node_tiles import NodeTile, describe_lost_nodes, list_node_tiles
 from opsctl.dash.show_times import format_age
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
@@ -103,16 +103,14 @@ def collect_site(app: App) -> SiteView:
     excluded = _read_exclusions(app)
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
     problems += [f"skipped in the root: {entry}" for entry in skipped[:5]]
-    trains_on: dict[str, list[str]] = {}
-    for card in cards:
-        for name in card.nodes:
-            trains_on.setdefault(name, []).append(card.name)
+    nodes = _list_nodes(app, slurm, cards)
+    cards = [_name_lost_nodes(card, nodes) for card in cards]
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
         trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, -card.weight, card.name))),
         slurm=slurm.away,
-        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
+        nodes=nodes,
         alerts=tuple(alerts),
         watch=read_watch_age(app),
         cron=_read_cron(app, problems),
@@ -124,13 +122,13 @@ def collect_site(app: App) -> SiteView:
 def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
     card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"), _read_exclusions(app))
-    trains_on = dict.fromkeys(card.nodes, (card.name,))
+    nodes = _list_nodes(app, slurm, [card])
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
-        trains=(card,),
+        trains=(_name_lost_nodes(card, nodes),),
         slurm=slurm.away,
-        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
+        nodes=nodes,
         alerts=card.alerts,
         watch=read_watch_age(app),
         cron=None,
@@ -149,6 +147,25 @@ def ask_slurm(app: App) -> SlurmAnswer:
         return SlurmAnswer(jobs=jobs, nodes=app.scheduler.nodes())
     except OpsctlError:
         return SlurmAnswer(jobs=jobs)
+
+
+def _list_nodes(app: App, slurm: SlurmAnswer, cards: Sequence[TrainCard]) -> tuple[NodeTile, ...] | None:
+    """Return the nodes with the trains that run, or ran last, on each; None if Slurm did not answer."""
+    if slurm.nodes is None:
+        return None
+    trains_on: dict[str, list[str]] = {}
+    ended_on: dict[str, list[str]] = {}
+    for card in cards:
+        for name in card.nodes:
+            trains_on.setdefault(name, []).append(card.name)
+        for name in card.last_nodes:
+            ended_on.setdefault(name, []).append(card.name)
+    return tuple(list_node_tiles(app, slurm.nodes, trains_on, ended_on))
+
+
+def _name_lost_nodes(card: TrainCard, nodes: Sequence[NodeTile] | None) -> TrainCard:
+    """Return the card with the nodes of its last attempt that are out of service."""
+    return replace(card, marks=(*card.marks, *describe_lost_nodes(card.last_nodes, nodes or ())))
 
 
 def _read_exclusions(app: App) -> dict[str, datetime]:

@@ -30,9 +30,6 @@ class Tone(StrEnum):
 
 
 TONES = tuple(Tone)
-MAX_SHORT_WORDS = 6
-FILLERS = frozenset({"a", "an", "the", "has", "have", "been"})
-"""Words that a headline on the wall does without."""
 PLANNED = frozenset({"killed", "cancelled", "paused"})
 """Outcomes of attempts that a person has ended."""
 
@@ -50,7 +47,7 @@ class Headline:
     since: datetime | None
     text: str
     short: str = ""
-    """The same in at most six words, for the wall and the summary."""
+    """The same without details, for the wall and the summary."""
 
     @property
     def rank(self) -> int:
@@ -82,8 +79,8 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
 
 
 def _shorten(text: str) -> str:
-    words = [word for word in text.partition(" (")[0].partition(": ")[0].split() if word.lower() not in FILLERS]
-    return " ".join(words[:MAX_SHORT_WORDS]) + ("…" if len(words) > MAX_SHORT_WORDS else "")
+    """Return the first clause, in whole words."""
+    return re.split(r" \(|: |; ", text, maxsplit=1)[0]
 
 
 def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
