@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
+from opsctl.actions.start_rollback import read_rollback_state
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
@@ -14,12 +15,13 @@ from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
 from opsctl.dash.node_tiles import NodeTile, describe_lost_nodes, list_node_tiles
 from opsctl.dash.show_times import format_age
+from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.errors import OpsctlError
 from opsctl.model import Job, Node
-from opsctl.state.run_dir import RunDir, scan
+from opsctl.state.run_dir import RunDir, may_act, scan
 
 MAX_REASONS = 3
 UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
@@ -78,12 +80,12 @@ class SiteView:
 
     @property
     def rest(self) -> str:
-        """The other trains, and what to plan for: `1 to plan for (tr11: queue runs dry) · 2 running`."""
+        """The other trains: `1 needs a decision (tr11: queued tasks run out) · 2 running`."""
         parts = []
         if amber := [card for card in self.trains if card.headline.tone is Tone.AMBER]:
             reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in amber]
             shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
-            parts.append(f"{len(amber)} to plan for ({shown})")
+            parts.append(f"{len(amber)} need{'s' * (len(amber) == 1)} a decision ({shown})")
         words = [card.headline.word.lower() for card in self.trains if card.headline.rank >= UNKNOWN_RANK]
         if not self.needy and not amber and set(words) == {"unknown"}:
             return ""
@@ -102,7 +104,7 @@ def collect_site(app: App) -> SiteView:
     alerts = open_alerts(app.site_dir.alerts / "ledger.json")
     excluded = _read_exclusions(app)
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
-    problems += [f"skipped in the root: {entry}" for entry in skipped[:5]]
+    problems += [f"Skipped in the root directory: {entry}" for entry in skipped[:5]]
     nodes = _list_nodes(app, slurm, cards)
     cards = [_name_lost_nodes(card, nodes) for card in cards]
     return SiteView(
@@ -181,12 +183,15 @@ def _make_card(
         events = app.journal(run).events()
     except (OpsctlError, OSError):
         events = []
-    return make_card(run, status, events, app.clock.now(), excluded)
+    now = app.clock.now()
+    state = read_rollback_state(run, app.clock)
+    rollback = describe_rollback(state, run.name, now) if state else None
+    return make_card(run, status, events, now, excluded, rollback=rollback, is_ours=may_act(run))
 
 
 def _read_cron(app: App, problems: list[str]) -> CronStatus | None:
     try:
         return read_cron_status(app.cron)
     except (OpsctlError, OSError) as error:
-        problems.append(f"cron: {error}")
+        problems.append(f"The state of cron cannot be read: {error}")
         return None

@@ -31,7 +31,13 @@ STYLES = ("dash.css", "uplot.css")
 SCRIPTS = ("uplot.js", "dash.js", "login.js")
 ICONS = defaultdict(lambda: "○", RUNNING="▶", QUEUED="◷", HELD="■", ENDED="■", FINISHED="✓", UNKNOWN="?")
 """By the word of the state."""
-BADGES: Mapping[str, str] = {"red": "needs you now", "amber": "plan", "unknown": "", "green": "", "quiet": ""}
+BADGES: Mapping[str, str] = {
+    "red": "needs you now",
+    "amber": "▲ needs a decision",
+    "unknown": "",
+    "green": "",
+    "quiet": "",
+}
 STALE_S = 60.0
 """A view that is older than this is shown as stale, unless refreshes come less often."""
 REFRESH_S = 30.0

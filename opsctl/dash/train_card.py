@@ -10,6 +10,7 @@ from datetime import datetime
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.queue_end import find_queue_end
+from opsctl.dash.shown_rollback import ShownRollback
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
 from opsctl.dash.train_reasons import NextStep, explain
@@ -62,7 +63,11 @@ class TrainCard:
     last_nodes: tuple[str, ...]
     """The nodes of the last attempt of a train that does not run; empty for any other."""
     verbs: tuple[str, ...]
-    """The actions that make sense now."""
+    """The actions that make sense now, and that this user may do."""
+    missing_tasks: int
+    """Tasks to queue, for the remaining steps; 1 if the queued tasks suffice."""
+    rollback: ShownRollback | None
+    """A rollback that runs, was interrupted, or ended within a day."""
 
 
 def make_card(
@@ -71,8 +76,14 @@ def make_card(
     events: Sequence[Event],
     now: datetime,
     excluded: Mapping[str, datetime] | None = None,
+    *,
+    rollback: ShownRollback | None = None,
+    is_ours: bool = False,
 ) -> TrainCard:
-    """Return the card of a train from its status, its journal, the end of its log and the excluded nodes."""
+    """Return the card of a train from its status, its journal, the end of its log and the excluded nodes.
+
+    `is_ours`: this user owns the train and may therefore roll it back and queue tasks.
+    """
     history, excluded = replay(list(events)), excluded or {}
     nodes = tuple(expand(status.running[0].nodes)) if status.running else ()
     queue_end = find_queue_end(run, status, history, now)
@@ -84,8 +95,10 @@ def make_card(
     words = explain(status, history, excluded)
     dry = queue_end.describe(now) if queue_end and status.state in {"running", "queued"} else ""
     marks = _list_marks(status)
-    steps = words.steps
-    if dry and queue_end:
+    # While a rollback runs or waits to be finished, a release would start a task from a wrong checkpoint.
+    is_rolling = rollback is not None and (rollback.is_running or bool(rollback.steps))
+    steps = rollback.steps if rollback and is_rolling else words.steps
+    if dry and queue_end and not is_rolling:
         steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command))
     share, step = describe_progress(status)
     return TrainCard(
@@ -108,7 +121,9 @@ def make_card(
         marks=tuple([dry, *marks] if dry and dry != headline.text else marks),
         nodes=nodes,
         last_nodes=_find_last_nodes(status, events) if status.state in STOPPED else (),
-        verbs=tuple(_list_verbs(status)),
+        verbs=tuple(_list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))),
+        missing_tasks=queue_end.missing if queue_end else 1,
+        rollback=rollback,
     )
 
 
@@ -182,11 +197,21 @@ def _list_marks(status: TrainStatus) -> list[str]:
     return marks + [f"{request.verb} requested by {request.by}" for request in status.requests]
 
 
-def _list_verbs(status: TrainStatus) -> list[str]:
+def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours: bool, is_short: bool) -> list[str]:
+    if rollback and rollback.is_running:
+        return []
+    if rollback and rollback.steps:
+        return ["rollback"] if is_ours and not rollback.is_undo else []
     verbs = []
     is_paused = any(armed.switch == "pause" for armed in status.switches)
     if status.state == "held" or is_paused:
         verbs.append("release")
     elif status.waiting:
         verbs.append("hold")
-    return verbs + (["save"] if status.state in {"running", "queued"} else [])
+    verbs += ["save"] if status.state in {"running", "queued"} else []
+    if is_ours and status.state in {"running", "queued", "held"}:
+        verbs.insert(0 if is_short else len(verbs), "queue")
+        has_checkpoint = status.progress is not None and status.progress.checkpoint_step is not None
+        is_killed = any(armed.switch == "kill" for armed in status.switches)
+        verbs += ["rollback"] if has_checkpoint and not is_killed else []
+    return verbs

@@ -87,7 +87,7 @@ def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
         text = outlook.queue_end.describe(outlook.now)
-        yield _headline(Tone.AMBER, "", None, text, short="queue runs dry")
+        yield _headline(Tone.AMBER, "", None, text, short="queued tasks run out")
     for alert in status.alerts:
         yield from _describe_alert(status, alert)
     for node, since in outlook.excluded.items():
@@ -141,7 +141,7 @@ def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
     describe = _DESCRIPTIONS.get(status.state)
     if describe is None:
-        return _headline(Tone.QUIET, status.state.upper(), None, "opsctl launch submits the train")
+        return _headline(Tone.QUIET, status.state.upper(), None, "not submitted yet; opsctl launch submits the train")
     return describe(status, history)
 
 
@@ -159,7 +159,7 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
 
 
 def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = f"at step {status.progress.step:,}" if status.progress else "the last step is done"
+    text = f"finished at step {status.progress.step:,}" if status.progress else "the last step is done"
     return _headline(Tone.GREEN, "FINISHED", status.last_attempt.at if status.last_attempt else None, text)
 
 
@@ -250,7 +250,7 @@ def _describe_running(status: TrainStatus) -> str:
     if progress is None:
         return "no step yet"
     if progress.phase not in ("", "train"):
-        return f"in {progress.phase} at step {progress.step:,}"
+        return f"in the phase {progress.phase} at step {progress.step:,}"
     return f"training at step {progress.step:,}"
 
 

@@ -64,8 +64,11 @@ def test_recovery_is_claimed_only_after_a_step() -> None:
 
 def test_short_queue_ranks_above_a_recovery() -> None:
     found = headline(running(alerts=(LOST,)), queue_end=SHORT)
-    assert (found.tone, found.text) == (Tone.AMBER, "Queue runs dry about 18:00 UTC (44 of 156 tasks queued)")
-    assert found.short == "Queue runs dry"
+    assert (found.tone, found.text) == (
+        Tone.AMBER,
+        "Queued tasks run out about 18:00 UTC (44 of 156 needed are queued)",
+    )
+    assert found.short == "Queued tasks run out"
 
 
 def test_running_on_an_excluded_node_is_amber() -> None:
@@ -103,7 +106,7 @@ def test_summary_without_needs_is_calm(site: DashSite) -> None:
     calm = replace(view, trains=tuple(well))
     assert (calm.summary, calm.rest) == ("Nothing needs you now", "2 running")
     amber = replace(well[0], headline=replace(well[0].headline, tone=Tone.AMBER, short="queue runs dry"))
-    assert replace(view, trains=(amber, well[1])).rest == "1 to plan for (tr11: queue runs dry) · 1 running"
+    assert replace(view, trains=(amber, well[1])).rest == "1 needs a decision (tr11: queue runs dry) · 1 running"
 
 
 # --- age
@@ -117,13 +120,13 @@ def test_page_is_stale_after_a_minute(every_s: float, stale_s: float) -> None:
 def test_fresh_page_does_not_vouch_for_the_watch(site: DashSite) -> None:
     (site.app.site_dir.alerts / "ledger.json").unlink()
     text = render_overview(collect_site(site.app), PageContext())
-    assert '<span class="watch late" id="watch" data-live> · watch never ran</span>' in text
+    assert '<span class="watch late" id="watch" data-live> · no watch cycle yet</span>' in text
 
 
 def test_late_watch_is_late() -> None:
     assert WatchAge(last=AT, now=AT + timedelta(minutes=5)).is_late is False
     late = WatchAge(last=AT, now=AT + timedelta(hours=3))
-    assert (late.is_late, late.text) == (True, "watch ran 3 h ago")
+    assert (late.is_late, late.text) == (True, "last watch cycle 3 h ago")
 
 
 def test_times_have_a_zone() -> None:
@@ -146,7 +149,7 @@ def test_held_train_has_no_present_figures() -> None:
     found = figures(status("held", progress=progress(), last_attempt=last("crashed", "hold-queued")))
     assert found["Throughput"] == ("last 85.7 samples/s", "5 min ago (03:01 UTC)")
     assert found["Loss"][0] == "last 2.486"
-    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · none while held")
+    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · no checkpoint while held")
     assert found["Ends"] == ("No ETA: held", "held by opsctl")
 
 
