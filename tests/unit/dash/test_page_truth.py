@@ -23,7 +23,7 @@ from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import advise, explain
 from opsctl.dash.watch_age import WatchAge
 from opsctl.diagnosis.excerpt import find_matched_line
-from opsctl.model import Node
+from opsctl.model import JobState, Node
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from tests.support.dash_site import DashSite
@@ -287,6 +287,19 @@ def test_lost_node_names_the_held_train(site: DashSite) -> None:
     text = "node003, a node of the last attempt, is DOWN* and excluded for new attempts"
     assert describe_lost_nodes(("node003", "node004"), [tile]) == (text,)
     assert describe_lost_nodes(("node004",), [tile]) == ()
+
+
+def test_lost_node_and_held_train_name_each_other(site: DashSite) -> None:
+    rows = [row for row in site.slurm.rows if row.name == "tr12" and row.state is JobState.PENDING]
+    site.slurm.rows = [replace(row, reason="JobHeldUser") for row in rows]
+    site.slurm.tiles = [Node(name="node001", state="DOWN+NOT_RESPONDING", address="node001")]
+    view = collect_site(site.app)
+    card = view.find("tr12")
+    assert card
+    assert card.state == "held"
+    assert card.marks == ("node001, a node of the last attempt, is DOWN*",)
+    assert view.nodes
+    assert "tr12" in view.nodes[0].ended
 
 
 def test_cron_without_a_driver_has_no_next_run(site: DashSite) -> None:
