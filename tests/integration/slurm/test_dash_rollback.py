@@ -16,6 +16,7 @@ from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.dash.train_card import TrainCard
 from opsctl.errors import InputError
 from opsctl.host.processes import ProcessId
+from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -28,16 +29,24 @@ WORDS = "[rollback]\nstep_argument = '--ckpt-step {step}'\n"
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
 
 
-@pytest.fixture
-def trains(slurm: Sandbox) -> Iterator[Trains]:
-    """A running train with the checkpoints of the steps 5, 10 and 15."""
+@pytest.fixture(scope="module")
+def running(slurm: Sandbox) -> Iterator[Trains]:
+    """One running train for all tests of this module."""
     with trains_on(slurm, group="users") as trains:
         trains.opsctl("launch", trains.toml(command=COMMAND, more=WORDS, extra=()))
-        until((trains.run().checkpoints / "iter_0000015").exists)
         yield trains
         state = read_rollback_state(trains.run(), trains.app.clock)
         if state and state.started and state.started.is_alive:
             os.kill(state.started.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def trains(running: Trains, slurm: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Trains:
+    """The train with the checkpoints of the steps 5, 10 and 15."""
+    for name, value in slurm.env().items():
+        monkeypatch.setenv(name, value)
+    until((running.run().checkpoints / "iter_0000015").exists)
+    return running
 
 
 def press(trains: Trains, verb: str, number: int | None, *, confirmed: bool = True) -> dict[str, object]:
@@ -65,54 +74,6 @@ def wait_for_end(trains: Trains) -> RollbackState:
 def starts(trains: Trains) -> list[str]:
     path = trains.run().path / "starts"
     return path.read_text().splitlines() if path.exists() else []
-
-
-def test_rollback_outlives_the_page(trains: Trains) -> None:
-    assert find_card(trains).verbs == ("hold", "save", "queue", "rollback")
-    plan = press(trains, "rollback", 5, confirmed=False)
-    assert (plan["done"], plan["number"]) == (False, 5)
-    assert "would go back to step 5\n" in str(plan["text"])
-    assert "the running task is asked to save and stop" in str(plan["text"])
-    assert "the rollback to step 5 has started" in str(press(trains, "rollback", 5)["text"])
-    with pytest.raises(InputError, match="t: a rollback is running"):
-        press(trains, "rollback", 10)
-    state = read_rollback_state(trains.run(), trains.app.clock)
-    assert state
-    assert state.started
-    assert os.getsid(state.started.pid) == state.started.pid, "Ctrl-C and the end of the page do not reach the process"
-    card = find_card(trains)
-    assert card.rollback
-    assert (card.verbs, card.steps, card.rollback.is_running) == ((), (), True)
-
-    ended = wait_for_end(trains)
-    assert ended.has_failed is False, ended.output
-    assert any("rolled back to step 5" in line for line in ended.output)
-    until(lambda: len(starts(trains)) == 2)
-    assert starts(trains)[1] == "5 --ckpt-step 5"
-    events = Journal(trains.run(), trains.app.clock).events()
-    held = next(event for event in events if event.kind is EventKind.HELD)
-    assert str(held.data["why"]).startswith("opsctl rollback to step 5: noon, ana (")
-    page = next(trains.app.site_dir.alerts.glob("journal-*.jsonl")).read_text()
-    assert '"verb": "rollback"' in page
-    assert '"number": 5' in page
-    assert "rollback" in find_card(trains).verbs
-
-
-def test_killed_rollback_is_finished_from_the_page(trains: Trains) -> None:
-    press(trains, "rollback", 5)
-    state = until(lambda: (found := read_rollback_state(trains.run(), trains.app.clock)) and found.record and found)
-    assert state.started
-    os.kill(state.started.pid, signal.SIGKILL)
-    assert wait_for_end(trains).is_interrupted
-    card = find_card(trains)
-    assert card.verbs == ("rollback",)
-    assert [step.command for step in card.steps] == ["opsctl rollback t"]
-    plan = press(trains, "rollback", None, confirmed=False)
-    assert "goes on with the interrupted rollback to step 5" in str(plan["text"])
-    assert plan["number"] == 5
-    press(trains, "rollback", 5)
-    assert any("rolled back to step 5" in line for line in wait_for_end(trains).output)
-    until(lambda: len(starts(trains)) == 2)
 
 
 def test_tasks_are_queued_after_the_last_array(trains: Trains) -> None:
@@ -147,3 +108,61 @@ def test_process_of_the_page_is_no_zombie(trains: Trains) -> None:
     assert state.has_failed
     assert "no checkpoint of step 7" in state.output[0]
     assert find_card(trains).headline.word == "RUNNING", "a refused rollback stops nothing"
+
+
+def test_rollback_outlives_the_page(trains: Trains) -> None:
+    assert find_card(trains).verbs == ("hold", "save", "queue", "rollback")
+    before = starts(trains)
+    plan = press(trains, "rollback", 5, confirmed=False)
+    assert (plan["done"], plan["number"]) == (False, 5)
+    assert "would go back to step 5\n" in str(plan["text"])
+    assert "the running task is asked to save and stop" in str(plan["text"])
+    assert "the rollback to step 5 has started" in str(press(trains, "rollback", 5)["text"])
+    with pytest.raises(InputError, match="t: a rollback is running"):
+        press(trains, "rollback", 10)
+    state = read_rollback_state(trains.run(), trains.app.clock)
+    assert state
+    assert state.started
+    assert os.getsid(state.started.pid) == state.started.pid, "Ctrl-C and the end of the page do not reach the process"
+    card = find_card(trains)
+    assert card.rollback
+    assert (card.verbs, card.steps, card.rollback.is_running) == ((), (), True)
+
+    ended = wait_for_end(trains)
+    assert ended.has_failed is False, ended.output
+    assert any("rolled back to step 5" in line for line in ended.output)
+    until(lambda: len(starts(trains)) > len(before))
+    assert starts(trains)[-1] == "5 --ckpt-step 5"
+    events = Journal(trains.run(), trains.app.clock).events()
+    (rolled_back,) = [event for event in events if event.kind is EventKind.ROLLED_BACK]
+    assert str(rolled_back.data["why"]).startswith("noon, ana (")
+    holds = [str(event.data["why"]) for event in events if event.kind is EventKind.HELD]
+    assert any(why.startswith("opsctl rollback to step 5: noon, ana (") for why in holds), holds
+    page = "".join(path.read_text() for path in trains.app.site_dir.alerts.glob("journal-*.jsonl"))
+    assert '"verb": "rollback"' in page
+    assert '"number": 5' in page
+    assert "rollback" in find_card(trains).verbs
+
+
+def test_killed_rollback_is_finished_from_the_page(trains: Trains) -> None:
+    before = starts(trains)
+    press(trains, "rollback", 10)
+
+    def find_begun() -> RollbackState | None:
+        state = read_rollback_state(trains.run(), trains.app.clock)
+        return state if state and state.record and state.record.phase is RollbackPhase.BEGUN else None
+
+    state = until(find_begun)
+    assert state.started
+    os.kill(state.started.pid, signal.SIGKILL)
+    assert wait_for_end(trains).is_interrupted
+    card = find_card(trains)
+    assert card.verbs == ("rollback",)
+    assert [step.command for step in card.steps] == ["opsctl rollback t"]
+    plan = press(trains, "rollback", None, confirmed=False)
+    assert "goes on with the interrupted rollback to step 10" in str(plan["text"])
+    assert plan["number"] == 10
+    press(trains, "rollback", 10)
+    output = wait_for_end(trains).output
+    assert any("rolled back to step 10" in line for line in output), output
+    until(lambda: len(starts(trains)) > len(before))
