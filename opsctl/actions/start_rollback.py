@@ -123,10 +123,15 @@ def _refuse_second(run: RunDir, *, has_lease: bool) -> None:
 def _read_start(run: RunDir) -> StartedRollback | None:
     try:
         fields = read_json(_start_path(run), MAX_RECORD_BYTES)
-        numbers = {name: int(fields[name]) for name in ("step", "pid", "started")}
         at = datetime.fromisoformat(fields["at"])
-        texts = {name: str(fields[name]) for name in ("by", "host")}
-        return StartedRollback(at=at if at.tzinfo else at.astimezone(), **numbers, **texts)
+        return StartedRollback(
+            step=int(fields["step"]),
+            at=at if at.tzinfo else at.astimezone(),
+            by=str(fields["by"]),
+            host=str(fields["host"]),
+            pid=int(fields["pid"]),
+            started=int(fields["started"]),
+        )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

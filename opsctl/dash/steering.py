@@ -231,7 +231,12 @@ def carry_out(app: App, instruction: PageInstruction) -> dict[str, object]:
         number = {} if plan.number is None else {"number": plan.number}
         return {"done": False, "text": plan.text, **number}
     text = verb.do(app, instruction)
-    facts = {"verb": instruction.verb, "train": instruction.train, "key": instruction.key, "reason": instruction.reason}
+    facts: dict[str, object] = {
+        "verb": instruction.verb,
+        "train": instruction.train,
+        "key": instruction.key,
+        "reason": instruction.reason,
+    }
     facts |= {} if instruction.number is None else {"number": instruction.number}
     app.alerting.ledger.journal("page", **facts, by=instruction.by, done=text)
     log.info("%s %s: %s", instruction.by, instruction.verb, text)
