@@ -239,7 +239,7 @@ class PageServer:
         return PlainTextResponse(
             f"the first view is not ready: {self.refresher.problem or 'opsctl reads Slurm and the files'}",
             HTTPStatus.SERVICE_UNAVAILABLE,
-            {"Retry-After": "5"},
+            {"Retry-After": "5", "Refresh": "5"},
         )
 
 

@@ -311,6 +311,13 @@ def test_broken_reader_leaves_the_old_view(site: DashSite, own: Visitor) -> None
     assert "tr12" in text
 
 
+def test_unready_page_loads_itself_again(own: Visitor) -> None:
+    own.server.refresher.collect = lambda: 1 / 0  # type: ignore[assignment, return-value]  # a bug
+    status, text, answer = own.enter(Role.VIEW).ask("/")
+    assert (status, answer.getheader("Refresh")) == (503, "5")
+    assert "the first view is not ready: ZeroDivisionError" in text
+
+
 def test_events_name_the_version_and_the_age(site: DashSite) -> None:
     with serving(site, every_s=0.2) as visitor:
         connection = HTTPConnection("127.0.0.1", visitor.enter(Role.VIEW).port, timeout=30)
