@@ -173,7 +173,7 @@ def take_pictures(scene: Scene, driver: Browser, pictures: Path, pages: Mapping[
     with scene.dash() as links:
         base, _, token = links["act"].partition("#")
         driver.open(f"{base}#{token}", size=SIZES["phone"])
-        driver.wait_for("document.querySelector('.train')")
+        driver.wait_for("document.querySelector('.train')", seconds=300)
         for scheme in ("light", "dark"):
             for name, path in pages.items():
                 driver.open(base + path, size=SIZES.get(name, SIZES["desk"]), scheme=scheme)

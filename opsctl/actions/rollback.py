@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,17 +28,19 @@ from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, list_ch
 from opsctl.checkpoints.scan import FoundCheckpoint
 from opsctl.errors import InputError, RunDirError, WaitTimedOut, cannot_write
 from opsctl.launch.revisions import Files, note_edit, swap
-from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.launch.rollback_record import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
 from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
 from opsctl.state.journal import EventKind
-from opsctl.state.lease import lease
+from opsctl.state.lease import LeaseBusy, find_holder, lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
 
 POLL_S = 1.0
 """Time between two looks at the queue while the running task stops."""
+BUSY_WAIT_S = 5.0
+"""Wait for another rollback before the refusal: a page that starts a rollback holds the lease for a moment."""
 _UNDO_PHASES = (RollbackPhase.UNDOING, RollbackPhase.CLEARED, RollbackPhase.RESTORED)
 
 
@@ -54,20 +57,59 @@ class RollbackResult:
     """The arrays that were released, the last first."""
 
 
-def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show) -> RollbackResult:
-    """Carry out the plan. Raises WaitTimedOut if a task has not stopped in time: call again."""
+def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show, reason: str = "") -> RollbackResult:
+    """Carry out the plan. Raises WaitTimedOut if a task has not stopped in time: call again.
+
+    Raises LeaseBusy while another process rolls the train back.
+    """
+    with hold_rollback(app, plan.run, plan.record) as keep:
+        return _carry_out(app, plan, timeout, show=show, reason=reason, keep=keep)
+
+
+@contextlib.contextmanager
+def hold_rollback(app: App, run: RunDir, record: RollbackRecord | None = None) -> Iterator[Callable[[], None]]:
+    """Let no other process roll the train back or undo a rollback. Yields a function to call every few seconds.
+
+    Raises LeaseBusy if another process does, or has gone on with `record` since that was read.
+    """
+    directory = records_dir(run)
+    run.make(directory)
+    again = f"opsctl status {run.name}; then call again"
+    with contextlib.ExitStack() as stack:
+        try:
+            held = stack.enter_context(lease(directory, app.clock, wait=BUSY_WAIT_S))
+        except LeaseBusy as error:
+            holder = find_holder(directory, app.clock)
+            raise LeaseBusy(f"{run.name}: {holder or 'another process'} rolls the train back", hint=again) from error
+        if record and not _is_newest(record, read_newest(run)):
+            raise LeaseBusy(f"{run.name}: another process has just rolled the train back", hint=again)
+        yield held.refresh
+
+
+def _is_newest(record: RollbackRecord, newest: RollbackRecord | None) -> bool:
+    """Whether no other rollback has begun, and this one has not gone on, since `record` was planned or read."""
+    if newest is None or newest.number + 1 == record.number:
+        return newest is None or newest.phase in FINAL
+    return (newest.number, newest.phase) == (record.number, record.phase)
+
+
+def _carry_out(
+    app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show, reason: str, keep: Callable[[], None]
+) -> RollbackResult:
     run, record = plan.run, plan.record
     aside: list[Path] = []
     if record.phase is RollbackPhase.BEGUN:
         _set_phase(run, record, RollbackPhase.BEGUN)
         _protect(plan)
-        _stop(app, run, f"opsctl rollback to step {record.step}", timeout, show)
+        why = f"opsctl rollback to step {record.step}{f': {reason}' if reason else ''}"
+        _stop(app, run, why, timeout=timeout, show=show, keep=keep)
         with lease(run.path, app.clock):
             files = render_files(run, record.keys(before=False))  # with an edit during the wait
             record, aside = _move_newer(run, plan.chosen, record, plan)
             _write_revision(app, run, files)
             note_allowed(app.journal(run), plan.allowed)
-            _note(app, run, record, EventKind.ROLLED_BACK, checkpoint=record.checkpoint, aside=_aside_names(record))
+            facts = {"checkpoint": record.checkpoint, "aside": _aside_names(record)}
+            _note(app, run, record, EventKind.ROLLED_BACK, **facts, **({"why": reason} if reason else {}))
             _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.MOVED)
     released = _release(app, run) if record.phase is RollbackPhase.MOVED else []
@@ -84,7 +126,17 @@ def plan_undo(app: App, run: RunDir) -> RollbackRecord:
 
 
 def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, show: Show) -> RollbackResult:
-    """Undo the rollback: restore its checkpoints and settings, and set aside checkpoints saved since."""
+    """Undo the rollback: restore its checkpoints and settings, and set aside checkpoints saved since.
+
+    Raises LeaseBusy while another process rolls the train back.
+    """
+    with hold_rollback(app, run, record) as keep:
+        return _carry_out_undo(app, run, record, timeout, show=show, keep=keep)
+
+
+def _carry_out_undo(
+    app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, show: Show, keep: Callable[[], None]
+) -> RollbackResult:
     chosen = _to_found(record)
     aside: list[Path] = []
     back: list[Path] = []
@@ -95,7 +147,7 @@ def undo(app: App, run: RunDir, record: RollbackRecord, timeout: timedelta, *, s
         is_moved = record.phase is not RollbackPhase.BEGUN
         record = _set_phase(run, record, RollbackPhase.UNDOING if is_moved else RollbackPhase.CLEARED)
     if record.phase is not RollbackPhase.RESTORED:
-        _stop(app, run, f"opsctl rollback --undo from step {record.step}", timeout, show)
+        _stop(app, run, f"opsctl rollback --undo from step {record.step}", timeout=timeout, show=show, keep=keep)
         with lease(run.path, app.clock):
             if record.phase is RollbackPhase.UNDOING:
                 found = list_checkpoints_in(find_all_directories(run, load_train(run.config, layout=False)))
@@ -147,7 +199,7 @@ def _protection(record: RollbackRecord) -> str:
     return f"opsctl rollback {record.number:04}"
 
 
-def _stop(app: App, run: RunDir, why: str, timeout: timedelta, show: Show) -> None:
+def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, keep: Callable[[], None]) -> None:
     """Hold the queued tasks, ask the running task to save and stop, and wait for its end. Raises WaitTimedOut."""
     chain, clock = app.chain(run), app.clock
     until_s = clock.monotonic() + timeout.total_seconds()
@@ -168,6 +220,7 @@ def _stop(app: App, run: RunDir, why: str, timeout: timedelta, show: Show) -> No
                 hint=f"the queued tasks are held; opsctl rollback {run.name} goes on waiting",
             )
         clock.sleep(POLL_S)
+        keep()
     reconcile_own_train(app, run, show=show)
 
 

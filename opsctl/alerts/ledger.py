@@ -204,7 +204,9 @@ class AlertLedger:
         """Append a line to the journal of alerts. A failure is ignored: the journal is for people only."""
         record = {"at": self.clock.now().isoformat(timespec="milliseconds"), "actor": f"{actor()}@{hostname()}"}
         line = json.dumps(record | {"kind": kind} | data, ensure_ascii=False, default=str) + "\n"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RunDirError):
+            if not self.site.alerts.is_dir():
+                self.site.create()  # before the first watch cycle
             append_line(self.site.alerts / f"journal-{hostname()}-{os.geteuid()}.jsonl", line.encode(errors="replace"))
 
 

@@ -29,7 +29,7 @@ PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 @server_option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @server_option("--host", "hosts", multiple=True, help="Another name of the server, for a proxy; repeatable.")
 @server_option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
-@server_option("--actions", is_flag=True, help="Allow Ack, Silence, Hold, Release and Save.")
+@server_option("--actions", is_flag=True, help="Allow actions: Ack, Hold, Release, Rollback and others.")
 @server_option(
     "--every",
     type=Duration(minimum=timedelta(seconds=5)),
@@ -56,8 +56,8 @@ def dash(
 ) -> None:
     """Show all trains on a web page, for phone, desk and wall.
 
-    Serves the page on this machine until Ctrl-C and prints its link, which holds a secret token, and the ssh command
-    that makes the page reachable from elsewhere. All viewers share one query of Slurm; without a viewer Slurm is not
+    Serves the page on this machine until Ctrl-C. Prints a link with a secret token, and the ssh command that makes
+    the page reachable from elsewhere. All viewers share one query of Slurm; without a viewer Slurm is not
     asked. With --actions a second link allows the actions of the commands, with your permissions.
 
     \b
@@ -81,10 +81,10 @@ def dash(
         if as_json:
             print_json(asdict(links))
         else:
-            print_text(f"to look: {links.view}")
+            print_text(f"read-only:    {links.view}")
             if links.act:
-                print_text(f"to act:  {links.act}")
-            print_text(f"from another machine, first: {links.ssh}")
+                print_text(f"with actions: {links.act}")
+            print_text(f"from another machine, first run: {links.ssh}")
         serve(make_server(app, access, every_s=every.total_seconds(), prefix=prefix), listener)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
+from opsctl.actions.describe_rollback import (
+    describe_plan,
+    describe_queue,
+    describe_release,
+    describe_undo,
+    list_names,
+)
 from opsctl.actions.rollback import RollbackResult, plan_undo, roll_back, undo
 from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
-from opsctl.actions.steer_train import describe_stop_of
 from opsctl.app import App
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
@@ -19,13 +24,11 @@ from opsctl.cli.output import dry_run_option, json_option, print_json, print_tex
 from opsctl.cli.owner_tasks import print_on_stderr
 from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.revisions import diff, read_files
-from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord
+from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir, find
 from opsctl.trainer.sample_ranges import check_range
-
-MAX_NAMED = 8
 
 
 def _check_ranges(_context: click.Context, _param: click.Parameter, ranges: Sequence[str]) -> tuple[str, ...]:
@@ -82,6 +85,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
     show_default=True,
     help="Longest wait for the running task to stop.",
 )
+@click.option("--reason", default="", help="Reason, recorded in the journal.")
 @allow_option
 @dry_run_option
 @json_option
@@ -95,6 +99,7 @@ def rollback(
     lr_scale: float | None,
     is_undo: bool,
     timeout: timedelta,
+    reason: str,
     allow: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
@@ -114,7 +119,7 @@ def rollback(
     \b
     opsctl rollback tiny-gpt --to 4000 --dry-run
     opsctl rollback tiny-gpt --to 4000 --skip-samples 2048000-2049023
-    opsctl rollback tiny-gpt --to 4000 --lr-scale 0.5
+    opsctl rollback tiny-gpt --to 4000 --lr-scale 0.5 --reason "loss spike at step 4120"
     opsctl rollback tiny-gpt --undo
     """
     run = app.find(train)
@@ -132,7 +137,7 @@ def rollback(
     if dry_run or not as_json:
         _print_plan(plan, snapshot, dry_run=dry_run, as_json=as_json)
     if not dry_run:
-        result = roll_back(app, plan, timeout, show=print_on_stderr)
+        result = roll_back(app, plan, timeout, show=print_on_stderr, reason=reason)
         _print_result(plan, result, as_json=as_json)
 
 
@@ -141,9 +146,9 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: 
     data: dict[str, Any] = {"train": run.name, "rollback": record.number, "step": record.step}
     if dry_run:
         is_undone = record.phase is RollbackPhase.UNDONE
-        text = "is undone already" if is_undone else f"would be undone: {_describe_undo(record)}"
+        text = "is undone already" if is_undone else f"would be undone: {describe_undo(record)}"
         snapshot = app.chain(run).check()
-        lines = [f"rollback {record.number} to step {record.step} {text}", *_describe_queue(run, snapshot)]
+        lines = [f"rollback {record.number} to step {record.step} {text}", *describe_queue(run, snapshot)]
         print_json({**data, "would_change": not is_undone}) if as_json else _print_lines(run, lines)
         return
     result = undo(app, run, record, timeout, show=print_on_stderr)
@@ -155,13 +160,13 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: 
         print_json({**data, **paths, "released": list(result.released)})
         return
     lines = [f"rollback {record.number} to step {record.step} is undone"]
-    lines += [f"brought back: {_list_names(result.back)}"] * bool(result.back)
-    lines += [f"set aside: {_list_names(result.aside)} in {record.undone}"] * bool(result.aside)
-    _print_lines(run, [*lines, _describe_release(run, result)])
+    lines += [f"brought back: {list_names(result.back)}"] * bool(result.back)
+    lines += [f"set aside: {list_names(result.aside)} in {record.undone}"] * bool(result.aside)
+    _print_lines(run, [*lines, describe_release(run, result)])
 
 
 def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, as_json: bool) -> None:
-    run, record = plan.run, plan.record
+    run = plan.run
     now = read_files(run)
     assert now is not None  # app.find() found train.toml
     difference = "" if plan.is_done else diff(now, plan.files)
@@ -178,15 +183,7 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, a
         return
     if plan.is_done:
         return
-    more = ", and what the running task saves before it stops" if snapshot.active else ""
-    lines = [
-        f"{'would go' if dry_run else 'goes'} back to step {record.step}",
-        f"checkpoint: {plan.chosen.path}: {plan.evidence}",
-        f"set aside: {_list_names(plan.newer)} in {record.aside}{more}",
-    ]
-    lines += _describe_samples(plan)
-    lines += [f"{plan.pointer.path.name} will name {plan.pointer.text}"] if plan.pointer else []
-    _print_lines(run, [*lines, *_describe_queue(run, snapshot)])
+    _print_lines(run, describe_plan(plan, snapshot, dry_run=dry_run))
     if difference:
         print_text(difference)
 
@@ -200,9 +197,9 @@ def _print_result(plan: RollbackPlan, result: RollbackResult, *, as_json: bool) 
     if plan.is_done:
         print_text(f"{run.name}: was already rolled back to step {record.step}; nothing has changed")
         return
-    lines = [f"rolled back to step {record.step}", f"set aside: {_list_names(result.aside)} in {record.aside}"]
+    lines = [f"rolled back to step {record.step}", f"set aside: {list_names(result.aside)} in {record.aside}"]
     print_text(f"{run.name}: " + "; ".join(lines))
-    _print_lines(run, [_describe_release(run, result), f"opsctl rollback {run.name} --undo takes it back"])
+    _print_lines(run, [describe_release(run, result), f"opsctl rollback {run.name} --undo takes it back"])
 
 
 def _to_json(plan: RollbackPlan) -> dict[str, Any]:
@@ -218,49 +215,6 @@ def _to_json(plan: RollbackPlan) -> dict[str, Any]:
         "lr_scale": record.lr_scale,
         "already": plan.is_done,
     }
-
-
-def _describe_queue(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
-    """Return what happens to the running task and to the queued ones."""
-    lines = [f"{job.full_id} runs: {describe_stop_of(run)}" for job in snapshot.active]
-    arrays = sorted({job.array for job in snapshot.waiting}, key=int)
-    queue = (
-        f"array {', '.join(arrays)} is held, then released" if arrays else f"{_describe_empty_queue(run)} afterwards"
-    )
-    return [*lines, f"queue: {queue}"]
-
-
-def _describe_samples(plan: RollbackPlan) -> list[str]:
-    """Return from which sample on the samples are read again, and which skipped ranges lie before."""
-    first = plan.next_sample
-    if first is None:
-        return []
-    lines = [f"samples from {first} on are read again"]
-    past = [text for text in plan.record.skip_samples if int(text.partition("-")[2]) < first]
-    return [*lines, *(f"skipping {text} has no effect: the checkpoint has read it" for text in past)]
-
-
-def _describe_undo(record: RollbackRecord) -> str:
-    return (
-        f"the checkpoints in {record.aside} come back, checkpoints saved since go to {record.undone}, and the"
-        " settings are those before the rollback"
-    )
-
-
-def _describe_release(run: RunDir, result: RollbackResult) -> str:
-    if result.released:
-        return f"released array {', '.join(result.released)}"
-    return _describe_empty_queue(run)
-
-
-def _describe_empty_queue(run: RunDir) -> str:
-    return f"nothing is queued: opsctl launch {run.config} goes on"
-
-
-def _list_names(paths: Sequence[Path]) -> str:
-    names = [path.name for path in paths]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return (", ".join(names[:MAX_NAMED]) or "nothing") + more
 
 
 def _print_lines(run: RunDir, lines: Sequence[str]) -> None:

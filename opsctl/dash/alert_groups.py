@@ -27,6 +27,11 @@ class AlertGroup:
     def since(self) -> str:
         return min(alert.since for alert in self.alerts)
 
+    def title_for(self, train: str) -> str:
+        """Return the title below the name of a train, without that name at its beginning."""
+        text = self.title.removeprefix(f"{train}: ")
+        return self.title if text == self.title else text[:1].upper() + text[1:]
+
     @property
     def is_acknowledged(self) -> bool:
         return all(alert.acknowledged for alert in self.alerts)
@@ -38,6 +43,13 @@ class AlertGroup:
     @property
     def open_keys(self) -> tuple[str, ...]:
         return tuple(alert.key for alert in self.alerts if not alert.acknowledged)
+
+
+def count_alerts(groups: Sequence[AlertGroup]) -> str:
+    """Return how many alerts there are, and how many causes if that is another number: `2 causes, 5 alerts`."""
+    causes, alerts = len(groups), sum(len(group.alerts) for group in groups)
+    text = f"{alerts} alert{'s' * (alerts != 1)}"
+    return text if causes == alerts else f"{causes} cause{'s' * (causes != 1)}, {text}"
 
 
 def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:

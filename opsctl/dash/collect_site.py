@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
+from opsctl.actions.start_rollback import read_rollback_state
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
-from opsctl.dash.node_tiles import NodeTile, list_node_tiles
+from opsctl.dash.node_tiles import NodeTile, describe_lost_nodes, list_node_tiles
 from opsctl.dash.show_times import format_age
+from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.errors import OpsctlError
 from opsctl.model import Job, Node
-from opsctl.state.run_dir import RunDir, scan
+from opsctl.state.run_dir import RunDir, may_act, scan
 
 MAX_REASONS = 3
 UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
@@ -78,12 +80,12 @@ class SiteView:
 
     @property
     def rest(self) -> str:
-        """The other trains, and what to plan for: `1 to plan for (tr11: queue runs dry) · 2 running`."""
+        """The other trains: `1 needs a decision (tr11: queued tasks run out) · 2 running`."""
         parts = []
         if amber := [card for card in self.trains if card.headline.tone is Tone.AMBER]:
             reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in amber]
             shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
-            parts.append(f"{len(amber)} to plan for ({shown})")
+            parts.append(f"{len(amber)} need{'s' * (len(amber) == 1)} a decision ({shown})")
         words = [card.headline.word.lower() for card in self.trains if card.headline.rank >= UNKNOWN_RANK]
         if not self.needy and not amber and set(words) == {"unknown"}:
             return ""
@@ -102,17 +104,15 @@ def collect_site(app: App) -> SiteView:
     alerts = open_alerts(app.site_dir.alerts / "ledger.json")
     excluded = _read_exclusions(app)
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
-    problems += [f"skipped in the root: {entry}" for entry in skipped[:5]]
-    trains_on: dict[str, list[str]] = {}
-    for card in cards:
-        for name in card.nodes:
-            trains_on.setdefault(name, []).append(card.name)
+    problems += [f"Skipped in the root directory: {entry}" for entry in skipped[:5]]
+    nodes = _list_nodes(app, slurm, cards)
+    cards = [_name_lost_nodes(card, nodes) for card in cards]
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
         trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, -card.weight, card.name))),
         slurm=slurm.away,
-        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
+        nodes=nodes,
         alerts=tuple(alerts),
         watch=read_watch_age(app),
         cron=_read_cron(app, problems),
@@ -124,13 +124,13 @@ def collect_site(app: App) -> SiteView:
 def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
     card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"), _read_exclusions(app))
-    trains_on = dict.fromkeys(card.nodes, (card.name,))
+    nodes = _list_nodes(app, slurm, [card])
     return SiteView(
         site=app.site.alerts.site_name,
         made=app.clock.now(),
-        trains=(card,),
+        trains=(_name_lost_nodes(card, nodes),),
         slurm=slurm.away,
-        nodes=None if slurm.nodes is None else tuple(list_node_tiles(app, slurm.nodes, trains_on)),
+        nodes=nodes,
         alerts=card.alerts,
         watch=read_watch_age(app),
         cron=None,
@@ -151,6 +151,25 @@ def ask_slurm(app: App) -> SlurmAnswer:
         return SlurmAnswer(jobs=jobs)
 
 
+def _list_nodes(app: App, slurm: SlurmAnswer, cards: Sequence[TrainCard]) -> tuple[NodeTile, ...] | None:
+    """Return the nodes with the trains that run, or ran last, on each; None if Slurm did not answer."""
+    if slurm.nodes is None:
+        return None
+    trains_on: dict[str, list[str]] = {}
+    ended_on: dict[str, list[str]] = {}
+    for card in cards:
+        for name in card.nodes:
+            trains_on.setdefault(name, []).append(card.name)
+        for name in card.last_nodes:
+            ended_on.setdefault(name, []).append(card.name)
+    return tuple(list_node_tiles(app, slurm.nodes, trains_on, ended_on))
+
+
+def _name_lost_nodes(card: TrainCard, nodes: Sequence[NodeTile] | None) -> TrainCard:
+    """Return the card with the nodes of its last attempt that are out of service."""
+    return replace(card, marks=(*card.marks, *describe_lost_nodes(card.last_nodes, nodes or ())))
+
+
 def _read_exclusions(app: App) -> dict[str, datetime]:
     """Return the excluded nodes, with the start of each exclusion."""
     return {exclusion.node: datetime.fromtimestamp(exclusion.since, UTC) for exclusion in app.exclusions.now()}
@@ -164,12 +183,15 @@ def _make_card(
         events = app.journal(run).events()
     except (OpsctlError, OSError):
         events = []
-    return make_card(run, status, events, app.clock.now(), excluded)
+    now = app.clock.now()
+    state = read_rollback_state(run, app.clock)
+    rollback = describe_rollback(state, run.name, now) if state else None
+    return make_card(run, status, events, now, excluded, rollback=rollback, is_ours=may_act(run))
 
 
 def _read_cron(app: App, problems: list[str]) -> CronStatus | None:
     try:
         return read_cron_status(app.cron)
     except (OpsctlError, OSError) as error:
-        problems.append(f"cron: {error}")
+        problems.append(f"The state of cron cannot be read: {error}")
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,6 +13,8 @@ from opsctl.nodes.history import NodeRecord
 
 _TONE_BY_HEALTH = {"healthy": "green", "degraded": "amber", "faulty": "red"}
 """Others have not been checked, or not with a result."""
+MAX_LOST_NODES = 3
+"""Named below the headline of a train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,9 @@ class NodeTile:
     """Slurm's reason for a node out of service."""
     evidence: tuple[str, ...]
     trains: tuple[str, ...]
+    """The trains that run on the node."""
+    ended: tuple[str, ...] = ()
+    """The trains that do not run, and whose last attempt ran on the node."""
 
     @property
     def is_bad(self) -> bool:
@@ -51,7 +56,12 @@ class NodeTile:
 _ORDER = ("red", "amber", "unknown", "quiet", "green")
 
 
-def list_node_tiles(app: App, nodes: Sequence[Node], trains_on: Mapping[str, Sequence[str]]) -> Iterator[NodeTile]:
+def list_node_tiles(
+    app: App,
+    nodes: Sequence[Node],
+    trains_on: Mapping[str, Sequence[str]],
+    ended_on: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[NodeTile]:
     """Yield a tile for every node, without a call of Slurm."""
     excluded = {exclusion.node: exclusion for exclusion in app.exclusions.now()}
     records = {record.node: record for record in app.history.all()}
@@ -70,7 +80,20 @@ def list_node_tiles(app: App, nodes: Sequence[Node], trains_on: Mapping[str, Seq
             why_out=node.reason,
             evidence=record.evidence if record.health not in {"", "healthy"} else (),
             trains=tuple(trains_on.get(node.name, ())),
+            ended=tuple((ended_on or {}).get(node.name, ())),
         )
+
+
+def describe_lost_nodes(last_nodes: Collection[str], tiles: Sequence[NodeTile]) -> tuple[str, ...]:
+    """Return a sentence for each node of the last attempt that is out of service or excluded: the first few."""
+    texts = []
+    for tile in tiles:
+        facts = [tile.state] if tile.state_tone in {"red", "amber"} else []
+        facts += ["excluded for new attempts"] if tile.excluded_since else []
+        if tile.name in last_nodes and facts:
+            texts.append(f"{tile.name}, a node of the last attempt, is {' and '.join(facts)}")
+    more = len(texts) - MAX_LOST_NODES
+    return (*texts[:MAX_LOST_NODES], *([f"{more} more nodes of the last attempt are out of service"] * (more > 0)))
 
 
 def describe_state(state: str) -> str:

@@ -16,10 +16,10 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from opsctl.dash.alert_groups import group_alerts
+from opsctl.dash.alert_groups import count_alerts
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt
-from opsctl.dash.show_times import format_age, format_ago, format_clock
+from opsctl.dash.show_times import format_age, format_ago, format_clock, format_minute
 from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard
 from opsctl.dash.train_detail import TrainDetail
@@ -31,9 +31,13 @@ STYLES = ("dash.css", "uplot.css")
 SCRIPTS = ("uplot.js", "dash.js", "login.js")
 ICONS = defaultdict(lambda: "○", RUNNING="▶", QUEUED="◷", HELD="■", ENDED="■", FINISHED="✓", UNKNOWN="?")
 """By the word of the state."""
-SIGNS: Mapping[str, str] = {"red": "■", "amber": "▲", "unknown": "?", "green": "✓", "quiet": "○"}
-"""On the wall, by tone."""
-BADGES: Mapping[str, str] = {"red": "needs you now", "amber": "plan", "unknown": "", "green": "", "quiet": ""}
+BADGES: Mapping[str, str] = {
+    "red": "needs you now",
+    "amber": "▲ needs a decision",
+    "unknown": "",
+    "green": "",
+    "quiet": "",
+}
 STALE_S = 60.0
 """A view that is older than this is shown as stale, unless refreshes come less often."""
 REFRESH_S = 30.0
@@ -93,7 +97,7 @@ def _environment() -> Environment:
     environment.filters["clock"] = lambda at, now: format_clock(now, at)
     environment.filters["since"] = lambda at, now: format_clock(now, datetime.fromisoformat(at))
     environment.filters["fold"] = lambda names: fold(list(names))
-    environment.globals |= {"verbs": VERBS, "icons": ICONS, "signs": SIGNS, "badges": BADGES}
+    environment.globals |= {"verbs": VERBS, "icons": ICONS, "count_alerts": count_alerts, "badges": BADGES}
     return environment
 
 
@@ -111,7 +115,7 @@ def _to_json(data: object) -> Markup:
 
 
 def _format_moment(at: datetime | None) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if at else ""
+    return format_minute(at) if at else ""
 
 
 @cache
@@ -175,8 +179,7 @@ def render_train(view: SiteView, card: TrainCard, detail: TrainDetail | str | No
         "card": card,
         "detail": detail if isinstance(detail, TrainDetail) else None,
         "missing": detail if isinstance(detail, str) else "",
-        "groups": group_alerts(card.alerts),
-        "nodes": [tile for tile in view.nodes or () if tile.name in card.nodes],
+        "nodes": [tile for tile in view.nodes or () if tile.name in (card.nodes or card.last_nodes)],
         "title": f"{card.name} {card.headline.word} · {view.site}",
         "uplot": Markup(read_asset("uplot.js")),  # noqa: S704 (a file of this package)
     }

@@ -35,7 +35,7 @@ class QueueEnd:
     def describe(self, now: datetime) -> str:
         """Return one sentence."""
         when = f" about {format_day_time(now, self.at)}" if self.at else " before the last step"
-        return f"Queue runs dry{when} ({self.queued} of {self.needed} tasks queued)"
+        return f"Queued tasks run out{when} ({self.queued} of {self.needed} needed are queued)"
 
 
 def find_queue_end(run: RunDir, status: TrainStatus, history: TrainHistory, now: datetime) -> QueueEnd | None:

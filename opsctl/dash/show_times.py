@@ -19,6 +19,11 @@ def format_ago(now: datetime, at: datetime) -> str:
     return f"{format_age(now - at)} ago ({format_clock(now, at)})"
 
 
+def format_minute(at: datetime) -> str:
+    """Return a moment to the minute: `2026-03-01 12:00 UTC`."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def format_clock(now: datetime, at: datetime) -> str:
     """Return a past moment as short as its age allows: `17:23 UTC`, `21 Nov 17:23 UTC`, `21 Nov 2025`."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)

@@ -8,17 +8,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from opsctl.actions.describe_rollback import describe_plan
+from opsctl.actions.queue_tasks import queue_tasks
+from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
+from opsctl.dash.train_reasons import NEEDED
 from opsctl.errors import InputError
 from opsctl.state.files import parse_json
-from opsctl.state.journal import actor
+from opsctl.state.journal import actor, replay
 from opsctl.state.switches import Switch
 
 log = logging.getLogger(__name__)
 MAX_INSTRUCTION_BYTES = 8192
 MAX_REASON_CHARS = 300
 MAX_NAME_CHARS = 40
+MAX_NUMBER = 10**12
+FIELDS = frozenset({"verb", "train", "key", "reason", "person", "number", "confirmed"})
 SILENCE = timedelta(hours=4)
 
 
@@ -33,6 +40,8 @@ class PageInstruction:
     reason: str = ""
     person: str = ""
     """The name that the person has typed; not proved."""
+    number: int | None = None
+    """The step, for `rollback`; the tasks, for `queue`."""
     confirmed: bool = False
     """Whether the person has read what would be done."""
 
@@ -47,13 +56,25 @@ class PageInstruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PagePlan:
+    """What an action would do, for the confirmation."""
+
+    text: str
+    number: int | None = None
+    """The number that the confirmed instruction must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageVerb:
     """One button."""
 
     label: str
     do: Callable[[App, PageInstruction], str]
-    plan: Callable[[App, PageInstruction], str] | None = None
-    """Describes what `do` would do, for a second confirmation; None for an action that needs none."""
+    plan: Callable[[App, PageInstruction], PagePlan] | None = None
+    """Describes what `do` would do, for a confirmation; None for an action that needs none."""
+    asks: str = ""
+    """The name of the number that the action needs; empty for an action without."""
+    is_confirmed_twice: bool = False
 
     effect: str = ""
     """The consequence, before a person confirms."""
@@ -69,20 +90,50 @@ def _hold(app: App, instruction: PageInstruction) -> str:
     return hold_train(app, app.find(instruction.train), instruction.why).text
 
 
-def _plan_hold(app: App, instruction: PageInstruction) -> str:
-    return hold_train(app, app.find(instruction.train), instruction.why, dry_run=True).text
+def _plan_hold(app: App, instruction: PageInstruction) -> PagePlan:
+    return PagePlan(text=hold_train(app, app.find(instruction.train), instruction.why, dry_run=True).text)
 
 
 def _release(app: App, instruction: PageInstruction) -> str:
     return release_train(app, app.find(instruction.train), "").text
 
 
-def _plan_release(app: App, instruction: PageInstruction) -> str:
-    return release_train(app, app.find(instruction.train), "", dry_run=True).text
+def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
+    run = app.find(instruction.train)
+    text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
+    ends = [str(event.data["why"]) for event in history.finalized.values()]
+    needed = NEEDED.search(ends[-1]) if history.held and ends else None
+    return PagePlan(text=f"{text}; the hold says: {needed[0]}" if needed else text)
 
 
 def _save(app: App, instruction: PageInstruction) -> str:
     return arm_switch(app, app.find(instruction.train), Switch.SAVE, instruction.why).text
+
+
+def _queue(app: App, instruction: PageInstruction) -> str:
+    tasks = instruction.number or 0
+    return queue_tasks(app, app.find(instruction.train), tasks, dry_run=False, show=log.info).text
+
+
+def _plan_queue(app: App, instruction: PageInstruction) -> PagePlan:
+    warnings: list[str] = []
+    tasks = instruction.number or 0
+    text = queue_tasks(app, app.find(instruction.train), tasks, dry_run=True, show=warnings.append).text
+    return PagePlan(text="\n".join([text, *warnings]), number=tasks)
+
+
+def _roll_back(app: App, instruction: PageInstruction) -> str:
+    if instruction.number is None:
+        raise InputError("a confirmed rollback names the step", hint="load the page again")
+    run = app.find(instruction.train)
+    return start_rollback(app, run, instruction.number, by=instruction.by, reason=instruction.why)
+
+
+def _plan_rollback(app: App, instruction: PageInstruction) -> PagePlan:
+    run, warnings = app.find(instruction.train), list[str]()
+    plan = plan_rollback(app, run, RollbackOptions(to=instruction.number), show=warnings.append)
+    lines = describe_plan(plan, app.chain(run).check(), dry_run=True)
+    return PagePlan(text="\n".join([*warnings, *lines]), number=plan.record.step)
 
 
 def _ack(app: App, instruction: PageInstruction) -> str:
@@ -100,19 +151,43 @@ def _silence(app: App, instruction: PageInstruction) -> str:
 
 VERBS: Mapping[str, PageVerb] = {
     "ack": PageVerb(
-        label="Ack", many="Ack {} alerts", do=_ack, effect="No repeats until it gets worse or is resolved."
+        label="Ack",
+        many="Ack {} alerts",
+        do=_ack,
+        effect="opsctl repeats the alert only if the alert gets worse, and reports when the alert is resolved.",
     ),
-    "silence": PageVerb(label="Silence 4 h", many="Silence {} for 4 h", do=_silence, effect="No messages for 4 hours."),
+    "silence": PageVerb(
+        label="Silence 4 h",
+        many="Silence {} for 4 h",
+        do=_silence,
+        effect="opsctl sends no message about the alert for 4 hours.",
+    ),
     "hold": PageVerb(
         label="Hold…",
-        effect="No further task starts until a release; a running task goes on.",
+        effect="No further task starts until a release. A running task continues.",
         do=_hold,
         plan=_plan_hold,
     ),
     "release": PageVerb(
         label="Release…", effect="Slurm may start the next task at once.", do=_release, plan=_plan_release
     ),
-    "save": PageVerb(label="Checkpoint now", effect="The trainer writes a checkpoint and goes on.", do=_save),
+    "save": PageVerb(label="Checkpoint now", effect="The trainer writes a checkpoint and continues.", do=_save),
+    "queue": PageVerb(
+        label="Queue tasks…",
+        effect="Slurm runs the new tasks after those that are queued.",
+        do=_queue,
+        plan=_plan_queue,
+        asks="Number of tasks",
+        is_confirmed_twice=True,
+    ),
+    "rollback": PageVerb(
+        label="Rollback…",
+        effect="No checkpoint is deleted; opsctl rollback --undo takes the rollback back.",
+        do=_roll_back,
+        plan=_plan_rollback,
+        asks="Step of the checkpoint",
+        is_confirmed_twice=True,
+    ),
 }
 """By the name in requests. A further action is one line here, and its name in `train_card`."""
 
@@ -123,11 +198,14 @@ def parse_instruction(body: bytes) -> PageInstruction:
         fields = parse_json(body)
     except (json.JSONDecodeError, ValueError) as error:
         raise InputError("the request is not JSON") from error
-    if not isinstance(fields, dict) or not set(fields) <= {"verb", "train", "key", "reason", "person", "confirmed"}:
+    if not isinstance(fields, dict) or not set(fields) <= FIELDS:
         raise InputError("the request is not an instruction")
     texts = {name: fields.get(name, "") for name in ("verb", "train", "key", "reason", "person")}
     if not all(isinstance(text, str) and len(text) <= MAX_REASON_CHARS for text in texts.values()):
         raise InputError(f"a text of the request is longer than {MAX_REASON_CHARS} characters")
+    number = fields.get("number")
+    if number is not None and (type(number) is not int or not 0 <= number <= MAX_NUMBER):
+        raise InputError(f"the number of the request is not a whole number from 0 to {MAX_NUMBER}")
     if texts["verb"] not in VERBS:
         raise InputError(f"no action {texts['verb']!r:.40}; there are: {', '.join(VERBS)}")
     return PageInstruction(
@@ -136,6 +214,7 @@ def parse_instruction(body: bytes) -> PageInstruction:
         key=texts["key"],
         reason=_printable(texts["reason"]),
         person=_printable(texts["person"])[:MAX_NAME_CHARS],
+        number=number,
         confirmed=fields.get("confirmed") is True,
     )
 
@@ -148,9 +227,17 @@ def carry_out(app: App, instruction: PageInstruction) -> dict[str, object]:
     """Do what is asked for, or return the plan that a person must confirm first. Raises OpsctlError."""
     verb = VERBS[instruction.verb]
     if verb.plan and not instruction.confirmed:
-        return {"done": False, "text": verb.plan(app, instruction)}
+        plan = verb.plan(app, instruction)
+        number = {} if plan.number is None else {"number": plan.number}
+        return {"done": False, "text": plan.text, **number}
     text = verb.do(app, instruction)
-    facts = {"verb": instruction.verb, "train": instruction.train, "key": instruction.key, "reason": instruction.reason}
+    facts: dict[str, object] = {
+        "verb": instruction.verb,
+        "train": instruction.train,
+        "key": instruction.key,
+        "reason": instruction.reason,
+    }
+    facts |= {} if instruction.number is None else {"number": instruction.number}
     app.alerting.ledger.journal("page", **facts, by=instruction.by, done=text)
     log.info("%s %s: %s", instruction.by, instruction.verb, text)
     return {"done": True, "text": text}

@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.queue_end import find_queue_end
+from opsctl.dash.shown_rollback import ShownRollback
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
-from opsctl.dash.train_reasons import explain
-from opsctl.errors import OpsctlError
+from opsctl.dash.train_reasons import NextStep, explain
+from opsctl.errors import InputError, OpsctlError
 from opsctl.monitor.status import SHORTAGE, TrainStatus
 from opsctl.nodesets import expand
 from opsctl.settings.loader import read_toml
-from opsctl.state.journal import Event, replay
+from opsctl.state.journal import Event, EventKind, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
-from opsctl.telemetry.progress.run_progress import CURVE_LINES, Progress, drop_repeated_steps
+from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
 from opsctl.telemetry.progress.train_settings import read_step_pattern
+
+STOPPED = frozenset({"held", "ended", "queued"})
+"""States in which the next task goes on from the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +39,8 @@ class TrainCard:
     """What the headline rests on; empty if it says everything."""
     evidence: str
     """The line of the log that proves the cause of a hold or of an end."""
-    advice: str
-    """What to do now."""
-    command: str
-    """The command for it."""
+    steps: tuple[NextStep, ...]
+    """What to do now, in this order."""
     share: float | None
     """Progress from 0 to 1; None if unknown."""
     percent: str
@@ -48,6 +51,8 @@ class TrainCard:
     weight: int
     """GPUs at stake, or nodes without any."""
     figures: tuple[Figure, ...]
+    groups: tuple[AlertGroup, ...]
+    """The open alerts by cause."""
     alerts: tuple[OpenAlert, ...]
     notes: tuple[str, ...]
     links: tuple[str, ...]
@@ -55,18 +60,14 @@ class TrainCard:
     """Armed switches and waiting requests."""
     nodes: tuple[str, ...]
     """The nodes of the running task."""
+    last_nodes: tuple[str, ...]
+    """The nodes of the last attempt of a train that does not run; empty for any other."""
     verbs: tuple[str, ...]
-    """The actions that make sense now."""
-
-    @property
-    def open_key(self) -> str:
-        """The key of the worst alert that nobody has acknowledged; empty without any."""
-        return next((alert.key for alert in self.alerts if not alert.acknowledged), "")
-
-    @property
-    def open_keys(self) -> tuple[str, ...]:
-        """The keys of all alerts that nobody has acknowledged."""
-        return tuple(alert.key for alert in self.alerts if not alert.acknowledged)
+    """The actions that make sense now, and that this user may do."""
+    missing_tasks: int
+    """Tasks to queue, for the remaining steps; 1 if the queued tasks suffice."""
+    rollback: ShownRollback | None
+    """A rollback that runs, was interrupted, or ended within a day."""
 
 
 def make_card(
@@ -75,8 +76,14 @@ def make_card(
     events: Sequence[Event],
     now: datetime,
     excluded: Mapping[str, datetime] | None = None,
+    *,
+    rollback: ShownRollback | None = None,
+    is_ours: bool = False,
 ) -> TrainCard:
-    """Return the card of a train from its status, its journal, the end of its log and the excluded nodes."""
+    """Return the card of a train from its status, its journal, the end of its log and the excluded nodes.
+
+    `is_ours`: this user owns the train and may therefore roll it back and queue tasks.
+    """
     history, excluded = replay(list(events)), excluded or {}
     nodes = tuple(expand(status.running[0].nodes)) if status.running else ()
     queue_end = find_queue_end(run, status, history, now)
@@ -88,27 +95,47 @@ def make_card(
     words = explain(status, history, excluded)
     dry = queue_end.describe(now) if queue_end and status.state in {"running", "queued"} else ""
     marks = _list_marks(status)
+    # While a rollback runs or waits to be finished, a release would start a task from a wrong checkpoint.
+    is_rolling = rollback is not None and (rollback.is_running or bool(rollback.steps))
+    steps = rollback.steps if rollback and is_rolling else words.steps
+    if dry and queue_end and not is_rolling:
+        steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command))
+    share, step = describe_progress(status)
     return TrainCard(
         name=status.train,
         state=status.state,
         headline=headline,
         why=words.why,
         evidence=words.evidence,
-        advice=words.advice or ("Queue the missing tasks:" if dry else ""),
-        command=words.command or (queue_end.command if queue_end and dry else ""),
-        share=_share(status.progress),
-        percent=format_progress(_share(status.progress), is_finished=status.state == "finished"),
-        step=_describe_step(status.progress),
+        steps=steps,
+        share=share,
+        percent=format_progress(share, is_finished=status.state == "finished"),
+        step=step,
         size=describe_size(run, len(history.started)),
         weight=count_gpus(run),
         figures=tuple(list_figures(status, history, lines, queue_end, now)),
+        groups=group_alerts(status.alerts),
         alerts=status.alerts,
         notes=tuple(note for note in status.notes if not note.startswith(SHORTAGE)),
         links=status.links,
         marks=tuple([dry, *marks] if dry and dry != headline.text else marks),
         nodes=nodes,
-        verbs=tuple(_list_verbs(status)),
+        last_nodes=_find_last_nodes(status, events) if status.state in STOPPED else (),
+        verbs=tuple(_list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))),
+        missing_tasks=queue_end.missing if queue_end else 1,
+        rollback=rollback,
     )
+
+
+def _find_last_nodes(status: TrainStatus, events: Sequence[Event]) -> tuple[str, ...]:
+    last = status.last_attempt.attempt if status.last_attempt else ""
+    for event in reversed(events):
+        if event.kind is EventKind.ATTEMPT_STARTED and event.data["attempt"] == last:
+            try:
+                return tuple(expand(str(event.data["nodes"])))
+            except InputError:
+                return ()
+    return ()
 
 
 def format_progress(share: float | None, *, is_finished: bool) -> str:
@@ -144,15 +171,23 @@ def describe_size(run: RunDir, attempts: int) -> str:
     return " · ".join(parts)
 
 
-def _share(progress: Progress | None) -> float | None:
-    return min(1.0, progress.step / progress.last_step) if progress and progress.last_step else None
-
-
-def _describe_step(progress: Progress | None) -> str:
+def describe_progress(status: TrainStatus) -> tuple[float | None, str]:
+    """Return the progress from 0 to 1 and in words. Steps after the last checkpoint are lost while no task runs."""
+    progress = status.progress
     if progress is None:
-        return "step unknown"
+        return None, "step unknown"
     of = f" of {progress.last_step:,}" if progress.last_step else ""
-    return f"step {progress.step:,}{of}"
+    saved = progress.checkpoint_step
+    if status.state not in STOPPED or (saved is not None and saved >= progress.step):
+        return _share(progress.step, progress.last_step), f"step {progress.step:,}{of}"
+    if saved is None:
+        return _share(progress.step, progress.last_step), f"step {progress.step:,}{of}, no checkpoint known"
+    lost = progress.step - saved
+    return _share(saved, progress.last_step), f"step {saved:,}{of} saved, {lost:,} step{'s' * (lost != 1)} lost"
+
+
+def _share(step: int, last_step: int | None) -> float | None:
+    return min(1.0, step / last_step) if last_step else None
 
 
 def _list_marks(status: TrainStatus) -> list[str]:
@@ -162,11 +197,21 @@ def _list_marks(status: TrainStatus) -> list[str]:
     return marks + [f"{request.verb} requested by {request.by}" for request in status.requests]
 
 
-def _list_verbs(status: TrainStatus) -> list[str]:
-    verbs = ["ack", "silence"] if any(not alert.acknowledged for alert in status.alerts) else []
+def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours: bool, is_short: bool) -> list[str]:
+    if rollback and rollback.is_running:
+        return []
+    if rollback and rollback.steps:
+        return ["rollback"] if is_ours and not rollback.is_undo else []
+    verbs = []
     is_paused = any(armed.switch == "pause" for armed in status.switches)
     if status.state == "held" or is_paused:
         verbs.append("release")
     elif status.waiting:
         verbs.append("hold")
-    return verbs + (["save"] if status.state in {"running", "queued"} else [])
+    verbs += ["save"] if status.state in {"running", "queued"} else []
+    if is_ours and status.state in {"running", "queued", "held"}:
+        verbs.insert(0 if is_short else len(verbs), "queue")
+        has_checkpoint = status.progress is not None and status.progress.checkpoint_step is not None
+        is_killed = any(armed.switch == "kill" for armed in status.switches)
+        verbs += ["rollback"] if has_checkpoint and not is_killed else []
+    return verbs

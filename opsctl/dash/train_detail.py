@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from opsctl.app import App
 from opsctl.dash.alert_history import AlertEvent, read_alert_history
+from opsctl.dash.show_times import format_minute
 from opsctl.dash.train_figures import throughput_of
 from opsctl.errors import OpsctlError
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Report
-from opsctl.report.html_page import WIDTH, Box, css_class, draw_split
+from opsctl.report.html_page import Box, css_class, draw_split, place_attempt
 from opsctl.report.scales import AxisTick, time_ticks
 from opsctl.report.train_report import TrainReading, read_train
 from opsctl.state.journal import Event, EventKind, replay
@@ -23,7 +24,7 @@ from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
 from opsctl.telemetry.progress.train_settings import read_step_pattern
-from opsctl.units import format_duration, format_percent, format_time
+from opsctl.units import format_duration, format_percent
 
 MAX_ATTEMPTS = 100
 """Rows of the table: the newest."""
@@ -124,7 +125,7 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
         causes=tuple(tuple(map(_rename, row)) for row in formats.cause_rows(report)) if report.causes else (),
         attempts=rows[-MAX_ATTEMPTS:],
         groups=tuple(dict.fromkeys(row.group for row in rows)),
-        ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed),
+        ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed, zone=UTC),
         curves=_draw_curves(run, reading, sorted(marks, key=lambda mark: mark.step)[-MAX_MARKS:]),
         alerts=tuple(reversed(alerts)),
         notes=report.notes,
@@ -147,27 +148,25 @@ def find_group(cause_kind: str, outcome: str) -> str:
 
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
     diagnosed = replay(list(events)).diagnosed
-    total_s = max((report.end - report.begin).total_seconds(), 1e-9)
     for number, attempt in enumerate(report.attempts, 1):
         diagnosis = diagnosed.get(attempt.attempt)
         group = find_group(str(diagnosis.data["class"]) if diagnosis else "", attempt.outcome)
         lasted = format_duration(attempt.ended - attempt.began)
         end = attempt.outcome or "running"
-        begin_s = (attempt.began - report.begin).total_seconds()
-        length_s = (attempt.ended - attempt.began).total_seconds()
+        x, width = place_attempt(report, attempt)
         yield AttemptRow(
             name=attempt.attempt,
             number=f"attempt {number}",
             group=group,
-            began=formats.render_period(report, attempt.began),
+            began=format_minute(attempt.began) if report.is_timed else formats.render_period(report, attempt.began),
             lasted=lasted,
             end=end,
             why=str(diagnosis.data["says"]) if diagnosis else attempt.why,
             nodes=attempt.nodes,
             steps=formats.format_steps(attempt),
             box=Box(
-                x=WIDTH * begin_s / total_s,
-                width=max(2.0, WIDTH * length_s / total_s),
+                x=x,
+                width=width,
                 kind=group,
                 title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}",
             ),
@@ -190,10 +189,10 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
                 continue
             task = attempt.attempt.rpartition(".")[0]
             step, text = attempt.first_step, f"{task} resumed from {attempt.first_step - 1:,}"
-            yield CurveMark(step=step, kind=kind, text=text, at=format_time(event.when), label=text)
+            yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=text)
             continue
         text = f"{kind}: {text}" if text else kind
-        yield CurveMark(step=step, kind=kind, text=text, at=format_time(event.when), label=kind)
+        yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=kind)
     yield from _mark_failures(report)
 
 
@@ -208,7 +207,7 @@ def _mark_failures(report: Report) -> Iterator[CurveMark]:
             step=attempt.last_step,
             kind="end",
             text=f"{label}: {attempt.why}",
-            at=format_time(attempt.ended),
+            at=format_minute(attempt.ended),
             label=label,
         )
 
@@ -221,7 +220,7 @@ def _mark_alerts(report: Report, alerts: Sequence[AlertEvent]) -> Iterator[Curve
     for alert in alerts:
         step = _find_step(report, alert.at) if alert.is_worse else None
         if step is not None:
-            yield CurveMark(step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_time(alert.at))
+            yield CurveMark(step=step, kind="alert", text=f"{alert.level}: {alert.text}", at=format_minute(alert.at))
 
 
 def _find_step(report: Report, at: datetime) -> float | None:

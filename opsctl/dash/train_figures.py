@@ -64,7 +64,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, queue_end: QueueEn
     if status.state not in {"running", "queued"}:
         return Figure(name="Ends", value=f"No ETA: {status.state}")
     if left is None or not left.likely:
-        return Figure(name="Ends", value="No ETA yet", detail="needs the last step and the time of a step")
+        return Figure(name="Ends", value="No ETA yet", detail="the last step or the step time is unknown")
     ends = format_day_time(now, now + timedelta(seconds=left.likely))
     if queue_end:
         return Figure(name="Ends", value=ends, detail=f"if {queue_end.missing} more tasks are queued")
@@ -79,7 +79,7 @@ def _describe_checkpoint(progress: Progress | None, now: datetime, state: str) -
     age = format_ago(now, progress.checkpoint_at) if progress.checkpoint_at else "age unknown"
     soon = f"next in {format_duration(progress.next_save_s)}" if progress.next_save_s else ""
     if state != "running":
-        soon = f"none while {state}" if state in {"held", "queued"} else ""
+        soon = f"no checkpoint while {state}" if state in {"held", "queued"} else ""
     detail = " · ".join(filter(None, (age, soon)))
     return Figure(name="Checkpoint", value=f"step {progress.checkpoint_step:,}", detail=detail)
 

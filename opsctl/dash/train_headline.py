@@ -30,9 +30,6 @@ class Tone(StrEnum):
 
 
 TONES = tuple(Tone)
-MAX_SHORT_WORDS = 6
-FILLERS = frozenset({"a", "an", "the", "has", "have", "been"})
-"""Words that a headline on the wall does without."""
 PLANNED = frozenset({"killed", "cancelled", "paused"})
 """Outcomes of attempts that a person has ended."""
 
@@ -50,7 +47,7 @@ class Headline:
     since: datetime | None
     text: str
     short: str = ""
-    """The same in at most six words, for the wall and the summary."""
+    """The same without details, for the wall and the summary."""
 
     @property
     def rank(self) -> int:
@@ -82,15 +79,15 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
 
 
 def _shorten(text: str) -> str:
-    words = [word for word in text.partition(" (")[0].partition(": ")[0].split() if word.lower() not in FILLERS]
-    return " ".join(words[:MAX_SHORT_WORDS]) + ("…" if len(words) > MAX_SHORT_WORDS else "")
+    """Return the first clause, in whole words."""
+    return re.split(r" \(|: |; ", text, maxsplit=1)[0]
 
 
 def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
         text = outlook.queue_end.describe(outlook.now)
-        yield _headline(Tone.AMBER, "", None, text, short="queue runs dry")
+        yield _headline(Tone.AMBER, "", None, text, short="queued tasks run out")
     for alert in status.alerts:
         yield from _describe_alert(status, alert)
     for node, since in outlook.excluded.items():
@@ -144,7 +141,7 @@ def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
     describe = _DESCRIPTIONS.get(status.state)
     if describe is None:
-        return _headline(Tone.QUIET, status.state.upper(), None, "opsctl launch submits the train")
+        return _headline(Tone.QUIET, status.state.upper(), None, "not submitted yet; opsctl launch submits the train")
     return describe(status, history)
 
 
@@ -162,7 +159,7 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
 
 
 def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = f"at step {status.progress.step:,}" if status.progress else "the last step is done"
+    text = f"finished at step {status.progress.step:,}" if status.progress else "the last step is done"
     return _headline(Tone.GREEN, "FINISHED", status.last_attempt.at if status.last_attempt else None, text)
 
 
@@ -253,7 +250,7 @@ def _describe_running(status: TrainStatus) -> str:
     if progress is None:
         return "no step yet"
     if progress.phase not in ("", "train"):
-        return f"in {progress.phase} at step {progress.step:,}"
+        return f"in the phase {progress.phase} at step {progress.step:,}"
     return f"training at step {progress.step:,}"
 
 

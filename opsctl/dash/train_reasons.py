@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from opsctl.dash.train_headline import PLANNED, count_same_cause, find_cause, name_attempt
@@ -15,6 +15,16 @@ from opsctl.state.journal import TrainHistory
 
 STUCK_AT = re.compile(r"made no progress beyond step (\d+)")
 EXCLUDE = re.compile(r"^Exclude the node(?:[;,.]\s*|$)")
+NEEDED = re.compile(r"before a release, (?P<change>[^;]*?)(?: \((?P<command>opsctl [a-z-]+)\))?$")
+"""End of the reason of a hold, by opsctl.guard.hold_rules: what has to change, and the command for the change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """One thing to do: a sentence and its command. The command may be empty."""
+
+    text: str
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,26 +33,41 @@ class StateReason:
 
     why: str = ""
     evidence: str = ""
-    advice: str = ""
-    command: str = ""
+    steps: tuple[NextStep, ...] = ()
+    """What to do, in this order."""
 
 
 def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str]) -> StateReason:
     """Return the reason of a held or ended train; empty for any other."""
     last = status.last_attempt
+    is_held = status.state == "held"
+    if is_held and (last is None or last.action != "hold-queued" or last.outcome in PLANNED):
+        return StateReason(steps=(NextStep(text="Release the train.", command=f"opsctl release {status.train}"),))
     if status.state not in {"held", "ended"} or last is None:
         return StateReason()
-    if status.state == "held" and (last.action != "hold-queued" or last.outcome in PLANNED):
-        return StateReason(command=f"opsctl release {status.train}")
     diagnosis = history.diagnosed.get(last.attempt)
-    cause = str(diagnosis.data["cause"]) if diagnosis else ""
+    cause, node = (str(diagnosis.data[key]) if diagnosis else "" for key in ("cause", "node"))
     lines = [str(line) for line in diagnosis.data["evidence"]] if diagnosis else []
     return StateReason(
         why=_describe_end(status, history, last),
         evidence=find_matched_line(cause, lines),
-        advice=advise(last.advice, str(diagnosis.data["node"]) if diagnosis else "", excluded),
-        command=f"opsctl release {status.train}" if status.state == "held" else f"opsctl why {status.train}",
+        steps=tuple(_list_steps(status, last, advise(last.advice, node, excluded))),
     )
+
+
+def _list_steps(status: TrainStatus, last: LastAttempt, advice: str) -> Iterator[NextStep]:
+    """Yield the fix, and the release of a held train after the fix."""
+    if status.state != "held":
+        yield NextStep(text=advice or "Find the cause of the end.", command=f"opsctl why {status.train}")
+        return
+    needed = NEEDED.search(last.why)
+    change = needed["change"] if needed else "find and remove the cause"
+    command = needed["command"] or "" if needed else "opsctl why"
+    yield NextStep(
+        text=" ".join(filter(None, (f"Before the release, {change}.", advice))),
+        command=f"{command} {status.train}" if command else "",
+    )
+    yield NextStep(text="Then release the train.", command=f"opsctl release {status.train}")
 
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:

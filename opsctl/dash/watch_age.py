@@ -27,7 +27,7 @@ class WatchAge:
 
     @property
     def text(self) -> str:
-        return f"watch ran {format_age(self.now - self.last)} ago" if self.last else "watch never ran"
+        return f"last watch cycle {format_age(self.now - self.last)} ago" if self.last else "no watch cycle yet"
 
 
 def read_watch_age(app: App) -> WatchAge:

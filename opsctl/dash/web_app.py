@@ -201,7 +201,7 @@ class PageServer:
     async def act(self, request: Request) -> Response:
         """Carry out an action, or return its plan."""
         if self._role(request) is not Role.ACT:
-            return _refuse("this page only shows: open the link with actions that opsctl dash --actions prints")
+            return _refuse("this session is read-only: open the link for actions, which opsctl dash --actions prints")
         if not self.access.is_csrf_token(request.headers.get("x-csrf-token", ""), self._cookie(request)):
             return _refuse("the request does not come from this page: load the page again")
         body = await _read_body(request, MAX_INSTRUCTION_BYTES)
@@ -232,14 +232,14 @@ class PageServer:
         )
 
     def _ask_for_token(self) -> Response:
-        text = render_login(PageContext(base=self.prefix), "This page needs the token of its owner.")
+        text = render_login(PageContext(base=self.prefix), "This page needs a token.")
         return HTMLResponse(text, HTTPStatus.UNAUTHORIZED, {"Content-Security-Policy": content_policy(is_static=False)})
 
     def _say_unready(self) -> Response:
         return PlainTextResponse(
-            f"the first view is not ready: {self.refresher.problem or 'Slurm and the files are being read'}",
+            f"the first view is not ready: {self.refresher.problem or 'opsctl reads Slurm and the files'}",
             HTTPStatus.SERVICE_UNAVAILABLE,
-            {"Retry-After": "5"},
+            {"Retry-After": "5", "Refresh": "5"},
         )
 
 

@@ -33,6 +33,7 @@ LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
 CHANGES: dict[CauseKind, str] = {
     CauseKind.CODE: "change the code or the settings (opsctl edit)",
     CauseKind.CONFIG: "change the settings or the environment (opsctl edit)",
+    CauseKind.MEMORY: "lower the use of memory in the settings (opsctl edit)",
     CauseKind.STORAGE: "repair the storage or free space",
 }
 """What has to change before a release helps, by the kind of the last cause."""

@@ -221,6 +221,7 @@ def add_up(
         step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
     ]
     shares = zip(attempts, total.attempts, strict=True)
+    reported = [(named, share) for named, share in shares if _is_reported(named.span, share, window)]
     return Report(
         train=train,
         made=made,
@@ -239,11 +240,21 @@ def add_up(
         curves={name: curve.points() for name, curve in summary.curves.items()},
         notes=tuple(notes),
         is_progress_known=bool(step_seconds) or not any(named.span.is_unreadable for named in attempts),
-        causes=total.list_causes(),
+        causes=total.list_causes([named.end_label for named, _ in reported]),
         confidence=confidence,
         periods=total.periods(),
-        attempts=tuple(_report_attempt(named, share) for named, share in shares if share.end > share.begin),
+        attempts=tuple(_report_attempt(named, share) for named, share in reported),
     )
+
+
+def _is_reported(span: AttemptSpan, share: _AttemptShare, window: Window) -> bool:
+    """Whether an attempt belongs to the report: also one of no length, as after a clock was set back.
+
+    Attempts that --since or --until leave out do not belong to the report.
+    """
+    is_before = window.since > window.begin and span.end <= window.since
+    is_after = window.until < window.end and span.begin >= window.until
+    return share.is_known or not (is_before or is_after)
 
 
 def zero_buckets() -> Buckets:
@@ -273,6 +284,11 @@ class _AttemptShare:
     def __init__(self) -> None:
         self.begin, self.end = float("inf"), float("-inf")
         self.buckets = zero_buckets()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any time of the report belongs to the attempt."""
+        return self.end > self.begin
 
 
 class _Total:
@@ -316,9 +332,8 @@ class _Total:
             blamed = span.attempt - 1
         return FIRST if blamed is None or blamed < 0 else self.labels[blamed]
 
-    def list_causes(self) -> tuple[CauseReport, ...]:
-        """Return the losses by cause, the largest first."""
-        ended = [label for label, share in zip(self.labels, self.attempts, strict=True) if share.end > share.begin]
+    def list_causes(self, ended: Sequence[str]) -> tuple[CauseReport, ...]:
+        """Return the losses by cause, the largest first. `ended` holds the cause of each reported attempt."""
         causes = [
             CauseReport(cause=cause, attempts=ended.count(cause), buckets=buckets)
             for cause, buckets in self.causes.items()
@@ -344,11 +359,11 @@ class _Total:
 
 
 def _report_attempt(named: NamedAttempt, share: _AttemptShare) -> AttemptReport:
-    steps = named.span.log.steps
+    steps, span = named.span.log.steps, named.span
     return AttemptReport(
         attempt=named.attempt,
-        began=_date(share.begin),
-        ended=_date(share.end),
+        began=_date(share.begin if share.is_known else span.begin),
+        ended=_date(share.end if share.is_known else span.end),
         outcome=named.outcome,
         why=named.why,
         cause=named.cause,

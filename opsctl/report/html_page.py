@@ -26,6 +26,8 @@ from opsctl.units import format_duration, format_percent, format_time
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Size of drawings in their own units. The browser stretches drawings to the page; text is HTML and keeps its shape."""
+MIN_BAR_WIDTH = 2.0
+"""Of an attempt, however short."""
 CURVE_TITLES = {
     "loss": "Loss",
     "grad_norm": "Gradient norm",
@@ -207,17 +209,24 @@ def _draw_periods(report: Report, scale: Scale) -> Iterator[Box]:
 
 def draw_attempts(report: Report) -> Iterator[Box]:
     """Yield a bar for every attempt, from its start to its end."""
-    total_s = (report.end - report.begin).total_seconds()
     for attempt, row in zip(report.attempts, formats.attempt_rows(report), strict=True):
-        begin_s = (attempt.began - report.begin).total_seconds()
-        length_s = (attempt.ended - attempt.began).total_seconds()
         title = f"{attempt.attempt}, {row[1]}, {row[2]}: {row[3]}"
+        x, width = place_attempt(report, attempt)
         yield Box(
-            x=WIDTH * begin_s / total_s,
-            width=max(1.5, WIDTH * length_s / total_s),
+            x=x,
+            width=width,
             kind=attempt_end_label(attempt),
             title=f"{title}; {attempt.why}" if attempt.why else title,
         )
+
+
+def place_attempt(report: Report, attempt: AttemptReport) -> tuple[float, float]:
+    """Return left edge and width of an attempt's bar: visible, and within the time of the report."""
+    total_s = max((report.end - report.begin).total_seconds(), 1e-9)
+    begin_s = (attempt.began - report.begin).total_seconds()
+    length_s = (attempt.ended - attempt.began).total_seconds()
+    width = min(WIDTH, max(MIN_BAR_WIDTH, WIDTH * length_s / total_s))
+    return min(max(0.0, WIDTH * begin_s / total_s), WIDTH - width), width
 
 
 def attempt_end_label(attempt: AttemptReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from itertools import product
 
 _HOUR_S, _DAY_S = 3600, 86400
@@ -84,15 +84,20 @@ def loss_scale(low: float, high: float) -> tuple[Scale, tuple[AxisTick, ...]]:
     return scale, scale.ticks(even_ticks(scale.low, scale.high, 6))
 
 
-def time_ticks(begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = True) -> tuple[AxisTick, ...]:
-    """Return ticks at round local times; without known times of day, at round times since the beginning."""
+def time_ticks(
+    begin: datetime, end: datetime, *, most: int = 8, is_timed: bool = True, zone: tzinfo | None = None
+) -> tuple[AxisTick, ...]:
+    """Return ticks at round times of `zone`, by default the local one.
+
+    Without known times of day, the ticks are at round times since the beginning.
+    """
     span = (end - begin).total_seconds()
     if not span > 0:
         return ()
     step_s = next((step_s for step_s in _STEPS_S if span / step_s <= most), _STEPS_S[-1])
     if not is_timed:
         return tuple(AxisTick(100 * at / span, _elapsed_label(at, step_s)) for at in range(0, int(span) + 1, step_s))
-    local = begin.astimezone()
+    local = begin.astimezone(zone)
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     first = midnight + timedelta(seconds=step_s * math.ceil((local - midnight).total_seconds() / step_s))
     ticks = []

@@ -79,8 +79,10 @@ FIELDS: dict[EventKind, frozenset[str]] = {
 OPTIONAL: dict[EventKind, frozenset[str]] = {
     EventKind.EXCLUDED: frozenset({"until"}),
     EventKind.DIAGNOSED: frozenset({"accused", "acquitted"}),
+    EventKind.ROLLED_BACK: frozenset({"why"}),
 }
-"""Optional fields: the end of an exclusion, if any; the nodes that the logs name, and why some are not excluded."""
+"""Optional fields: the end of an exclusion, if any; the nodes that the logs name, and why some are not excluded; the
+reason of a rollback, if given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,13 @@ def is_held(directory: Path, clock: Clock) -> bool:
         return False
 
 
+def find_holder(directory: Path, clock: Clock) -> LeaseHolder | None:
+    """Return the process that holds the lease of `directory`; None without one, and for a stale lease."""
+    holder = _read(directory / ".lease")
+    now = clock.now().timestamp()
+    return None if holder is None or _is_stale(holder, holder.at, now, now) else holder
+
+
 def _write(lock: Path, mine: Path, clock: Clock) -> None:
     """Write the file of this process, on disk before it becomes the lease: a crash must leave no empty lease."""
     try:

@@ -22,9 +22,9 @@ KEYS = """\
  a              acknowledge an alert     q F10      quit
  F1 ?           these keys
 
-Stacks asks the ranks where they are when you open it.
-Actions ask first; they are the commands opsctl hold,
-release and alerts ack."""
+The pane stacks asks every rank for its stack when you
+open the pane. Every action asks first, then runs
+opsctl hold, opsctl release or opsctl alerts ack."""
 
 
 class HelpDialog(ModalScreen[None]):
@@ -52,7 +52,7 @@ class TextDialog(ModalScreen[str | None]):
         with Vertical(classes="dialog"):
             yield Static(cell(self.title_text))
             yield Input(value=self.value, max_length=200)
-            yield Static(Text("Enter accepts, Esc cancels", "dim"))
+            yield Static(Text("Enter confirms · Esc cancels", "dim"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
@@ -74,11 +74,11 @@ class ConfirmDialog(ModalScreen[str | None]):
         with Vertical(classes="dialog"):
             yield Static(cell(self.question, "bold"))
             if self.needs_reason:
-                yield Static(Text("Reason, which is recorded:"))
+                yield Static(Text("Reason, recorded in the journal:"))
                 yield Input(max_length=200)
-                yield Static(Text("Enter with a reason: yes · Esc: no", "dim"))
+                yield Static(Text("Enter confirms, with a reason · Esc cancels", "dim"))
             else:
-                yield Static(Text("y: yes · n or Esc: no", "dim"))
+                yield Static(Text("y confirms · n or Esc cancels", "dim"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.value.strip():

@@ -53,7 +53,7 @@ class TextPane(RichLog):
         rows = [index for index, strip in enumerate(self.lines) if self.wanted in strip.text.casefold()]
         if not self.wanted or not rows:
             self.found = None
-            return f"no {text!r} here" if text else ""
+            return f"{text!r} does not occur in this pane" if text else ""
         step = -1 if backwards else 1
         ordered = rows[::step]
         self.found = next((row for row in ordered if self._is_beyond(row, step)), ordered[0])

@@ -67,7 +67,7 @@ class TrainsScreen(Screen[None]):
         self.pattern = ""
 
     def compose(self) -> ComposeResult:
-        yield Static("reading …", id="headline")
+        yield Static("opsctl reads the trains …", id="headline")
         yield Static(id="alerts")
         yield TrainTable(cursor_type="row", cell_padding=CELL_PADDING, id="trains")
         yield Footer(show_command_palette=False)
@@ -103,8 +103,9 @@ class TrainsScreen(Screen[None]):
         if page.problem:
             return cell(page.problem, "bold red")
         needy = sum(map(needs_attention, page.statuses))
+        trains = f"{len(page.statuses)} train{'s' * (len(page.statuses) != 1)}"
         needs = f"{needy} need{'s' * (needy == 1)} attention"
-        line = Text(f"{len(page.statuses)} trains · {needs} · {page.at.astimezone():%H:%M:%S}", "bold")
+        line = Text(f"{trains} · {needs} · {page.at.astimezone():%H:%M:%S %Z}", "bold")
         if self.pattern:
             line += cell(f" · {shown} with {self.pattern!r}, Esc shows all")
         if not page.statuses:
@@ -135,7 +136,9 @@ class TrainsScreen(Screen[None]):
             self.app.push_screen(TrainScreen(self.train))
 
     def action_filter(self) -> None:
-        self.app.push_screen(TextDialog("Show trains whose name, state or fact contains:", self.pattern), self._filter)
+        self.app.push_screen(
+            TextDialog("Show only trains whose name, state, reason or alert contains:", self.pattern), self._filter
+        )
 
     def action_clear_filter(self) -> None:
         self._filter("")

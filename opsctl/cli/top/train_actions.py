@@ -40,10 +40,10 @@ ACTIONS = {
         make_words=lambda train, _reason: ["release", "--", train],
     ),
     "ack": TrainAction(
-        question="Acknowledge the alert {}? It is repeated only if it gets worse.",
+        question="Acknowledge the alert {}? opsctl repeats the alert only if the alert gets worse.",
         needs_reason=True,
         make_words=lambda key, reason: ["alerts", "ack", f"--reason={reason}", "--", key],
         find_target=_find_alert,
-        missing="no alert of this train is open and unacknowledged",
+        missing="Every open alert of this train is acknowledged.",
     ),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opsctl.telemetry.logs.train_logs import TrainLog
 
 PANES = ("card", "log", "why", "stacks")
-COMMAND_PANES = {"why": "reading the logs …", "stacks": "asking the ranks, up to 10 s …"}
+COMMAND_PANES = {"why": "opsctl reads the logs …", "stacks": "opsctl asks the ranks, for up to 10 s …"}
 """Panes that show the output of a command, and the text until then."""
 FOLLOW_S = 2.0
 
@@ -78,7 +78,7 @@ class TrainScreen(Screen[None]):
         if page and status:
             self.query_one("#card", TextPane).show(status_block(status, page.at))
         elif page:
-            self.query_one("#card", TextPane).show([page.problem or f"{self.train} is gone from the root"])
+            self.query_one("#card", TextPane).show([page.problem or f"{self.train} no longer exists below the root"])
         self._draw_tabs()
 
     def _draw_tabs(self) -> None:
@@ -123,7 +123,7 @@ class TrainScreen(Screen[None]):
         self.is_reading = True
         self.source, lines = self.app.feed.begin_log(self.train)
         self.is_reading = False
-        self.app.call_from_thread(self.query_one("#log", TextPane).show, lines or ["the log is empty so far"])
+        self.app.call_from_thread(self.query_one("#log", TextPane).show, lines or ["The log is empty."])
 
     @work(thread=True, group="command")
     def _load_command(self, name: str) -> None:

@@ -80,7 +80,7 @@ class TrainsFeed:
         except (OpsctlError, TimedOut) as error:
             return False, str(error)
         text = "\n".join(part.strip("\n") for part in (done.out, done.err) if part.strip())
-        return done.code == 0, cell(text or f"exit {done.code} without any output").plain
+        return done.code == 0, cell(text or f"The command ended with exit code {done.code} and printed nothing.").plain
 
 
 def _to_text(line: bytes) -> str:

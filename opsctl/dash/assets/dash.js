@@ -75,32 +75,53 @@
     return answer.ok ? result : { error: [result.error, result.hint].filter(Boolean).join(" · ") };
   }
 
-  async function openDialog(button) {
-    const keys = button.dataset.keys.split("\n"), needsPlan = Boolean(button.dataset.confirm);
-    const instruction = { verb: button.dataset.verb, train: button.dataset.train, key: keys[0] };
-    const go = find("#act-go"), text = find("#act-text");
-    find("#act-title").textContent = [button.textContent.replace("…", ""), instruction.train || instruction.key].join(" · ");
-    find("#act-reason").value = "";
-    text.className = "";
-    text.textContent = needsPlan ? "Asking Slurm what would be done …" : [button.dataset.effect, keys.join(", ")].join(" ");
-    go.textContent = button.textContent.replace("…", "");
-    go.hidden = false;
-    go.disabled = needsPlan;
-    find("#act-cancel").textContent = "Cancel";
-    dialog.showModal();
-    if (needsPlan) {
-      const plan = await ask(instruction);
-      text.textContent = plan.error || `${plan.text}. ${button.dataset.effect}`;
-      text.className = plan.error ? "tone-red word" : "";
-      go.disabled = Boolean(plan.error);
+  // Stages: "plan" asks what would be done, "confirm" and "sure" are the confirmations.
+  function openDialog(button) {
+    const { verb, train, effect, asks } = button.dataset, keys = button.dataset.keys.split("\n");
+    const label = button.textContent.replace("…", ""), needsPlan = Boolean(button.dataset.confirm);
+    const go = find("#act-go"), text = find("#act-text"), number = find("#act-number");
+    const names = { plan: "Show the plan", confirm: label, sure: `Yes: ${label.toLowerCase()}, ${train}` };
+    let stage = "confirm";
+
+    function say(message, isError) {
+      text.textContent = message;
+      text.className = isError ? "tone-red word" : "";
     }
-    go.onclick = async () => {
+
+    function enter(next) {
+      stage = next;
+      go.textContent = names[next];
+      go.classList.toggle("danger", next === "sure");
+    }
+
+    function makeInstruction() {
+      const instruction = { verb, train, key: keys[0] };
+      if (asks && number.value !== "") instruction.number = Number(number.value);
+      return instruction;
+    }
+
+    async function showPlan() {
+      go.disabled = true;
+      say("Asking what would be done …");
+      const plan = await ask(makeInstruction());
+      if (plan.error) {
+        say(plan.error, true);
+        enter("plan");
+        go.disabled = !asks;
+        return;
+      }
+      if (plan.number !== undefined) number.value = plan.number;
+      say(plan.text + (plan.text.includes("\n") ? "\n" : ". ") + effect);
+      enter("confirm");
+      go.disabled = false;
+    }
+
+    async function carryOut() {
       go.disabled = true;
       const reason = find("#act-reason").value, person = find("#act-person").value;
       let result = {};
       for (const key of keys) {
-        const train = keys.length > 1 ? "" : instruction.train;
-        result = await ask({ verb: instruction.verb, train, key, reason, person, confirmed: true });
+        result = await ask({ ...makeInstruction(), train: keys.length > 1 ? "" : train, key, reason, person, confirmed: true });
         if (result.error) break;
       }
       text.textContent = result.error || result.text;
@@ -108,7 +129,25 @@
       go.hidden = !result.error;
       go.disabled = false;
       find("#act-cancel").textContent = result.error ? "Cancel" : "Close";
+    }
+
+    find("#act-title").textContent = [label, train || keys[0]].join(" · ");
+    find("#act-reason").value = "";
+    find("#act-number-field").hidden = !asks;
+    find("#act-number-name").textContent = asks || "";
+    number.value = button.dataset.number || "";
+    number.oninput = () => { enter("plan"); go.disabled = false; };
+    say([effect, keys.join(", ")].join(" "));
+    enter("confirm");
+    go.hidden = go.disabled = false;
+    find("#act-cancel").textContent = "Cancel";
+    go.onclick = () => {
+      if (stage === "plan") showPlan();
+      else if (stage === "confirm" && button.dataset.twice) enter("sure");
+      else carryOut();
     };
+    dialog.showModal();
+    if (needsPlan) showPlan();
   }
 
   if (dialog) document.addEventListener("click", (event) => {
@@ -229,11 +268,11 @@
       const isLog = known.length > 1 && Math.min(...known) > 0 && Math.max(...known) > 1.5 * Math.min(...known);
       charts.push(makeChart(find("#chart-loss"), data.loss, "loss", "--loss", data.marks, isLog));
       find("#loss-scale").textContent = isLog ? "logarithmic" : "";
-    } else find("#chart-loss").textContent = "no loss in the log";
+    } else find("#chart-loss").textContent = "The log shows no loss.";
     if (data.pace.bins.length && data.pace.bins[0].length > 1) {
       find("#pace-unit").textContent = data.unit;
       charts.push(makeChart(find("#chart-pace"), data.pace, data.unit, "--pace", data.marks, false));
-    } else find("#chart-pace").textContent = "no step times in the log";
+    } else find("#chart-pace").textContent = "The log shows no step times.";
     find(".range").hidden = !charts.length;
     if (kept) setRange(kept.min, kept.max);
   }
@@ -261,7 +300,7 @@
     const request = ++logRequests;
     const answer = await fetch(`${location.pathname}/log?${query}`);
     if (request !== logRequests) return; // a later one was sent meanwhile
-    if (!answer.ok) { find("#log-title").textContent = "the log cannot be read"; return; }
+    if (!answer.ok) { find("#log-title").textContent = "The log cannot be read."; return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (request !== logRequests) return;
     const lines = page.querySelector("[data-title]");

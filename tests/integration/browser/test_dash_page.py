@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.app import App
 from opsctl.dash.page_access import Role
 from opsctl.dash.refresher import SOON_S
 from opsctl.dash.static_pages import render_files
+from opsctl.dash.steering import VERBS, PageInstruction, PagePlan, PageVerb
+from opsctl.errors import InputError
 from opsctl.guard.attempt_record import Start
 from opsctl.host.system import SystemClock
 from opsctl.model import Finding, Level, Node
@@ -169,6 +172,47 @@ def test_hold_shows_its_plan_before(chromium: Browser, visitor: Visitor, site: D
     )
     chromium.evaluate("document.querySelector('#act-cancel').click()")
     assert site.slurm.held == []
+
+
+def test_rollback_is_confirmed_twice(chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[PageInstruction] = []
+
+    def plan(_: App, instruction: PageInstruction) -> PagePlan:
+        if instruction.number is None:
+            raise InputError("tr11: --to must name the step; checkpoints exist of steps 100")
+        return PagePlan(text="would go back to step 100\ncheckpoint: global_step100", number=100)
+
+    def start(_: App, instruction: PageInstruction) -> str:
+        started.append(instruction)
+        return "the rollback to step 100 has started"
+
+    monkeypatch.setitem(dict_of_verbs(), "rollback", replace(VERBS["rollback"], plan=plan, do=start))
+    site = make_site(tmp_path)
+    checkpoint = site.run("tr11").checkpoints / "global_step100"
+    checkpoint.mkdir()
+    (checkpoint / "mp_rank_00_model_states.pt").write_text("weights")
+    (checkpoint.parent / "latest").write_text(checkpoint.name)
+    with serving(site, acts=True) as visitor:
+        enter(chromium, visitor, Role.ACT)
+        chromium.evaluate("document.querySelector('button[data-verb=rollback][data-train=tr11]').click()")
+        chromium.wait_for("document.querySelector('#act-text').textContent.includes('must name the step')")
+        assert chromium.evaluate("document.querySelector('#act-go').textContent") == "Show the plan"
+        chromium.evaluate("document.querySelector('#act-number').value = 100")
+        chromium.evaluate("document.querySelector('#act-go').click()")
+        chromium.wait_for("document.querySelector('#act-text').textContent.includes('would go back to step 100')")
+        for label in ("Rollback", "Yes: rollback, tr11"):
+            chromium.wait_for("!document.querySelector('#act-go').disabled")
+            assert chromium.evaluate("document.querySelector('#act-go').textContent") == label
+            assert started == []
+            chromium.evaluate("document.querySelector('#act-go').click()")
+        chromium.wait_for("document.querySelector('#act-text').textContent.includes('has started')")
+        assert [(instruction.number, instruction.confirmed) for instruction in started] == [(100, True)]
+        assert all("409" in problem for problem in find_problems(chromium))  # the refused plan
+
+
+def dict_of_verbs() -> dict[str, PageVerb]:
+    assert isinstance(VERBS, dict)
+    return VERBS
 
 
 def test_refusal_is_shown(chromium: Browser, visitor: Visitor, site: DashSite) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -12,16 +14,20 @@ import pytest
 
 from opsctl.actions import rollback
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
+from opsctl.actions.start_rollback import read_rollback_state, start_rollback
 from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
+from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.errors import InputError, RunDirError, WaitTimedOut
 from opsctl.launch.revisions import Files
-from opsctl.launch.rollback_record import to_record
+from opsctl.launch.rollback_record import RollbackPhase, to_record, write_record
 from opsctl.settings.rollback import RollbackSettings
+from opsctl.state.lease import LeaseBusy
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer import manifest
 from tests.support.saved_checkpoints import flip, save
+from tests.support.trains import until
 from tests.unit.cli.test_completion import complete
 
 TRAIN = "name = 't'\ncommand = ['true']\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
@@ -73,7 +79,7 @@ def make_plan(run: RunDir, step: int) -> RollbackPlan:
 
 
 def test_last_save_does_not_prune_the_chosen_checkpoint(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save_and_stop(*_: object) -> NoReturn:
+    def save_and_stop(*_: object, **__: object) -> NoReturn:
         save(run.checkpoints, 300)
         for old in manifest.find_superfluous(manifest.list_checkpoints(run.checkpoints), keep_last=2):
             manifest.remove(old.path)
@@ -82,14 +88,14 @@ def test_last_save_does_not_prune_the_chosen_checkpoint(run: RunDir, monkeypatch
     monkeypatch.setattr(rollback, "_stop", save_and_stop)
     plan = make_plan(run, 10)
     with pytest.raises(WaitTimedOut):
-        rollback.roll_back(None, plan, timedelta(0), show=lambda _: None)
+        rollback.roll_back(build(run.path.parents[1] / "site.toml"), plan, timedelta(0), show=lambda _: None)
     assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [300, 200, 10]
     rollback._unprotect(plan.record)
     assert not (plan.chosen.path / manifest.KEEP).exists()
 
 
 def test_edit_during_the_wait_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def edit(*_: object) -> None:
+    def edit(*_: object, **__: object) -> None:
         run.config.write_text(TRAIN.replace("time_limit = '5'", "time_limit = '7'"))
 
     monkeypatch.setattr(rollback, "_stop", edit)
@@ -136,3 +142,40 @@ def test_missing_step_is_refused_with_its_neighbours(run: RunDir) -> None:
 def test_wrong_options_are_refused(run: RunDir, words: list[str]) -> None:
     with pytest.raises(click.UsageError):
         cli.main(["rollback", run.name, *words], standalone_mode=False)
+
+
+def test_only_one_rollback_of_a_train_runs(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollback, "BUSY_WAIT_S", 0.1)
+    app, busy = build(run.path.parents[1] / "site.toml"), r"t: process \d+ on \S+ rolls the train back"
+    with rollback.hold_rollback(app, run), pytest.raises(LeaseBusy, match=busy):
+        rollback.roll_back(app, make_plan(run, 10), timedelta(0), show=lambda _: None)
+    write_record(run, replace(make_plan(run, 10).record, phase=RollbackPhase.MOVED))
+    with pytest.raises(LeaseBusy, match="another process has just rolled the train back"):
+        rollback.roll_back(app, make_plan(run, 10), timedelta(0), show=lambda _: None)
+
+
+def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:
+    app = build(run.path.parents[1] / "site.toml")
+    for path in (run.body, run.wrapper):
+        path.touch()
+    assert read_rollback_state(run, app.clock) is None
+    assert "has started" in start_rollback(app, run, 999, by="ana", reason="noon")
+    with pytest.raises(InputError, match="t: a rollback is running"):
+        start_rollback(app, run, 10, by="bob", reason="noon")
+    until(lambda: (state := read_rollback_state(run, app.clock)) and not state.is_running)
+    state = read_rollback_state(run, app.clock)
+    assert state
+    assert (state.step, state.has_failed, state.is_interrupted) == (999, True, False)
+    assert "no checkpoint of step 999" in state.output[0]
+    shown = describe_rollback(state, "t", app.clock.now())
+    assert re.fullmatch(r"The rollback to step 999, started \d s ago \(\d\d:\d\d UTC\) by ana, has failed.", shown.text)
+
+
+def test_interrupted_rollback_names_its_end(run: RunDir) -> None:
+    clock = build(run.path.parents[1] / "site.toml").clock
+    for phase, command in (("moved", "opsctl rollback t"), ("cleared", "opsctl rollback t --undo")):
+        write_record(run, replace(make_plan(run, 10).record, phase=RollbackPhase(phase)))
+        state = read_rollback_state(run, clock)
+        assert state
+        assert state.is_interrupted
+        assert [step.command for step in describe_rollback(state, "t", clock.now()).steps] == [command]

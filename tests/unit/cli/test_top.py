@@ -189,7 +189,7 @@ def test_log_can_be_searched(tmp_path: Path) -> None:
         assert pane.scroll_offset.y == pane.max_scroll_y > 230, "at its end the log is followed"
         await pilot.press("slash", *"absent", "enter")
         await pilot.pause()
-        assert "no 'absent' here" in str(pilot.app.screen.query_one("#message", Static).render())
+        assert "'absent' does not occur" in str(pilot.app.screen.query_one("#message", Static).render())
 
     drive(tmp_path, use)
 

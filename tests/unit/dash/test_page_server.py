@@ -222,6 +222,24 @@ def test_hold_waits_for_a_confirmation(site: DashSite, actor: Visitor, monkeypat
     assert re.fullmatch(r"noon, \w+ by dash", str(held.data["why"]))
 
 
+def test_release_repeats_what_the_hold_says(site: DashSite, actor: Visitor) -> None:
+    assert act(actor, verb="release", train="tr12")[1]["text"] == "would release array 2"
+    journal = Journal(site.run("tr12"), site.app.clock)
+    why = "exit code 1; before a release, free space"
+    journal.append(EventKind.ATTEMPT_STARTED, attempt="2_2.0", nodes="node002")
+    journal.append(EventKind.ATTEMPT_FINALIZED, attempt="2_2.0", outcome="crashed", action="hold-queued", why=why)
+    journal.append(EventKind.HELD, jobs=["2"], why=why)
+    text = "would release array 2; the hold says: before a release, free space"
+    assert act(actor, verb="release", train="tr12")[1]["text"] == text
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "5", True, 10**13])
+def test_other_number_is_refused(actor: Visitor, number: object) -> None:
+    status, result = act(actor, verb="rollback", train="tr11", number=number)
+    assert status == 409
+    assert "not a whole number" in str(result["error"])
+
+
 def test_refused_permission_is_shown(site: DashSite, actor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NotAllowed("the job is not yours", hint="ask its owner")
@@ -278,7 +296,7 @@ def test_no_viewer_means_no_query(site: DashSite) -> None:
 def test_unreachable_slurm_is_shown_as_unknown(site: DashSite, own: Visitor) -> None:
     site.slurm.is_away = True
     text = own.enter(Role.VIEW).ask("/")[1]
-    assert "Slurm is unknown." in text
+    assert "The state of Slurm is unknown." in text
     assert "unknown: Slurm did not answer" in text
     assert text.count("</i> UNKNOWN<") == 2
 
@@ -291,6 +309,13 @@ def test_broken_reader_leaves_the_old_view(site: DashSite, own: Visitor) -> None
     text = own.ask("/")[1]
     assert "The last refresh failed." in text
     assert "tr12" in text
+
+
+def test_unready_page_loads_itself_again(own: Visitor) -> None:
+    own.server.refresher.collect = lambda: 1 / 0  # type: ignore[assignment, return-value]  # a bug
+    status, text, answer = own.enter(Role.VIEW).ask("/")
+    assert (status, answer.getheader("Refresh")) == (503, "5")
+    assert "the first view is not ready: ZeroDivisionError" in text
 
 
 def test_events_name_the_version_and_the_age(site: DashSite) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -12,17 +13,17 @@ import pytest
 from opsctl.dash.alert_groups import group_alerts
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.disk_forecast import is_worth_showing
-from opsctl.dash.node_tiles import describe_state, list_node_tiles
-from opsctl.dash.pages import PageContext, render_overview
+from opsctl.dash.node_tiles import describe_lost_nodes, describe_state, list_node_tiles
+from opsctl.dash.pages import PageContext, render_overview, render_wall
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time
-from opsctl.dash.train_card import format_progress
+from opsctl.dash.train_card import describe_progress, format_progress
 from opsctl.dash.train_figures import list_figures
 from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import advise, explain
 from opsctl.dash.watch_age import WatchAge
 from opsctl.diagnosis.excerpt import find_matched_line
-from opsctl.model import Node
+from opsctl.model import JobState, Node
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from tests.support.dash_site import DashSite
@@ -30,6 +31,7 @@ from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
 RUNNING = Running(job="1_2", state="RUNNING", nodes="node[004-006]", since=AT, ends=None)
 LOST = alert("warning", key="failures/tr11/1_1.0", summary="tr11 goes on without node002: 1_1.0: node: Slurm lost it")
+PAGES = (render_overview, render_wall)
 SHORT = QueueEnd(queued=44, needed=156, at=AT + timedelta(hours=15), command="opsctl launch train.toml --tasks 112")
 
 
@@ -62,8 +64,11 @@ def test_recovery_is_claimed_only_after_a_step() -> None:
 
 def test_short_queue_ranks_above_a_recovery() -> None:
     found = headline(running(alerts=(LOST,)), queue_end=SHORT)
-    assert (found.tone, found.text) == (Tone.AMBER, "Queue runs dry about 18:00 UTC (44 of 156 tasks queued)")
-    assert found.short == "Queue runs dry"
+    assert (found.tone, found.text) == (
+        Tone.AMBER,
+        "Queued tasks run out about 18:00 UTC (44 of 156 needed are queued)",
+    )
+    assert found.short == "Queued tasks run out"
 
 
 def test_running_on_an_excluded_node_is_amber() -> None:
@@ -83,9 +88,10 @@ def test_kept_faulty_node_asks_for_a_decision() -> None:
     assert (found.tone, found.text) == (Tone.AMBER, "Goes on with node002, too few other nodes")
 
 
-def test_short_headline_has_six_words_at_most() -> None:
-    text = "one two three four five six seven eight"
-    assert headline(running(alerts=(alert("critical", summary=text),))).short == "One two three four five six…"
+def test_short_headline_is_never_cut() -> None:
+    text = "the model needs more memory than the GPU has: 40 GiB (rank 0)"
+    found = headline(running(alerts=(alert("critical", summary=text),)))
+    assert found.short == "The model needs more memory than the GPU has"
 
 
 def test_summary_names_the_train_and_the_rest(site: DashSite) -> None:
@@ -100,7 +106,7 @@ def test_summary_without_needs_is_calm(site: DashSite) -> None:
     calm = replace(view, trains=tuple(well))
     assert (calm.summary, calm.rest) == ("Nothing needs you now", "2 running")
     amber = replace(well[0], headline=replace(well[0].headline, tone=Tone.AMBER, short="queue runs dry"))
-    assert replace(view, trains=(amber, well[1])).rest == "1 to plan for (tr11: queue runs dry) · 1 running"
+    assert replace(view, trains=(amber, well[1])).rest == "1 needs a decision (tr11: queue runs dry) · 1 running"
 
 
 # --- age
@@ -114,13 +120,13 @@ def test_page_is_stale_after_a_minute(every_s: float, stale_s: float) -> None:
 def test_fresh_page_does_not_vouch_for_the_watch(site: DashSite) -> None:
     (site.app.site_dir.alerts / "ledger.json").unlink()
     text = render_overview(collect_site(site.app), PageContext())
-    assert '<span class="watch late" id="watch" data-live> · watch never ran</span>' in text
+    assert '<span class="watch late" id="watch" data-live> · no watch cycle yet</span>' in text
 
 
 def test_late_watch_is_late() -> None:
     assert WatchAge(last=AT, now=AT + timedelta(minutes=5)).is_late is False
     late = WatchAge(last=AT, now=AT + timedelta(hours=3))
-    assert (late.is_late, late.text) == (True, "watch ran 3 h ago")
+    assert (late.is_late, late.text) == (True, "last watch cycle 3 h ago")
 
 
 def test_times_have_a_zone() -> None:
@@ -143,7 +149,7 @@ def test_held_train_has_no_present_figures() -> None:
     found = figures(status("held", progress=progress(), last_attempt=last("crashed", "hold-queued")))
     assert found["Throughput"] == ("last 85.7 samples/s", "5 min ago (03:01 UTC)")
     assert found["Loss"][0] == "last 2.486"
-    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · none while held")
+    assert found["Checkpoint"] == ("step 100", "6 min ago (03:00 UTC) · no checkpoint while held")
     assert found["Ends"] == ("No ETA: held", "held by opsctl")
 
 
@@ -166,6 +172,21 @@ def test_progress_is_rounded_down(share: float, text: str, *, is_finished: bool)
     assert format_progress(share, is_finished=is_finished) == text
 
 
+def test_progress_of_a_held_train_is_what_is_saved() -> None:
+    stopped, goes_on = status("held", progress=progress()), running()
+    assert describe_progress(goes_on) == (130 / 4000, "step 130 of 4,000")
+    assert describe_progress(stopped) == (100 / 4000, "step 100 of 4,000 saved, 30 steps lost")
+    unsaved = replace(stopped, progress=progress(checkpoint_step=None))
+    assert describe_progress(unsaved) == (130 / 4000, "step 130 of 4,000, no checkpoint known")
+    assert describe_progress(status("finished", progress=progress())) == (130 / 4000, "step 130 of 4,000")
+
+
+def test_state_has_one_glyph_on_every_page(site: DashSite) -> None:
+    view = collect_site(site.app)
+    glyphs = {re.findall(r'<i aria-hidden="true">(.)</i> RUNNING', render(view, PageContext()))[0] for render in PAGES}
+    assert len(glyphs) == 1
+
+
 # --- reasons
 
 
@@ -175,7 +196,33 @@ def test_hold_has_one_count_and_no_log_text() -> None:
     train = status("held", last_attempt=end, progress=progress())
     found = explain(train, crashes(*["node003"] * 6), {"node003"})
     assert found.why == "None of the 6 attempts got beyond step 130; newest checkpoint: step 100"
-    assert (found.advice, found.command) == ("Call the vendor.", "opsctl release tr11")
+    assert found.steps[0].text.endswith(" Call the vendor.")
+
+
+@pytest.mark.parametrize(
+    ("needed", "text", "command"),
+    [
+        (
+            "; before a release, change the code (opsctl edit)",
+            "Before the release, change the code.",
+            "opsctl edit tr11",
+        ),
+        ("; before a release, free space", "Before the release, free space.", ""),
+        ("", "Before the release, find and remove the cause.", "opsctl why tr11"),
+    ],
+)
+def test_fix_comes_before_the_release(needed: str, text: str, command: str) -> None:
+    end = replace(last("crashed", "hold-queued"), why=f"exit code 1{needed}")
+    steps = explain(status("held", last_attempt=end), TrainHistory(), {}).steps
+    assert [(step.text, step.command) for step in steps] == [
+        (text, command),
+        ("Then release the train.", "opsctl release tr11"),
+    ]
+
+
+def test_hold_by_a_person_needs_only_a_release() -> None:
+    train = status("held", last_attempt=last("finished"))
+    assert [step.command for step in explain(train, TrainHistory(), {}).steps] == ["opsctl release tr11"]
 
 
 def test_advice_keeps_an_exclusion_that_is_due() -> None:
@@ -212,6 +259,58 @@ def test_train_on_an_excluded_node_is_found(site: DashSite) -> None:
     card = collect_site(site.app).find("tr12")
     assert card
     assert card.headline.text.startswith("Runs on node002, excluded for new attempts since")
+
+
+def test_ack_stands_beside_its_alert(site: DashSite) -> None:
+    """The headline is about the queue; the alert about something else has its own text beside its buttons."""
+    view = collect_site(site.app)
+    card = next(card for card in view.trains if card.name == "tr11")
+    dry = replace(card, headline=replace(card.headline, text="Queue runs dry about 18:00 UTC"))
+    text = render_overview(replace(view, trains=(dry,)), PageContext(role="act"))
+    (row,) = re.findall(r'<div class="alert">.*?</div>', text.partition('id="alerts"')[0], re.DOTALL)
+    assert "No step for 31 min" in row
+    assert 'data-verb="ack" data-train="tr11" data-keys="hang/tr11"' in row
+    assert 'data-verb="ack"' not in text.partition('id="alerts"')[0].replace(row, "")
+
+
+def test_count_of_alerts_is_a_phrase(site: DashSite) -> None:
+    other = replace(LOST, train="llama", key="failures/llama/5_1.0", summary="llama goes on without node002: 5_1.0: x")
+    view = replace(collect_site(site.app), alerts=(LOST, other))
+    assert "<small>1 cause, 2 alerts</small>" in render_overview(view, PageContext())
+
+
+def test_lost_node_names_the_held_train(site: DashSite) -> None:
+    site.app.exclusions.add([("node003", "lost")], hours=1)
+    nodes = [Node(name="node003", state="DOWN+NOT_RESPONDING", address="node003")]
+    tile = next(list_node_tiles(site.app, nodes, {}, {"node003": ["tr11"]}))
+    assert tile.ended == ("tr11",)
+    text = "node003, a node of the last attempt, is DOWN* and excluded for new attempts"
+    assert describe_lost_nodes(("node003", "node004"), [tile]) == (text,)
+    assert describe_lost_nodes(("node004",), [tile]) == ()
+
+
+def test_lost_node_and_held_train_name_each_other(site: DashSite) -> None:
+    rows = [row for row in site.slurm.rows if row.name == "tr12" and row.state is JobState.PENDING]
+    site.slurm.rows = [replace(row, reason="JobHeldUser") for row in rows]
+    site.slurm.tiles = [Node(name="node001", state="DOWN+NOT_RESPONDING", address="node001")]
+    view = collect_site(site.app)
+    card = view.find("tr12")
+    assert card
+    assert card.state == "held"
+    assert card.marks == ("node001, a node of the last attempt, is DOWN*",)
+    assert view.nodes
+    assert "tr12" in view.nodes[0].ended
+
+
+def test_cron_without_a_driver_has_no_next_run(site: DashSite) -> None:
+    view = collect_site(site.app)
+    assert view.cron
+    assert view.cron.entries
+    text = render_overview(view, PageContext())
+    assert "No driver runs these entries" in text
+    assert "<th>next</th>" not in text
+    driven = replace(view, cron=replace(view.cron, driver="the daemon with pid 12"))
+    assert "<th>next</th>" in render_overview(driven, PageContext())
 
 
 def test_one_lost_node_is_one_row() -> None:

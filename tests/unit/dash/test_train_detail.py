@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,19 @@ def test_curves_are_in_the_order_of_steps(train: Train, tmp_path: Path) -> None:
         steps = curves[name]["bins"][0]
         assert steps == sorted(set(steps))
         assert len(steps) > 10
+
+
+def test_times_of_attempts_have_a_zone(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        detail = detail_of(train, tmp_path)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert detail.ticks[0].label == "12:00"
+    assert {mark[3] for mark in detail.curves["marks"]} <= {"2026-03-01 12:18 UTC", "2026-03-01 12:20 UTC"}
+    assert [row.began for row in detail.attempts] == [
+        "2026-03-01 12:00 UTC",
+        "2026-03-01 12:20 UTC",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 from opsctl.guard.outcome import Outcome
@@ -50,3 +51,29 @@ def test_attempt_from_accounting_is_in_order_of_start() -> None:
     attempts = add_jobs(known, [job("7_2", 2000, 2100)])
     assert [attempt.attempt for attempt in attempts] == ["7_1.0", "7_2.0", "7_3.0"]
     assert attempts[1].why == "only Slurm's accounting has this attempt"
+
+
+def train_with_a_short_attempt(place: Path) -> Train:
+    """Return a train whose first attempt ends before its beginning: the clock was set back in between."""
+    train = Train(place)
+    train.submit(0)
+    train.start(100, "7_1.0")
+    train.end(40, Outcome.CRASHED, "exit code 1")
+    train.start(200, "7_2.0")
+    train.steps(210, 1, 20)
+    return train
+
+
+def test_attempt_of_zero_length_is_reported(tmp_path: Path) -> None:
+    report = train_with_a_short_attempt(tmp_path).report(500)
+    assert [attempt.attempt for attempt in report.attempts] == ["7_1.0", "7_2.0"]
+    first = report.attempts[0]
+    assert (first.began, first.ended) == (BEGIN + timedelta(seconds=100), BEGIN + timedelta(seconds=100))
+    assert [cause.attempts for cause in report.causes if cause.cause == "crashed"] == [1]
+
+
+def test_attempt_outside_of_the_period_is_left_out(tmp_path: Path) -> None:
+    train = train_with_a_short_attempt(tmp_path)
+    assert [attempt.attempt for attempt in train.report(500, since=150).attempts] == ["7_2.0"]
+    assert [attempt.attempt for attempt in train.report(500, until=150).attempts] == ["7_1.0"]
+    assert [attempt.attempt for attempt in train.report(500, until=90).attempts] == []

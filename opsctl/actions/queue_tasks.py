@@ -1,0 +1,39 @@
+"""Queue more tasks of a train as it is: `opsctl launch --after` with the settings in its run directory."""
+
+from __future__ import annotations
+
+from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.steer_train import Show, SteerResult
+from opsctl.app import App
+from opsctl.errors import InputError, RunDirError
+from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
+from opsctl.state.run_dir import RunDir
+
+
+def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show) -> SteerResult:
+    """Queue tasks after the last array of a train that is queued or running. Preflight runs before.
+
+    Raises ConfigError with every error of preflight, InputError, RunDirError.
+    """
+    if not run.is_ours:
+        raise RunDirError(f"{run.path}: belongs to another user; only the owner can queue tasks")
+    if tasks < 1:
+        raise InputError(f"{run.name}: {tasks} tasks cannot be queued", hint="give a number from 1 on")
+    jobs = app.chain(run).check().jobs
+    if not jobs:
+        raise InputError(
+            f"{run.name}: nothing is queued or running", hint=f"opsctl launch {run.config} starts the train"
+        )
+    after = jobs[-1].array
+    launch = prepare_launch(app, run.config, LaunchOptions(after=after, tasks=tasks), warn=show)
+    what = f"{tasks} task{'s' * (tasks != 1)}"
+    nodes = launch.plan.spec.nodes
+    if dry_run:
+        text = f"would queue {what} of {nodes} node{'s' * (nodes != 1)} after array {after}"
+        return SteerResult(data={"would": "queue", "after": after, "tasks": tasks}, text=text)
+    submitted = launch.find_submitted()
+    if submitted is None:
+        reconcile_own_train(app, run, show=show)
+        submitted = launch.carry_out()
+    text = "; ".join([f"queued {what} as array {submitted.array}, after array {after}", *submitted.notes])
+    return SteerResult(data={"done": "queued", "array": submitted.array, "tasks": submitted.tasks}, text=text)
