@@ -1,8 +1,9 @@
 """A hang that is certain: no progress, while a rank is stopped by a signal or no rank uses the CPU.
 
-The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or
-waits for a disk, and has no such marks on all ranks. Ranks that wait for a GPU may use the CPU for ever: such a hang is
-left to the watchdog `hang`, which alerts, and cancels if `[watch] hang_cancels` is set.
+The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or a
+disk, and has no such marks on all ranks. One that waits for a service prints lines, which count beside idle ranks.
+Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the watchdog `hang`, which alerts,
+and cancels if `[watch] hang_cancels` is set.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class QuietRanks:
     _grew_s: float = 0.0
     _since_s: float | None = None
     _progress: tuple[object, ...] = ()
+    _counts_output: bool = False
     _line_s: float | None = None
     _longest_s: float = 0.0
 
@@ -74,6 +76,7 @@ class QuietRanks:
         if not stopped and not is_idle:
             self._end_pause()
             return ""
+        self._counts_output = not stopped
         quiet_s = self._measure_pause()
         limit_s = self._find_limit(is_stopped=bool(stopped))
         if limit_s is None or quiet_s <= limit_s or (not stopped and self._is_other_phase()):
@@ -127,8 +130,12 @@ class QuietRanks:
         return self.clock.monotonic() - self._since_s
 
     def _read_progress(self, log: LogSigns, heartbeat: Heartbeat | None) -> tuple[object, ...]:
-        """Return what changes with every progress. Of a log without known steps, every new line counts."""
-        return log.steps[-1:] or self._size_bytes, heartbeat.at if heartbeat else None
+        """Return what changes with every progress.
+
+        Every new line counts if the log has no known steps, and beside idle ranks. Peers of a stopped rank may warn.
+        """
+        output = self._size_bytes if self._counts_output or not log.steps else None
+        return log.steps[-1:], output, heartbeat.at if heartbeat else None
 
     def _date_action(self, heartbeat: Heartbeat | None) -> float:
         """Return the time of the trainer's last action on the monotonic clock; 0 if unknown."""

@@ -196,6 +196,27 @@ def test_log_of_unknown_format_that_grows_is_progress(attempt):
         assert attempt.quiet.find_hang() == ""
 
 
+def print_lines(attempt, seconds):
+    for _ in range(seconds // 30):
+        attempt.log.write_text(attempt.log.read_text() + "a line without a step\n")
+        if why := attempt.wait(30):
+            return why
+    return ""
+
+
+def test_idle_ranks_that_print_are_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert print_lines(attempt, 2000) == ""
+    assert "no rank uses the CPU" in attempt.wait(2000)
+
+
+def test_warnings_of_its_peers_do_not_free_a_stopped_rank(attempt):
+    attempt.train(30)
+    attempt.mark(*STOPPED)
+    assert "rank 5" in print_lines(attempt, 60)
+
+
 def test_suspended_job_is_no_hang(attempt):
     attempt.train(30)
     attempt.mark(*IDLE)
