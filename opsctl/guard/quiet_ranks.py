@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.rank_activity import KINDS
 from opsctl.ports import Clock
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
@@ -197,13 +198,12 @@ def read_marks(directory: Path) -> tuple[list[int], bool]:
     marks = [(kind, int(rank), int(of)) for kind, rank, of in (row for row in found if _is_mark(row))]
     stopped = sorted(rank for kind, rank, _ in marks if kind == "stopped")
     ranks = {rank for _, rank, _ in marks}
-    return stopped, bool(marks) and len(ranks) >= max(of for _, _, of in marks)
+    is_quiet = bool(marks) and len(ranks) >= max(of for _, _, of in marks)
+    return stopped, is_quiet and any(kind != "ended" for kind, _, _ in marks)
 
 
 def _is_mark(row: list[str]) -> bool:
-    return (
-        len(row) == 3 and row[0] in {"stopped", "idle"} and all(part.isdecimal() and len(part) < 9 for part in row[1:])
-    )
+    return len(row) == 3 and row[0] in KINDS and all(part.isdecimal() and len(part) < 9 for part in row[1:])
 
 
 def count_lines(log: LogSigns) -> int:

@@ -5,7 +5,8 @@ A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that th
 - `stopped-RANK-OF`: a process that has done a part of the rank's work is stopped by a signal (state T), and only
   another signal can wake it; the other processes of the rank do not use the CPU either;
 - `idle-RANK-OF`: no process of the rank uses the CPU, reads or writes, no thread waits for a disk (state D), and none
-  of the processes has work done elsewhere, as a second srun or a container engine has.
+  of the processes has work done elsewhere, as a second srun or a container engine has;
+- `ended-RANK-OF`: the rank has exited with 0. Other ranks may still save, or wait for this rank for ever.
 
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
 """
@@ -36,7 +37,7 @@ WORKS_ELSEWHERE = frozenset(
 """Programs that wait for processes which are not below the shim."""
 MAX_THREADS = 4096
 """Threads of a rank whose state is looked at."""
-KINDS = ("stopped", "idle")
+KINDS = ("stopped", "idle", "ended")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

@@ -133,6 +133,18 @@ def test_limit_covers_three_times_the_longest_pause(attempt):
     assert attempt.wait(40) != ""
 
 
+def test_ranks_that_wait_for_an_ended_rank_are_a_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE[:5], "ended-5-6")
+    assert "no rank uses the CPU" in attempt.wait(320)
+
+
+def test_rank_that_saves_after_the_others_have_ended_is_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*(f"ended-{rank}-6" for rank in range(1, 6)))
+    assert attempt.wait(2000) == ""
+
+
 def test_start_is_no_hang(attempt):
     attempt.train(4)
     attempt.mark(*IDLE)
