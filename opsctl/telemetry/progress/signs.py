@@ -89,6 +89,8 @@ class LogSigns:
     first: Iteration | None = None
     steps: tuple[Iteration, ...] = ()
     """The newest steps, the oldest first."""
+    series: tuple[Iteration, ...] = ()
+    """The newest step of each series: an evaluation, or a second phase, counts its own steps to its own end."""
     highest: int | None = None
     events: tuple[ProgressEvent, ...] = ()
     formats: tuple[str, ...] = ()
@@ -153,6 +155,7 @@ def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0
     return LogSigns(
         first=first.first or last.first,
         steps=last.steps,
+        series=tuple({step.last: step for step in (*first.series, *last.series)}.values()),
         highest=highest,
         events=(*first.events, *last.events),
         formats=tuple(dict.fromkeys((*last.formats, *first.formats))),
@@ -163,6 +166,7 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
     reader = StepReader(formats_for(pattern))
     events: list[ProgressEvent] = []
     newest: deque[Iteration] = deque(maxlen=MEDIAN_STEPS)
+    series: dict[int | None, Iteration] = {}
     first: Iteration | None = None
     highest: int | None = None
     for _, line in reader.find_lines(data):
@@ -171,12 +175,15 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
         for step in facts.iterations:
             first, highest = first or step, max(step.step, highest or 0)
             newest.append(step)
+            series[step.last] = step
     if last := reader.rest():
         first, highest = first or last, max(last.step, highest or 0)
         newest.append(last)
+        series[last.last] = last
     return LogSigns(
         first=first,
         steps=tuple(newest),
+        series=tuple(series.values()),
         highest=highest,
         events=tuple(events),
         formats=tuple(line_format.name for line_format in reader.known),
