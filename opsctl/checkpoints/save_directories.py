@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from opsctl.checkpoints.command_words import config_files, read_config, resolve, split_words
+from opsctl.checkpoints.command_words import config_files, read_config, read_scripts, resolve, split_words
 from opsctl.checkpoints.layouts import fit_name
 
 MAX_DIRECTORIES = 16
@@ -82,7 +82,9 @@ def find_save_directories(
 
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories that the command or a configuration file in it names, with the reasons."""
-    words = split_words(command.words, command.environment, command.checkpoints)
+    environment = {"PWD": str(command.directory), "HOME": resolve("~"), **command.environment}
+    words = split_words(command.words, environment, command.checkpoints)
+    words += split_words(read_scripts(words, command.directory), environment, command.checkpoints)
     given = _given_in_words(words)
     for path in config_files(words, command.directory):
         for key, value in read_config(path).items():

@@ -222,6 +222,7 @@ def _decide_without_cause(
         new_checkpoint=progress.new_checkpoint,
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,
+        counts_anew=progress.counts_anew,
     )
 
 

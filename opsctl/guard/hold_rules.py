@@ -24,7 +24,7 @@ class Advance(StrEnum):
     """The attempt made steps, and only the start of the next attempt shows whether these steps were saved."""
     NO = "no"
     UNKNOWN = "unknown"
-    """Neither a checkpoint nor a step of any attempt is known."""
+    """Neither a checkpoint nor a step of any attempt is known, or the steps show nothing."""
 
 
 EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
@@ -54,11 +54,12 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
             advances.append(Advance.YES)
         elif attempt.highest_step is None:
             advances.append(Advance.NO if logs_steps else Advance.UNKNOWN)
-        elif next_start is not None:
-            advances.append(Advance.YES if next_start > best_start else Advance.NO)
+        elif next_start is not None and next_start > best_start:
+            advances.append(Advance.YES)
+        elif next_start is None and not shows_saves and attempt.highest_step > best_start:
+            advances.append(Advance.POSSIBLE)
         else:
-            is_possible = not shows_saves and attempt.highest_step > best_start
-            advances.append(Advance.POSSIBLE if is_possible else Advance.NO)
+            advances.append(Advance.UNKNOWN if attempt.counts_anew else Advance.NO)
     return advances
 
 

@@ -151,6 +151,8 @@ class FinishedAttempt:
     """The step after which the attempt went on, as its first step shows; None if unknown."""
     highest_step: int | None = None
     """The highest step that the attempt reached; None if no step is known."""
+    counts_anew: bool = False
+    """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
@@ -20,7 +18,7 @@ from opsctl.ports import Clock
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.eta import median_step_s
-from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
@@ -211,10 +209,3 @@ def count_lines(log: LogSigns) -> int:
     if log.first is None or log.highest is None:
         return 0
     return max(len(log.steps), round((log.highest - log.first.step) / find_gap(log)) + 1)
-
-
-def find_gap(log: LogSigns) -> float:
-    """Return the steps from one line to the next."""
-    steps = [iteration.step for iteration in log.steps]
-    gaps = [after - before for before, after in pairwise(steps) if after > before]
-    return median(gaps) if gaps else 1

@@ -115,3 +115,11 @@ def test_unknown_and_wide_paths_are_left_out() -> None:
     for text in ("$NOWHERE/ckpt", "s3://bucket/x", "/", "/home", "{run_name}/checkpoints"):
         found = find_save_directories(command("train.py", "--save", text))
         assert [directory.reason for directory in found] == ["the run directory"]
+
+
+def test_shell_script_of_the_command_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(
+        "#!/bin/bash\n# don't change\nNAME=llama\nexport OUT=$PWD/runs/$NAME\npython train.py \\\n  --save $OUT\n"
+    )
+    named = command("bash", "train.sh", directory=tmp_path)
+    assert [text for text, _ in find_in_command(named)] == [f"{tmp_path}/runs/llama"]
