@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
@@ -18,7 +19,7 @@ from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
-from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
@@ -33,6 +34,8 @@ TIME_OPTION = re.compile(
     re.IGNORECASE,
 )
 """Options with which trainers stop themselves: Megatron's --exit-duration-in-mins, Lightning's max_time and others."""
+UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
+"""Values of a configuration file that limit nothing."""
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
 
 
@@ -108,12 +111,22 @@ def _is_at_limit(start: Start | None, end: datetime | None, deadline_s: float | 
 
 
 def _limits_itself(run: RunDir) -> bool:
-    """Whether the command has an option that limits its time. The body of a train holds the rendered command."""
+    """Whether the command, a shell script or a configuration file that it names limits the time of the trainer.
+
+    The body of a train holds the rendered command.
+    """
     try:
         words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
     except OSError:
         return False
-    return any(TIME_OPTION.match(word.strip("\"'")) or any(name in word for name in TIME_VARIABLES) for word in words)
+    settings = read_settings(run)
+    directory = Path(settings.setup.directory if settings and settings.setup.directory else run.path)
+    words = [word.strip("\"'") for word in words]
+    words += [word.strip("\"'") for script in read_scripts(words, directory) for word in script.split()]
+    if any(TIME_OPTION.match(word) or any(name in word for name in TIME_VARIABLES) for word in words):
+        return True
+    values = [pair for path in config_files(words, directory) for pair in read_config(path).items()]
+    return any(TIME_OPTION.match(key.rpartition(".")[2]) and not UNSET.fullmatch(value) for key, value in values)
 
 
 def _read_code(path: Path) -> int | None:

@@ -56,6 +56,20 @@ def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str,
     assert evidence.limits_itself is limits
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "limits"),
+    [
+        ("train.sh", "python pretrain.py --exit-duration-in-mins 1190\n", True),
+        ("train.yaml", "exp_manager:\n  max_time_per_run: '00:03:45:00'\n", True),
+        ("train.yaml", "trainer:\n  max_time: null\n  max_steps: 5\n", False),
+    ],
+)
+def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text: str, limits: bool) -> None:
+    (train.run.path / name).write_text(text)
+    train.run.body.write_text(f"srun rank -- start {name}\n")
+    assert gather_evidence(train.run, train.start_attempt(), None)[0].limits_itself is limits
+
+
 @pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])
 def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, is_near: bool) -> None:
     attempt = train.start_attempt()
