@@ -190,6 +190,7 @@ def _decide(
             ended,
             kind=diagnosis.kind,
             cause=diagnosis.cause,
+            says=diagnosis.says,
             suspects=suspects,
             done=tuple(event.data.get("acquitted", ())),
             why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
@@ -223,6 +224,7 @@ def _decide_without_cause(
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,
         counts_anew=progress.counts_anew,
+        resumed_from=progress.resumed_from,
     )
 
 

@@ -153,9 +153,13 @@ class FinishedAttempt:
     """The highest step that the attempt reached; None if no step is known."""
     counts_anew: bool = False
     """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
+    resumed_from: str = ""
+    """What the trainer said about the checkpoint from which it went on."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
+    says: str = ""
+    """The diagnosis in words, with the message of an exception."""
     suspects: tuple[str, ...] = ()
     """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()

@@ -34,6 +34,8 @@ class AttemptProgress:
     """Whether a new checkpoint appeared in any directory that settings, command or log name."""
     counts_anew: bool = False
     """Whether the trainer counts its steps from the beginning though it goes on: the steps show no progress."""
+    resumed_from: str = ""
+    """What the trainer says about the checkpoint from which it goes on."""
 
 
 def read_attempt_progress(
@@ -65,6 +67,7 @@ def read_attempt_progress(
         highest_step=_find_highest(run, attempt, log),
         new_checkpoint=is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None,
         counts_anew=counts_anew,
+        resumed_from=log.resumes[0].text if log.resumes else "",
     )
 
 

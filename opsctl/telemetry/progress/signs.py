@@ -105,13 +105,17 @@ class LogSigns:
     def has(self, *kinds: ProgressEventKind) -> bool:
         return any(event.kind in kinds for event in self.events)
 
+    @property
+    def resumes(self) -> list[ProgressEvent]:
+        """What the trainer says about the checkpoint from which it goes on."""
+        kinds = {ProgressEventKind.RESUMED, ProgressEventKind.RESUMING}
+        return [event for event in self.events if event.kind in kinds and event.is_found]
+
     def resumes_from(self, directories: Sequence[Path]) -> bool:
         """Whether the trainer says that it went on from a checkpoint, and not from a model elsewhere."""
-        kinds = {ProgressEventKind.RESUMED, ProgressEventKind.RESUMING}
-        events = [event for event in self.events if event.kind in kinds and event.is_found]
-        paths = [Path(event.path) for event in events if event.path]
+        paths = [Path(event.path) for event in self.resumes if event.path]
         is_named = any(path.is_relative_to(directory) for path in paths for directory in directories)
-        return is_named or any(event.path is None and event.step != 0 for event in events)
+        return is_named or any(event.path is None and event.step != 0 for event in self.resumes)
 
     @property
     def saved_paths(self) -> list[str]:
