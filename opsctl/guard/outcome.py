@@ -130,6 +130,8 @@ class Evidence:
     """Whether the attempt used most of its time, so that the trainer may have stopped itself for the time limit."""
     limits_itself: bool = False
     """Whether the command has an option with which the trainer stops itself after some time."""
+    is_idle: bool = False
+    """Whether neither a step nor a new checkpoint of the attempt is known."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
     at_its_limit: bool = False
@@ -276,7 +278,8 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
-    yield True, Outcome.FINISHED, "; nobody asked for it, and no further step is known"
+    unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
+    yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:

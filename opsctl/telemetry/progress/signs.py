@@ -158,7 +158,15 @@ def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: 
 
 
 def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
-    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all."""
+    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all.
+
+    A pattern that no line fits hides no steps: then the known formats count.
+    """
+    signs = _read_log_signs(log, begin, pattern, end)
+    return _read_log_signs(log, begin, "", end) if pattern and not signs.steps else signs
+
+
+def _read_log_signs(log: Path, begin: int, pattern: str, end: int) -> LogSigns:
     try:
         with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

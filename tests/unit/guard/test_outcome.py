@@ -84,6 +84,12 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Outcome.FINISHED,
             "the body exited with 0; nobody asked for it, and no further step is known",
         ),
+        (
+            Evidence(code=0, is_idle=True),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known;"
+            " no step of this attempt is known either",
+        ),
         (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
         (
             Evidence(code=0, is_near_limit=True),

@@ -135,3 +135,13 @@ def test_train_that_begins_with_a_base_model_each_time_is_held(train: QueuedTrai
         train.end_body(attempt, 1, after=3600)
         finalize(train.chain, train.rules, attempt)
     assert all(job.is_held for job in train.queue.waiting)
+
+
+def test_pattern_that_fits_no_line_hides_no_steps(train: QueuedTrain) -> None:
+    train.run.config.write_text(f"{train.run.config.read_text()}[progress]\npattern = 'Schritt (?P<step>\\d+)'\n")
+    attempt = start(train, "12_1.0")
+    append(train, "step 5 loss: 2.0\nstep 6 loss: 2.0\n")
+    assert end(train, attempt).highest_step == 6
+    again = start(train, "12_2.0")
+    append(train, "Schritt 7\nstep 900 loss: 2.0\n")
+    assert end(train, again).highest_step == 7
