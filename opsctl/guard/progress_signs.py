@@ -8,10 +8,9 @@ from pathlib import Path
 
 from opsctl.checkpoints.scan import list_found
 from opsctl.guard.attempt_record import Start, read_start
-from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged
+from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.telemetry.progress.log_formats import MAX_STEP
 from opsctl.telemetry.progress.signs import (
     MAX_LISTED_SAVES,
     LogSigns,
@@ -76,9 +75,7 @@ def is_newer(newest: NewestCheckpoint, mark: int, since_ns: int) -> bool:
 
     A mark is a step or a time. A trainer may begin with a file without a step, and go on with steps.
     """
-    if mark == -1 or (mark < MAX_STEP) == (newest.mark < MAX_STEP):
-        return newest.mark > mark
-    return newest.changed_ns > since_ns
+    return newest.changed_ns > since_ns if is_other_kind(newest.mark, mark) else newest.mark > mark
 
 
 def _has_rewritten(directories: Sequence[Path], since_ns: int) -> bool:

@@ -108,7 +108,10 @@ class QuietRanks:
         self._looked_s = now_s
 
     def has_advanced(self) -> bool:
-        """Return whether the log or the heartbeat has advanced since `find_hang` read them."""
+        """Return whether the log or the heartbeat has advanced since `find_hang` read them, or the ranks work again."""
+        stopped, is_idle = read_marks(self.marks)
+        if not stopped and not is_idle:
+            return True
         return self._read_progress(self.read_log(), self.read_heartbeat()) != self._progress
 
     def _end_pause(self) -> None:

@@ -43,6 +43,11 @@ def tail(log: Path, count: int, pattern: str = "") -> list[tuple[int, Iteration]
     return _tail_of(log, count, "") if pattern and not found else found
 
 
+def is_pattern_useless(log: Path, pattern: str) -> bool:
+    """Return whether the known formats find steps in the log, and the pattern of TRAIN.toml none."""
+    return bool(pattern) and not _tail_of(log, 1, pattern) and bool(_tail_of(log, 1, ""))
+
+
 def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     try:
         handle = open_regular(log)

@@ -229,6 +229,15 @@ def test_warnings_of_its_peers_do_not_free_a_stopped_rank(attempt):
     assert "rank 5" in print_lines(attempt, 60)
 
 
+def test_ranks_that_work_again_have_advanced(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(320) != ""
+    assert not attempt.quiet.has_advanced()
+    attempt.clear()
+    assert attempt.quiet.has_advanced()
+
+
 def test_suspended_job_is_no_hang(attempt):
     attempt.train(30)
     attempt.mark(*IDLE)
