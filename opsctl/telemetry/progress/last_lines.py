@@ -25,6 +25,7 @@ FAILED = re.compile(
     r"|srun: error: .*(?:Exited with exit code|Killed|fault)|oom[-_]kill"
 )
 """Lines of a program that failed. A shell script may exit with 0 nevertheless."""
+FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
 EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
 EPOCH = re.compile(r"(?i)\bepoch\s{0,3}[:=\[(]?\s{0,3}(\d{1,6})\s?(?:/|of)\s?(\d{1,6})\b")
 
@@ -59,7 +60,7 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     finished = unfinished = failed = ""
     steps = StepReader(formats_for(pattern))
     lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
-    late = len(lines) - MAX_FAILED_LINES
+    late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
     for number, line in enumerate(lines):
         event = parse_event(line)
         if event and event.kind is ProgressEventKind.FINISHED:
@@ -68,6 +69,8 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
             unfinished = line
         elif steps.read(line.encode()).values.get("step") is not None:
             failed = ""  # the program was started again
+        elif has_ranks and not FROM_RANK.match(line):
+            continue  # of the guard, or of srun, whose exit code is known
         elif number > late and (is_failure(lines[number - 1], line) or (failed and EXCEPTION.search(line))):
             failed = line
     return LastLines(finished=finished, unfinished=unfinished, failed=failed, epochs_left=find_epochs_left(lines))

@@ -99,6 +99,7 @@ KeyError: 'lr'
     [
         (f"step 5 loss: 2.0\n{TRACEBACK}done at 12:00\n", "KeyError: 'lr'"),
         (f"{TRACEBACK}step 5 loss: 2.0\n", ""),
+        (f"[node1:0]: step 5 loss: 2.0\n{TRACEBACK}", ""),  # a bug of the guard
         (f"{TRACEBACK}Training completed\n", ""),
         (f"Exception ignored in: <function Run.__del__>\n{TRACEBACK}", ""),
         (TRACEBACK + "a line\n" * 300, ""),
