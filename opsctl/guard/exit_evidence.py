@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
@@ -122,10 +123,11 @@ def _limits_itself(run: RunDir) -> bool:
     settings = read_settings(run)
     directory = Path(settings.setup.directory if settings and settings.setup.directory else run.path)
     words = [word.strip("\"'") for word in words]
-    words += [word.strip("\"'") for script in read_scripts(words, directory) for word in script.split()]
+    for script in read_scripts(words, directory):
+        words += [word.strip("\"'") for word in script.split()]
     if any(TIME_OPTION.match(word) or any(name in word for name in TIME_VARIABLES) for word in words):
         return True
-    values = [pair for path in config_files(words, directory) for pair in read_config(path).items()]
+    values = chain.from_iterable(read_config(path).items() for path in config_files(words, directory))
     return any(TIME_OPTION.match(key.rpartition(".")[2]) and not UNSET.fullmatch(value) for key, value in values)
 
 

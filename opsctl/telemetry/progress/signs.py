@@ -113,9 +113,12 @@ class LogSigns:
 
     def resumes_from(self, directories: Sequence[Path]) -> bool:
         """Whether the trainer says that it went on from a checkpoint, and not from a model elsewhere."""
-        paths = [Path(event.path) for event in self.resumes if event.path]
-        is_named = any(path.is_relative_to(directory) for path in paths for directory in directories)
-        return is_named or any(event.path is None and event.step != 0 for event in self.resumes)
+        for event in self.resumes:
+            if event.path is None and event.step != 0:
+                return True
+            if event.path and any(Path(event.path).is_relative_to(directory) for directory in directories):
+                return True
+        return False
 
     @property
     def saved_paths(self) -> list[str]:
