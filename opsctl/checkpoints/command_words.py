@@ -93,7 +93,7 @@ def resolve(text: str) -> str:
 
 def read_scripts(words: Sequence[str], directory: Path) -> list[str]:
     """Return the texts of the shell scripts that the command names, without comments."""
-    texts = []
+    texts: list[str] = []
     for path in dict.fromkeys(directory / resolve(word) for word in words if _SCRIPT.search(word) and "\0" not in word):
         with contextlib.suppress(OSError):
             if _is_regular(path) and len(texts) < MAX_SCRIPTS:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.integration.shell.test_rank import PREFIX, start
 
-
 SAVER = """
 import signal, sys, time
 def save(*_):
