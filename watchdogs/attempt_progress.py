@@ -25,6 +25,8 @@ class EndedAttempt:
     resume_step: int | None
     highest_step: int | None
     new_checkpoint: bool
+    counts_anew: bool = False
+    resumed_from: str = ""
 
 
 def measure_running_s(train: WatchedTrain, since: datetime | None, now: datetime) -> float:
@@ -66,14 +68,26 @@ def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
         if fields["outcome"] in REQUESTED_ENDS:
             return None
         steps = {key: fields[key] if type(fields[key]) is int else None for key in ("resume_step", "highest_step")}
-        return EndedAttempt(name=name, new_checkpoint=bool(fields["new_checkpoint"]), **steps)
+        return EndedAttempt(
+            name=name,
+            new_checkpoint=bool(fields["new_checkpoint"]),
+            counts_anew=bool(fields.get("counts_anew")),
+            resumed_from=str(fields.get("resumed_from", "")),
+            **steps,
+        )
     except (OSError, ValueError, KeyError, TypeError, OpsctlError):
         return None
 
 
 def is_standstill(attempts: Sequence[EndedAttempt], count: int) -> bool:
-    """Return whether `count` attempts all went on from the same step, and none left a checkpoint."""
+    """Return whether `count` attempts all went on from the same step, and none left a checkpoint.
+
+    The steps of trainers that count anew show nothing, and neither do they where the named checkpoint changes.
+    """
     starts = [attempt.resume_step for attempt in attempts if attempt.resume_step is not None]
     if len(attempts) < count or len(starts) < 2 or any(attempt.new_checkpoint for attempt in attempts):
+        return False
+    named = {attempt.resumed_from for attempt in attempts if attempt.resumed_from}
+    if len(named) > 1 or any(attempt.counts_anew for attempt in attempts):
         return False
     return max(starts) <= starts[0]

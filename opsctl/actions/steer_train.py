@@ -18,6 +18,7 @@ from opsctl.state.switches import Armed, Switch, arm, journal_switches
 
 log = logging.getLogger(__name__)
 QUEUE_ACTION = {Switch.KILL: "cancels", Switch.PAUSE: "holds"}
+QUEUE_STATE = {Switch.KILL: "cancelled", Switch.PAUSE: "held", Switch.SAVE: "kept"}
 Show = Callable[[str], None]
 
 
@@ -101,15 +102,19 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
             f"{run.name}: nothing is running or queued, so no task would save", hint=f"opsctl status {run.name}"
         )
     done: list[str] = []
+    is_queue_done = False
     if not dry_run:
         arm(run, switch, why=reason)
         if run.is_ours:  # for a team member, the file itself is the record
             journal_switches(run, app.journal(run), (switch,))
             done, away = _act_on_queue(app, run, switch, away)
+            is_queue_done = snapshot is not None and not away  # perhaps by the guard, in the meantime
     if before:
         text = "; ".join([f"already armed: {describe_switch(before)}", *done])
     else:
-        parts = [*done, *_coming(run, switch, snapshot, away, has_acted=bool(done), would_act=dry_run and run.is_ours)]
+        would_act = dry_run and run.is_ours
+        parts = [*done, *_coming(run, switch, snapshot, away, is_queue_done=is_queue_done, would_act=would_act)]
+        parts = parts or [f"the queued tasks are {QUEUE_STATE[switch]} already"]
         text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {'; '.join(parts)}"
     return SteerResult(data={"switch": switch.value, "was_armed": before is not None, "done": done}, text=text)
 
@@ -165,7 +170,7 @@ def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[lis
 
 
 def _coming(
-    run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, has_acted: bool, would_act: bool
+    run: RunDir, switch: Switch, snapshot: TrainSnapshot | None, away: str, *, is_queue_done: bool, would_act: bool
 ) -> list[str]:
     """Return what will happen because of an armed switch. `would_act`: this is the dry run of the owner."""
     if switch is Switch.SAVE:
@@ -175,9 +180,10 @@ def _coming(
     if snapshot is None:
         return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
     at_once = f"this command {QUEUE_ACTION[switch]} the queued tasks"
-    parts = [at_once if would_act else by_owner] if snapshot.waiting and not has_acted else []
+    parts = [at_once if would_act else by_owner] if snapshot.waiting and not is_queue_done else []
     parts += [describe_stop_of(run)] if snapshot.active else []
-    return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
+    is_idle = not snapshot.waiting and not snapshot.active
+    return parts + ["no task runs or is queued; a launch is refused until the switch is disarmed"] * is_idle
 
 
 def describe_stop_of(run: RunDir) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from opsctl.state.files import read_bounded
 
 MAX_WORDS = 4000
 MAX_CONFIG_FILES = 8
+MAX_SCRIPTS = 4
 MAX_CONFIG_BYTES = 1 << 20
 MAX_LINE_CHARS = 4096
 MAX_COMMAND_CHARS = 1 << 18
@@ -29,6 +31,8 @@ MAX_NESTING = 3
 _PLACEHOLDER = re.compile(r"\{\{\s*checkpoint_dir\s*\}\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
+_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch)$")
+_COMMENT = re.compile(r"(?m)^\s*#.*$")
 _YAML_LINE = re.compile(r"( *)([\w.-]+)\s*:\s*(.*)")
 _PYTHON_LINE = re.compile(
     r"(?<![\w.])([A-Za-z_][\w.]*)\s*(?::\s*\w+\s*)?=\s*[\"']([^\"']+)[\"']\s*(?:#.*)?$", re.MULTILINE
@@ -85,6 +89,18 @@ def _replace_variables(text: str, variables: Mapping[str, str]) -> str:
 def resolve(text: str) -> str:
     """Return a path with ~ replaced, without quotes."""
     return os.path.expanduser(text.strip().strip("\"'"))  # noqa: PTH111 (Path.expanduser raises for an unknown user)
+
+
+def read_scripts(words: Sequence[str], directory: Path) -> list[str]:
+    """Return the texts of the shell scripts that the command names, without comments."""
+    texts: list[str] = []
+    for path in dict.fromkeys(directory / resolve(word) for word in words if _SCRIPT.search(word) and "\0" not in word):
+        with contextlib.suppress(OSError):
+            if _is_regular(path) and len(texts) < MAX_SCRIPTS:
+                # As for configuration files.
+                text = read_bounded(path, MAX_CONFIG_BYTES, follow=True).decode(errors="replace")
+                texts.append(_COMMENT.sub("", text))
+    return texts
 
 
 def config_files(words: Sequence[str], directory: Path) -> list[Path]:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
-from opsctl.checkpoints.command_words import config_files, read_config, resolve, split_words
+from opsctl.checkpoints.command_words import config_files, read_config, read_scripts, resolve, split_words
 from opsctl.checkpoints.layouts import fit_name
 
 MAX_DIRECTORIES = 16
 TOO_WIDE = frozenset(map(Path, ("/", "/home", "/tmp", "/root", "/data", "/scratch", "/work", "/mnt", "/usr", "/var")))  # noqa: S108 (a directory that is never scanned)
 """Directories that are not scanned as a whole: a trainer that saves there names a directory below."""
-
+USUAL = re.compile(
+    r"(?i)(?:model_?|train_?)?(?:ckpts?|checkpoints?|outputs?|out|saves?|saved(?:_models?)?|weights|results|snapshots?"
+    r"|lightning_logs|runs?|experiments?|exps?|models?)(?:_dir)?"
+)
+"""Names of directories that scripts save to."""
+MAX_ENTRIES = 10_000
 
 _LISTS = ("options", "keys", "below")
 
@@ -71,8 +77,8 @@ def find_save_directories(
     """
     named = [(text, "TRAIN.toml, [progress] checkpoint_directories") for text in configured]
     named += [(str(command.checkpoints), "the run directory")]
-    named += find_in_command(command)
-    named += [(_directory_of(text), "a save in the log") for text in logged]
+    found = find_in_command(command) + [(_directory_of(text), "a save in the log") for text in logged]
+    named += found or ([] if configured else find_usual(command))
     directories: dict[Path, SaveDirectory] = {}
     for text, reason in named:
         path = _absolute(text, command.directory)
@@ -81,9 +87,27 @@ def find_save_directories(
     return _drop_nested(list(directories.values()))[:MAX_DIRECTORIES]
 
 
+def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
+    """Return the directories with a usual name in the working directory that changed since the train was launched.
+
+    Only for a train that names no directory: scripts of one's own often save to a fixed place.
+    """
+    try:
+        launched_ns = command.checkpoints.stat().st_mtime_ns
+        with os.scandir(command.directory) as entries:
+            usual = [entry for entry in islice(entries, MAX_ENTRIES) if USUAL.fullmatch(entry.name) and entry.is_dir()]
+            changed = [entry.path for entry in usual if entry.stat().st_mtime_ns > launched_ns]
+    except OSError:
+        return []
+    own = {str(command.checkpoints)}
+    return [(path, "its name in the working directory") for path in sorted(changed) if path not in own]
+
+
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories that the command or a configuration file in it names, with the reasons."""
-    words = split_words(command.words, command.environment, command.checkpoints)
+    environment = {"PWD": str(command.directory), "HOME": resolve("~"), **command.environment}
+    words = split_words(command.words, environment, command.checkpoints)
+    words += split_words(read_scripts(words, command.directory), environment, command.checkpoints)
     given = _given_in_words(words)
     for path in config_files(words, command.directory):
         for key, value in read_config(path).items():

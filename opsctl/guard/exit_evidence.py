@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
+from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
 from opsctl.guard.attempt_record import Start, read_start
+from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
-from opsctl.telemetry.progress.signs import read_log_signs
-from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
 LIMIT_TOLERANCE_S = 60.0
@@ -31,6 +35,8 @@ TIME_OPTION = re.compile(
     re.IGNORECASE,
 )
 """Options with which trainers stop themselves: Megatron's --exit-duration-in-mins, Lightning's max_time and others."""
+UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
+"""Values of a configuration file that limit nothing."""
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
 
 
@@ -41,11 +47,12 @@ def gather_evidence(
     stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
     end = _find_end(attempt, stop, job)
     deadline_s = read_time(attempt.deadline)
-    start, line = read_start(attempt), last_iteration(run.main_log, read_step_pattern(run))
-    last_lines = read_last_lines(run.main_log, start.main_log) if start else LastLines()
-    logged = read_log_signs(run.main_log, start.main_log, read_step_pattern(run)).steps if start else ()
-    if logged and (line is None or logged[-1].step >= line.step):
-        line = logged[-1]  # the last line of a log that is over is complete
+    start, pattern = read_start(attempt), read_step_pattern(run)
+    line = last_iteration(run.main_log, pattern)
+    last_lines = read_last_lines(run.main_log, start.main_log, pattern=pattern) if start else LastLines()
+    logged = find_decisive_line(read_log_signs(run.main_log, start.main_log, pattern)) if start else None
+    if logged and (line is None or logged.last != line.last or logged.step >= line.step):
+        line = logged  # the last line of a log that is over is complete
     known_last = line.last if line else None
     evidence = Evidence(
         stop=stop,
@@ -54,10 +61,13 @@ def gather_evidence(
         state=job.state if job else JobState.UNKNOWN,
         is_last_step=bool(line and known_last is not None and line.step >= known_last),
         has_steps_left=bool(line and known_last is not None and line.step < known_last),
+        is_end_saved=_is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
+        failed_line=last_lines.failed,
+        epochs_left=last_lines.epochs_left,
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(run),
@@ -65,6 +75,18 @@ def gather_evidence(
         at_its_limit=_is_at_limit(start, end, deadline_s),
     )
     return evidence, end
+
+
+def find_decisive_line(log: LogSigns) -> Iteration | None:
+    """Return the newest step of the longest series that is not at its end; the newest step if all are."""
+    open_series = [step for step in log.series if step.last is not None and step.step < step.last]
+    return max(open_series, key=lambda step: step.last or 0, default=log.steps[-1] if log.steps else None)
+
+
+def _is_saved(run: RunDir, last: int | None) -> bool:
+    """Whether the newest checkpoint is that of the last step. Some trainers count steps from 0."""
+    newest = find_newest(run) if last is not None else None
+    return newest is not None and newest.step is not None and last is not None and 0 <= last - newest.step <= 1
 
 
 def _find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
@@ -90,12 +112,23 @@ def _is_at_limit(start: Start | None, end: datetime | None, deadline_s: float | 
 
 
 def _limits_itself(run: RunDir) -> bool:
-    """Whether the command has an option that limits its time. The body of a train holds the rendered command."""
+    """Whether the command, a shell script or a configuration file that it names limits the time of the trainer.
+
+    The body of a train holds the rendered command.
+    """
     try:
         words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
     except OSError:
         return False
-    return any(TIME_OPTION.match(word.strip("\"'")) or any(name in word for name in TIME_VARIABLES) for word in words)
+    settings = read_settings(run)
+    directory = Path(settings.setup.directory if settings and settings.setup.directory else run.path)
+    words = [word.strip("\"'") for word in words]
+    for script in read_scripts(words, directory):
+        words += [word.strip("\"'") for word in script.split()]
+    if any(TIME_OPTION.match(word) or any(name in word for name in TIME_VARIABLES) for word in words):
+        return True
+    values = chain.from_iterable(read_config(path).items() for path in config_files(words, directory))
+    return any(TIME_OPTION.match(key.rpartition(".")[2]) and not UNSET.fullmatch(value) for key, value in values)
 
 
 def _read_code(path: Path) -> int | None:

@@ -190,6 +190,7 @@ def _decide(
             ended,
             kind=diagnosis.kind,
             cause=diagnosis.cause,
+            says=diagnosis.says,
             suspects=suspects,
             done=tuple(event.data.get("acquitted", ())),
             why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
@@ -209,6 +210,7 @@ def _decide_without_cause(
     is_idle = progress.highest_step is None and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
+    evidence = replace(evidence, is_idle=is_idle)
     outcome, why = decide_outcome(evidence)
     log.debug("%s: %s by %s", attempt.name, outcome.value, evidence)
     started = start.at if start else history.started.get(attempt.name, at or now)
@@ -222,6 +224,8 @@ def _decide_without_cause(
         new_checkpoint=progress.new_checkpoint,
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,
+        counts_anew=progress.counts_anew,
+        resumed_from=progress.resumed_from,
     )
 
 

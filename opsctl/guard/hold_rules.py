@@ -1,7 +1,7 @@
 """The rules by which a train is held or goes on, from the records of its attempts. Pure functions.
 
 A train that advances is never held. An attempt has advanced the train if it left a new checkpoint, or if a later
-attempt went on from a step that no attempt before had as its start.
+attempt went on from a step that no attempt before had as its start, or from a checkpoint that no attempt before named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Advance(StrEnum):
     """The attempt made steps, and only the start of the next attempt shows whether these steps were saved."""
     NO = "no"
     UNKNOWN = "unknown"
-    """Neither a checkpoint nor a step of any attempt is known."""
+    """Neither a checkpoint nor a step of any attempt is known, or the steps show nothing."""
 
 
 EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
@@ -51,16 +51,23 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
         best_start = max(best_start, -1 if attempt.resume_step is None else attempt.resume_step)
         starts = (later.resume_step for later in attempts[position + 1 :] if later.resume_step is not None)
         next_start = next(starts, None)
-        if attempt.new_checkpoint:
+        if attempt.new_checkpoint or _is_resumed_anew(attempts, position):
             advances.append(Advance.YES)
         elif attempt.highest_step is None:
             advances.append(Advance.NO if logs_steps else Advance.UNKNOWN)
-        elif next_start is not None:
-            advances.append(Advance.YES if next_start > best_start else Advance.NO)
+        elif next_start is not None and next_start > best_start:
+            advances.append(Advance.YES)
+        elif next_start is None and not shows_saves and attempt.highest_step > best_start:
+            advances.append(Advance.POSSIBLE)
         else:
-            is_possible = not shows_saves and attempt.highest_step > best_start
-            advances.append(Advance.POSSIBLE if is_possible else Advance.NO)
+            advances.append(Advance.UNKNOWN if attempt.counts_anew else Advance.NO)
     return advances
+
+
+def _is_resumed_anew(attempts: Sequence[FinishedAttempt], position: int) -> bool:
+    """Whether the next attempt that names its checkpoint went on from one that no attempt before had named."""
+    later = next((attempt.resumed_from for attempt in attempts[position + 1 :] if attempt.resumed_from), "")
+    return bool(later) and all(attempt.resumed_from != later for attempt in attempts[: position + 1])
 
 
 def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
@@ -102,7 +109,8 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
 def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
     """Return why the train must be held for a repeated fault; empty if it may go on.
 
-    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason.
+    The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason. If nothing is known
+    of the progress, only the same words show the same fault.
     """
     last = attempts[-1] if attempts else None
     if last is None or find_rule(last.kind, last.cause).action != Action.HOLD_QUEUED:
@@ -110,6 +118,8 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     count = 0
     for attempt, advance in _from_newest(attempts):
         if attempt.cause != last.cause or advance in {Advance.YES, Advance.POSSIBLE}:
+            break
+        if advance is Advance.UNKNOWN and attempt.says != last.says:
             break
         count += 1
     if count < rules.fault_attempts:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from opsctl.errors import OpsctlError
-from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest
+from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, is_other_kind
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
 from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.settings.loader import HookSettings, parse, read_toml
@@ -132,7 +132,7 @@ class CheckpointHook:
         if not self.hooks.has("on_checkpoint"):
             return
         found = find_newest(self.hooks.run)
-        if found is None or found.mark <= self.newest:
+        if found is None or not (found.mark > self.newest or is_other_kind(found.mark, self.newest)):
             return
         if not (found.is_complete or is_last or found == self._growing):
             self._growing = found

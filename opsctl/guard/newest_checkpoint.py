@@ -9,6 +9,7 @@ from pathlib import Path
 from opsctl.checkpoints.scan import FoundCheckpoint, scan_directories
 from opsctl.state.files import is_regular, list_names
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.log_formats import MAX_STEP
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 from opsctl.trainer.manifest import find_newest_complete
@@ -41,6 +42,11 @@ def find_newest(run: RunDir, logged: Sequence[str] = ()) -> NewestCheckpoint | N
     if scan.newest:
         return _to_newest(scan.newest)
     return None if scan.partial else _find_newest_entry(run.checkpoints)
+
+
+def is_other_kind(mark: int, other: int) -> bool:
+    """Return whether of two marks one is a step and one a time, so that their order says nothing."""
+    return other >= 0 and (mark < MAX_STEP) != (other < MAX_STEP)
 
 
 def find_newest_logged(run: RunDir, logged: Sequence[str], since_ns: int) -> NewestCheckpoint | None:

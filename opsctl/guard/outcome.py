@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,6 +91,12 @@ NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
 
+SIGNALLED_CODES = frozenset(
+    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+)
+"""Exit codes of programs that a stop signal ended, also after a save."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """The evidence of how an attempt ended. None, UNKNOWN and False mean not known."""
@@ -104,6 +111,8 @@ class Evidence:
     """Whether the last iteration line of the log shows the last iteration."""
     has_steps_left: bool = False
     """Whether the last iteration line of the log shows an earlier iteration than the last."""
+    is_end_saved: bool = False
+    """Whether the newest checkpoint is that of the last iteration."""
     has_finished_file: bool = False
     """Whether the trainer has written the file in TRAIN_FINISHED."""
     was_signalled: bool = False
@@ -112,12 +121,18 @@ class Evidence:
     """A last line that says that the training is over."""
     unfinished_line: str = ""
     """A last line that says that the trainer stopped early."""
+    failed_line: str = ""
+    """A last line of a program that failed, after the last step."""
+    epochs_left: str = ""
+    """The newest line that names an epoch, if it is not the last epoch."""
     on_exit_0: OnExit0 | None = None
     """The rule for exit code 0 without a request; None: by the evidence."""
     is_near_limit: bool = False
     """Whether the attempt used most of its time, so that the trainer may have stopped itself for the time limit."""
     limits_itself: bool = False
     """Whether the command has an option with which the trainer stops itself after some time."""
+    is_idle: bool = False
+    """Whether neither a step nor a new checkpoint of the attempt is known."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
     at_its_limit: bool = False
@@ -139,9 +154,15 @@ class FinishedAttempt:
     """The step after which the attempt went on, as its first step shows; None if unknown."""
     highest_step: int | None = None
     """The highest step that the attempt reached; None if no step is known."""
+    counts_anew: bool = False
+    """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
+    resumed_from: str = ""
+    """What the trainer said about the checkpoint from which it went on."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
+    says: str = ""
+    """The diagnosis in words, with the message of an exception."""
     suspects: tuple[str, ...] = ()
     """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()
@@ -219,8 +240,13 @@ def _by_file(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _by_log(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if _has_exited(evidence) and evidence.is_last_step:
+    """The last iteration ends the train. Many programs fail while they end, after the last checkpoint."""
+    if not evidence.is_last_step or evidence.epochs_left:
+        return None
+    if _has_exited(evidence):
         return Outcome.FINISHED, "the log ends with the last iteration"
+    if evidence.is_end_saved and evidence.code is not None:
+        return Outcome.FINISHED, f"the last iteration is done and saved, before the body exited with {evidence.code}"
     return None
 
 
@@ -247,11 +273,14 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield bool(unfinished), Outcome.EXITED, f" after the line: {unfinished[:200]}"
     yield evidence.was_signalled, Outcome.EXITED, " after a signal to its ranks"
     yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
+    yield bool(evidence.failed_line), Outcome.EXITED, f", but a program failed: {evidence.failed_line[:200]}"
     yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
+    yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
-    yield True, Outcome.FINISHED, "; nobody asked for it, and no further step is known"
+    unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
+    yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
@@ -262,7 +291,11 @@ def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
-    if evidence.request is None or evidence.request.reason is not StopKind.TERM:
+    if evidence.request is None:
+        return None
+    if evidence.request.reason is StopKind.TIME_LIMIT and evidence.code in SIGNALLED_CODES:
+        return Outcome.STOPPED, evidence.request.why
+    if evidence.request.reason is not StopKind.TERM:
         return None
     outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
     return outcome, evidence.request.why

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from opsctl.checkpoints.scan import list_found
 from opsctl.guard.attempt_record import Start, read_start
-from opsctl.guard.newest_checkpoint import find_newest, find_newest_logged
+from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
-from opsctl.telemetry.progress.train_settings import read_step_pattern
+from opsctl.telemetry.progress.signs import (
+    MAX_LISTED_SAVES,
+    LogSigns,
+    find_directories,
+    find_gap,
+    read_log_signs,
+)
+from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import read_heartbeat
 
 
@@ -23,6 +31,10 @@ class AttemptProgress:
     highest_step: int | None = None
     new_checkpoint: bool = False
     """Whether a new checkpoint appeared in any directory that settings, command or log name."""
+    counts_anew: bool = False
+    """Whether the trainer counts its steps from the beginning though it goes on: the steps show no progress."""
+    resumed_from: str = ""
+    """What the trainer says about the checkpoint from which it goes on."""
 
 
 def read_attempt_progress(
@@ -43,12 +55,41 @@ def read_attempt_progress(
     end = next_start.main_log if next_start else 0
     log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
     since_ns = _read_start_ns(attempt)
-    is_new = mark > start.checkpoint or find_newest_logged(run, log.saved_paths, since_ns) is not None
+    settings = read_settings(run)
+    found = find_directories(run, settings, logged=log.saved_paths) if settings else []
+    directories = [directory.path for directory in found]
+    counts_anew = log.has_restarted or (_begins_anew(log) and log.resumes_from(directories))
+    is_new = newest is not None and is_newer(newest, start.checkpoint, since_ns)
+    is_rewritten = counts_anew and _has_rewritten(directories, since_ns)
     return AttemptProgress(
         resume_step=None if log.first is None else log.first.step - 1,
         highest_step=_find_highest(run, attempt, log),
-        new_checkpoint=is_new,
+        new_checkpoint=is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None,
+        counts_anew=counts_anew,
+        resumed_from=log.resumes[0].text if log.resumes else "",
     )
+
+
+def is_newer(newest: NewestCheckpoint, mark: int, since_ns: int) -> bool:
+    """Return whether the newest checkpoint is newer than that with `mark` at the start of the attempt.
+
+    A mark is a step or a time. A trainer may begin with a file without a step, and go on with steps.
+    """
+    return newest.changed_ns > since_ns if is_other_kind(newest.mark, mark) else newest.mark > mark
+
+
+def _has_rewritten(directories: Sequence[Path], since_ns: int) -> bool:
+    """Whether a checkpoint was written since, perhaps under the name of an earlier one."""
+    for directory in directories:
+        found = list_found(directory, MAX_LISTED_SAVES)
+        if any(checkpoint.changed_ns > since_ns > 0 for checkpoint in found if not checkpoint.is_partial):
+            return True
+    return False
+
+
+def _begins_anew(log: LogSigns) -> bool:
+    """Whether the first step is the first of a training, within the steps from line to line."""
+    return log.first is not None and log.first.step <= max(1, find_gap(log))
 
 
 def _find_highest(run: RunDir, attempt: Attempt, log: LogSigns) -> int | None:

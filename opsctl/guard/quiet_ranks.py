@@ -1,24 +1,24 @@
 """A hang that is certain: no progress, while a rank is stopped by a signal or no rank uses the CPU.
 
-The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or
-waits for a disk, and has no such marks on all ranks. Ranks that wait for a GPU may use the CPU for ever: such a hang is
-left to the watchdog `hang`, which alerts, and cancels if `[watch] hang_cancels` is set.
+The shims mark ranks that do nothing (rank_activity.py). A training that evaluates, compiles or saves uses the CPU or a
+disk, and has no such marks on all ranks. One that waits for a service prints lines, which count beside idle ranks.
+Ranks that wait for a GPU may use the CPU for ever: such a hang is left to the watchdog `hang`, which alerts,
+and cancels if `[watch] hang_cancels` is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 from opsctl.guard.attempt_record import read_start
+from opsctl.guard.rank_activity import KINDS
 from opsctl.ports import Clock
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.eta import median_step_s
-from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
@@ -58,6 +58,7 @@ class QuietRanks:
     _grew_s: float = 0.0
     _since_s: float | None = None
     _progress: tuple[object, ...] = ()
+    _counts_output: bool = False
     _line_s: float | None = None
     _longest_s: float = 0.0
 
@@ -74,6 +75,7 @@ class QuietRanks:
         if not stopped and not is_idle:
             self._end_pause()
             return ""
+        self._counts_output = not stopped
         quiet_s = self._measure_pause()
         limit_s = self._find_limit(is_stopped=bool(stopped))
         if limit_s is None or quiet_s <= limit_s or (not stopped and self._is_other_phase()):
@@ -106,7 +108,10 @@ class QuietRanks:
         self._looked_s = now_s
 
     def has_advanced(self) -> bool:
-        """Return whether the log or the heartbeat has advanced since `find_hang` read them."""
+        """Return whether the log or the heartbeat has advanced since `find_hang` read them, or the ranks work again."""
+        stopped, is_idle = read_marks(self.marks)
+        if not stopped and not is_idle:
+            return True
         return self._read_progress(self.read_log(), self.read_heartbeat()) != self._progress
 
     def _end_pause(self) -> None:
@@ -127,8 +132,12 @@ class QuietRanks:
         return self.clock.monotonic() - self._since_s
 
     def _read_progress(self, log: LogSigns, heartbeat: Heartbeat | None) -> tuple[object, ...]:
-        """Return what changes with every progress. Of a log without known steps, every new line counts."""
-        return log.steps[-1:] or self._size_bytes, heartbeat.at if heartbeat else None
+        """Return what changes with every progress.
+
+        Every new line counts if the log has no known steps, and beside idle ranks. Peers of a stopped rank may warn.
+        """
+        output = self._size_bytes if self._counts_output or not log.steps else None
+        return log.steps[-1:], output, heartbeat.at if heartbeat else None
 
     def _date_action(self, heartbeat: Heartbeat | None) -> float:
         """Return the time of the trainer's last action on the monotonic clock; 0 if unknown."""
@@ -190,13 +199,12 @@ def read_marks(directory: Path) -> tuple[list[int], bool]:
     marks = [(kind, int(rank), int(of)) for kind, rank, of in (row for row in found if _is_mark(row))]
     stopped = sorted(rank for kind, rank, _ in marks if kind == "stopped")
     ranks = {rank for _, rank, _ in marks}
-    return stopped, bool(marks) and len(ranks) >= max(of for _, _, of in marks)
+    is_quiet = bool(marks) and len(ranks) >= max(of for _, _, of in marks)
+    return stopped, is_quiet and any(kind != "ended" for kind, _, _ in marks)
 
 
 def _is_mark(row: list[str]) -> bool:
-    return (
-        len(row) == 3 and row[0] in {"stopped", "idle"} and all(part.isdecimal() and len(part) < 9 for part in row[1:])
-    )
+    return len(row) == 3 and row[0] in KINDS and all(part.isdecimal() and len(part) < 9 for part in row[1:])
 
 
 def count_lines(log: LogSigns) -> int:
@@ -204,10 +212,3 @@ def count_lines(log: LogSigns) -> int:
     if log.first is None or log.highest is None:
         return 0
     return max(len(log.steps), round((log.highest - log.first.step) / find_gap(log)) + 1)
-
-
-def find_gap(log: LogSigns) -> float:
-    """Return the steps from one line to the next."""
-    steps = [iteration.step for iteration in log.steps]
-    gaps = [after - before for before, after in pairwise(steps) if after > before]
-    return median(gaps) if gaps else 1

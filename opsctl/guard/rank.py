@@ -28,9 +28,15 @@ from typing import NoReturn
 
 from opsctl.guard.rank_activity import Activity
 from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
+from opsctl.guard.rank_signals import (
+    STOP_SIGNALS,
+    await_programs,
+    find_stop_signal,
+    list_children,
+    send,
+)
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT)
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for so long hangs in the kernel
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -70,7 +76,7 @@ def run(logs: str, command: list[str]) -> int:
     status = copier.copy_until_exit(
         output, status_pipe, meanwhile=activity.look, at_exit=lambda status: note_first_exit(logs, status)
     )
-    activity.mark("")
+    activity.mark("ended" if status == 0 else "")
     if not end_all_below():
         warn(f"{name}: a process of this rank survives SIGKILL, hanging in the kernel")
     copier.finish(output)
@@ -145,14 +151,22 @@ def run_keeper(shim: int, output: int, status_pipe: int, command: list[str], env
         os.write(status_pipe, child.to_bytes(8, "big"))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         end_without_shim()  # the shim may have died before PR_SET_PDEATHSIG was set
-        pid = status = 0
-        while pid != child:
-            pid, status = os.waitpid(-1, 0)
+        status = wait_for_command(child)
         os.write(status_pipe, status.to_bytes(8, "big"))
     except OSError as error:
         warn(f"cannot start {command[0]}: {error.strerror}")
     finally:
         os._exit(0)
+
+
+def wait_for_command(child: int) -> int:
+    """Return the wait status of COMMAND, once a trainer that outlives a launcher has reacted to a stop signal."""
+    pid = status = 0
+    while pid != child:
+        pid, status = os.waitpid(-1, 0)
+    if number := find_stop_signal(os.waitstatus_to_exitcode(status)):
+        await_programs(number)
+    return status
 
 
 def exec_command(keeper: int, output: int, command: list[str], env: dict[str, str]) -> NoReturn:
@@ -187,8 +201,7 @@ def pass_signals_on(child: int, logs: str) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         if number in STOP_SIGNALS:
             note_once(f"{logs}/signalled", number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
+        send(child, number)
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
@@ -203,21 +216,11 @@ def end_all_below() -> bool:
                 pass
         except ChildProcessError:
             return True
-        for pid in find_children():
+        for pid in list_children(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return False
-
-
-def find_children() -> list[int]:
-    own_pid = str(os.getpid())
-    pids = []
-    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (see below)
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
-            if file.read().rpartition(")")[2].split()[1] == own_pid:
-                pids.append(int(name))
-    return pids
 
 
 def note_first_exit(logs: str, status: int) -> None:

@@ -2,9 +2,11 @@
 
 A rank that has done nothing for MARK_AFTER_S gets a mark, an empty file that the guard reads (quiet_ranks.py):
 
-- `stopped-RANK-OF`: a process of the rank is stopped by a signal (state T), and only another signal can wake it; the
-  other processes of the rank do not use the CPU either;
-- `idle-RANK-OF`: no process of the rank uses the CPU, and none waits for a disk (state D).
+- `stopped-RANK-OF`: a process that has done a part of the rank's work is stopped by a signal (state T), and only
+  another signal can wake it; the other processes of the rank do not use the CPU either;
+- `idle-RANK-OF`: no process of the rank uses the CPU, reads or writes, no thread waits for a disk (state D), and none
+  of the processes has work done elsewhere, as a second srun or a container engine has;
+- `ended-RANK-OF`: the rank has exited with 0. Other ranks may still save, or wait for this rank for ever.
 
 Ranks that only wait for another rank are idle. Ranks that wait for a GPU may use the CPU all the time.
 """
@@ -20,7 +22,22 @@ LOOK_EVERY_S = 2.0
 MARK_AFTER_S = 8.0
 IDLE_SHARE = 0.03
 """Of one CPU: threads of torch and NCCL that only look at their queues every 0.1 s use less."""
-KINDS = ("stopped", "idle")
+IDLE_BYTES_PER_S = 256 << 10
+"""Bytes read and written: a save or a download through a slow file system needs hardly any CPU. Monitors need less."""
+WORK_SHARE = 0.1
+"""Share of the rank's CPU time that shows a part of its work: a stopped helper, such as a viewer, stops no training."""
+START_S = 0.1
+"""CPU time that every process may need for its start."""
+WORKS_ELSEWHERE = frozenset(
+    (
+        *("srun", "salloc", "sbatch", "ssh", "rsh", "pdsh", "clush", "kubectl", "docker", "nerdctl", "podman-remote"),
+        *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "jsrun", "aprun", "flux"),
+    )
+)
+"""Programs that wait for processes which are not below the shim."""
+MAX_THREADS = 4096
+"""Threads of a rank whose state is looked at."""
+KINDS = ("stopped", "idle", "ended")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,6 +52,7 @@ class Activity:
         self.of = of
         self.looked_s = time.monotonic()
         self.ticks: dict[int, int] | None = None
+        self.moved_bytes: int | None = None
         self.busiest = root
         self.busiest_ticks = 0
         self.kind = ""
@@ -58,20 +76,23 @@ class Activity:
         """Return `stopped`, `idle`, or an empty string for a rank that works or may work."""
         most_ticks = IDLE_SHARE * past_s * TICKS_PER_S
         if self.is_busiest_at_work(most_ticks):
-            self.ticks = None
+            self.ticks = self.moved_bytes = None
             return ""
         rows = [row for row in tree(self.root) if row[0] != os.getpid()]
         before, self.ticks = self.ticks, {pid: ticks for pid, _, ticks in rows}
-        if before is None or not rows:
+        moved_before, self.moved_bytes = self.moved_bytes, sum(map(count_moved_bytes, self.ticks))
+        if before is None or moved_before is None or not rows:
             return ""
         used = {pid: ticks - before.get(pid, 0) for pid, ticks in self.ticks.items()}
         self.busiest = max(used, key=lambda pid: used[pid])
         if sum(used.values()) > most_ticks:
             return ""
-        states = {state for _, state, _ in rows}
-        if "T" in states:
+        if any(state == "T" for _, state, _ in rows) and is_work_stopped(rows):
             return "stopped"
-        return "" if "D" in states or before.keys() != self.ticks.keys() else "idle"
+        moves = self.moved_bytes - moved_before > IDLE_BYTES_PER_S * past_s
+        if moves or before.keys() != self.ticks.keys() or any(map(may_work, self.ticks)):
+            return ""
+        return "idle"
 
     def is_busiest_at_work(self, most_ticks: float) -> bool:
         """Return whether the process that used the CPU most, at the last full look, still does: the cheap look."""
@@ -124,7 +145,58 @@ def processes() -> Iterator[tuple[int, tuple[str, int, int]]]:
 
 def read_process(pid: int) -> tuple[str, int, int]:
     """Return state, parent and CPU time in ticks. Raises OSError, ValueError or IndexError without such a process."""
-    with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
-        # The name, in brackets, may contain any text: the fields start after the last closing bracket.
-        fields = file.read().rpartition(")")[2].split()
+    fields = read_fields(pid)
     return fields[0], int(fields[1]), sum(map(int, fields[11:15]))
+
+
+def read_fields(process: int | str) -> list[str]:
+    """Return the fields of a process, or of a thread `PID/task/TID`, the state first. Raises OSError."""
+    with open(f"/proc/{process}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
+        # The name, in brackets, may contain any text: the fields start after the last closing bracket.
+        return file.read().rpartition(")")[2].split()
+
+
+def is_work_stopped(rows: list[tuple[int, str, int]]) -> bool:
+    """Return whether a stopped process has done a part of the work of all, by its own CPU time."""
+    own_s = {pid: measure_cpu_s(pid) for pid, _, _ in rows}
+    most_s = max(own_s.values(), default=0.0)
+    enough_s = min(most_s, max(WORK_SHARE * sum(own_s.values()), START_S))
+    return any(state == "T" and own_s[pid] >= enough_s for pid, state, _ in rows)
+
+
+def measure_cpu_s(pid: int) -> float:
+    """Return the CPU time of the running threads of a process, without that of ended children."""
+    total_ns = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for thread in list_threads(pid):
+            with open(f"/proc/{thread}/schedstat") as file:  # noqa: PTH123 (as above)
+                total_ns += int(file.read().split()[0])
+        return total_ns / 1e9
+    with contextlib.suppress(OSError, ValueError, IndexError):  # a kernel without schedstat
+        return sum(map(int, read_fields(pid)[11:13])) / TICKS_PER_S
+    return 0.0
+
+
+def list_threads(pid: int) -> list[str]:
+    """Return the threads of a process by their places in /proc. Raises OSError without such a process."""
+    return [f"{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")[:MAX_THREADS]]  # noqa: PTH208 (as above)
+
+
+def count_moved_bytes(pid: int) -> int:
+    """Return the bytes that a process has read and written, also by its caches; 0 if unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/io") as file:  # noqa: PTH123 (as above)
+        return sum(int(line.split()[1]) for line in file if line.startswith(("rchar:", "wchar:")))
+    return 0
+
+
+def may_work(pid: int) -> bool:
+    """Return whether a thread of the process waits for a disk (state D), or the process has work done elsewhere."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/comm", errors="replace") as file:  # noqa: PTH123 (as above)
+            if file.read().strip() in WORKS_ELSEWHERE:
+                return True
+        for thread in list_threads(pid):
+            with contextlib.suppress(OSError, IndexError):
+                if read_fields(thread)[0] == "D":
+                    return True
+    return False

@@ -23,7 +23,9 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
 from opsctl.state.switches import list_requests as waiting_requests
 from opsctl.telemetry.progress.eta import measure_waits
+from opsctl.telemetry.progress.iteration_lines import is_pattern_useless
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.units import parse_slurm_minutes
 
 SHORTAGE = "at this pace, tasks still needed"
@@ -253,6 +255,8 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
             f"opsctl preflight {run.config} says which limits it is beyond by itself, if it is: then change it there,"
             f" opsctl cancel {run.name} and launch it again; else its turn comes when other jobs end"
         )
+    if is_pattern_useless(run.main_log, read_step_pattern(run)):
+        notes.append("[progress] pattern in TRAIN.toml fits no line of the log: the steps of known formats are shown")
     return notes
 
 

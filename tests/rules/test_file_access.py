@@ -41,6 +41,7 @@ ALLOWED = {
     "opsctl/guard/rank.py": "runs alone on a compute node, with nothing but the standard library",
     "opsctl/guard/rank_output.py": "as rank.py",
     "opsctl/guard/rank_activity.py": "as rank.py",
+    "opsctl/guard/rank_signals.py": "as rank.py",
     "opsctl/telemetry/progress/read_log.py": "unpacks a file that open_regular has opened",
     "opsctl/alerts/channel_secrets.py": "reads a file that site.toml names, outside of the root",
     "opsctl/publish/redaction.py": "as channel_secrets.py",

@@ -37,8 +37,18 @@ def recent_iterations(log: Path, count: int, pattern: str = "") -> list[Iteratio
 def tail(log: Path, count: int, pattern: str = "") -> list[tuple[int, Iteration]]:
     """Return the newest steps with the offset of their lines, oldest first; fewer if lines are far apart.
 
-    `pattern` is that of TRAIN.toml.
+    `pattern` is that of TRAIN.toml. A pattern that no line fits hides no steps: then the known formats count.
     """
+    found = _tail_of(log, count, pattern)
+    return _tail_of(log, count, "") if pattern and not found else found
+
+
+def is_pattern_useless(log: Path, pattern: str) -> bool:
+    """Return whether the known formats find steps in the log, and the pattern of TRAIN.toml none."""
+    return bool(pattern) and not _tail_of(log, 1, pattern) and bool(_tail_of(log, 1, ""))
+
+
+def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     try:
         handle = open_regular(log)
     except OSError:

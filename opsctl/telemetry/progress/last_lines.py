@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.log_events import ProgressEventKind, parse_event
+from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_reader import StepReader
 
 MAX_READ_BYTES = 1 << 16
 MAX_LINE_CHARS = 2000
+MAX_FAILED_LINES = 200
+"""Lines at the end of a log that show a failure at the end; earlier ones may be those of a start."""
 UNFINISHED = frozenset({ProgressEventKind.EXITING, ProgressEventKind.SIGNALLED})
 """The trainer stops early, and the next task goes on."""
+FAILED = re.compile(
+    r"Traceback \(most recent call last\)|\b(?:Segmentation fault|Bus error|Aborted|Killed|Illegal instruction)\b"
+    r"|core dumped|: command not found|can't open file .*: \[Errno|\bError: No such (?:file|module)|ChildFailedError"
+    r"|srun: error: .*(?:Exited with exit code|Killed|fault)|oom[-_]kill"
+)
+"""Lines of a program that failed. A shell script may exit with 0 nevertheless."""
+FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
+EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
+EPOCH = re.compile(r"(?i)\bepoch\s{0,3}[:=\[(]?\s{0,3}(\d{1,6})\s?(?:/|of)\s?(\d{1,6})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +36,13 @@ class LastLines:
 
     finished: str = ""
     unfinished: str = ""
+    failed: str = ""
+    """The newest line of a program that failed, after the last step."""
+    epochs_left: str = ""
+    """The newest line that names an epoch, if it is not the last epoch."""
 
 
-def read_last_lines(log: Path, begin: int, end: int | None = None) -> LastLines:
+def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: str = "") -> LastLines:
     """Return what a log says at its end, between two offsets. Raises nothing."""
     try:
         with os.fdopen(open_regular(log), "rb", buffering=0) as file:
@@ -34,17 +52,41 @@ def read_last_lines(log: Path, begin: int, end: int | None = None) -> LastLines:
             data = os.pread(file.fileno(), max(0, end - start), start)
     except OSError:
         return LastLines()
-    return parse_last_lines(data.decode(errors="replace"))
+    return parse_last_lines(data.decode(errors="replace"), pattern)
 
 
-def parse_last_lines(text: str) -> LastLines:
+def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     """Return what a text says. A progress bar is separated from its next state by a carriage return."""
-    finished = unfinished = ""
-    for line in re.split(r"[\r\n]+", text):
-        stripped = line.strip()[-MAX_LINE_CHARS:]
-        event = parse_event(stripped)
+    finished = unfinished = failed = ""
+    steps = StepReader(formats_for(pattern))
+    lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
+    late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
+    for number, line in enumerate(lines):
+        event = parse_event(line)
         if event and event.kind is ProgressEventKind.FINISHED:
-            finished = stripped
+            finished, failed = line, ""
         elif event and event.kind in UNFINISHED:
-            unfinished = stripped
-    return LastLines(finished=finished, unfinished=unfinished)
+            unfinished = line
+        elif steps.read(line.encode()).values.get("step") is not None:
+            failed = ""  # the program was started again
+        elif has_ranks and not FROM_RANK.match(line):
+            continue  # of the guard, or of srun, whose exit code is known
+        elif number > late and (is_failure(lines[number - 1], line) or (failed and EXCEPTION.search(line))):
+            failed = line
+    return LastLines(finished=finished, unfinished=unfinished, failed=failed, epochs_left=find_epochs_left(lines))
+
+
+def is_failure(before: str, line: str) -> bool:
+    """Return whether a line shows that a program failed. Python ignores exceptions of objects that it removes."""
+    return FAILED.search(line) is not None and "Exception ignored in" not in before
+
+
+def find_epochs_left(lines: Sequence[str]) -> str:
+    """Return the newest line that names an epoch, if epochs are left; some trainers count epochs from 0."""
+    named = [(match, line) for line in lines if (match := EPOCH.search(line))]
+    if not named:
+        return ""
+    match, line = named[-1]
+    first = min(int(match[1]) for match, _ in named)
+    epoch, epochs = int(match[1]), int(match[2])
+    return line if epoch + (first == 0) < epochs else ""

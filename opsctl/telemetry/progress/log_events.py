@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
+MAX_TEXT_CHARS = 200
 EVENTS_FILE = "log_events.toml"
 
 WORDS = (
@@ -68,6 +69,8 @@ class ProgressEvent:
     total: int | None = None
     is_found: bool = True
     """False if the trainer found nothing to resume from."""
+    text: str = ""
+    """The statement itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ def _event(row: EventPattern, match: re.Match[str]) -> ProgressEvent:
         step=step,
         total=_whole(groups.get("total")),
         is_found=row.is_found,
+        text=match[0].strip()[:MAX_TEXT_CHARS],
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
@@ -87,14 +89,36 @@ class LogSigns:
     """What the log of one attempt shows."""
 
     first: Iteration | None = None
+    """The first step of the training; not a step 0, at which a progress bar begins."""
     steps: tuple[Iteration, ...] = ()
     """The newest steps, the oldest first."""
+    series: tuple[Iteration, ...] = ()
+    """The newest step of each series: an evaluation, or a second phase, counts its own steps to its own end."""
+    beginnings: tuple[Iteration, ...] = ()
+    """The first step of each series."""
     highest: int | None = None
+    has_restarted: bool = False
+    """Whether the steps of a series began again, as those of the next epoch do."""
     events: tuple[ProgressEvent, ...] = ()
     formats: tuple[str, ...] = ()
 
     def has(self, *kinds: ProgressEventKind) -> bool:
         return any(event.kind in kinds for event in self.events)
+
+    @property
+    def resumes(self) -> list[ProgressEvent]:
+        """What the trainer says about the checkpoint from which it goes on."""
+        kinds = {ProgressEventKind.RESUMED, ProgressEventKind.RESUMING}
+        return [event for event in self.events if event.kind in kinds and event.is_found]
+
+    def resumes_from(self, directories: Sequence[Path]) -> bool:
+        """Whether the trainer says that it went on from a checkpoint, and not from a model elsewhere."""
+        for event in self.resumes:
+            if event.path is None and event.step != 0:
+                return True
+            if event.path and any(Path(event.path).is_relative_to(directory) for directory in directories):
+                return True
+        return False
 
     @property
     def saved_paths(self) -> list[str]:
@@ -137,7 +161,15 @@ def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: 
 
 
 def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
-    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all."""
+    """Return what a log shows between two offsets; reads the beginning and the end of a long part. `end` 0: all.
+
+    A pattern that no line fits hides no steps: then the known formats count.
+    """
+    signs = _read_log_signs(log, begin, pattern, end)
+    return _read_log_signs(log, begin, "", end) if pattern and not signs.steps else signs
+
+
+def _read_log_signs(log: Path, begin: int, pattern: str, end: int) -> LogSigns:
     try:
         with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -150,10 +182,15 @@ def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0
     except OSError:
         return LogSigns()
     highest = max((step for step in (first.highest, last.highest) if step is not None), default=None)
+    series = {step.last: step for step in (*first.series, *last.series)}
+    beginnings = {step.last: step for step in (*last.beginnings, *first.beginnings)}
     return LogSigns(
-        first=first.first or last.first,
+        first=_find_first(series, beginnings),
         steps=last.steps,
+        series=tuple(series.values()),
+        beginnings=tuple(beginnings.values()),
         highest=highest,
+        has_restarted=first.has_restarted or last.has_restarted,
         events=(*first.events, *last.events),
         formats=tuple(dict.fromkeys((*last.formats, *first.formats))),
     )
@@ -163,24 +200,51 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
     reader = StepReader(formats_for(pattern))
     events: list[ProgressEvent] = []
     newest: deque[Iteration] = deque(maxlen=MEDIAN_STEPS)
-    first: Iteration | None = None
+    series: dict[int | None, Iteration] = {}
+    beginnings: dict[int | None, Iteration] = {}
     highest: int | None = None
+    has_restarted = False
+
+    def add(step: Iteration) -> None:
+        nonlocal highest, has_restarted
+        before, begun = series.get(step.last), beginnings.get(step.last)
+        has_restarted |= before is not None and begun is not None and step.step <= begun.step < before.step
+        if begun is None or begun.step == 0:
+            beginnings[step.last] = step
+        series[step.last] = step
+        highest = max(step.step, highest or 0)
+        newest.append(step)
+
     for _, line in reader.find_lines(data):
         facts = reader.read(line, is_candidate=True)
         events += facts.events
         for step in facts.iterations:
-            first, highest = first or step, max(step.step, highest or 0)
-            newest.append(step)
+            add(step)
     if last := reader.rest():
-        first, highest = first or last, max(last.step, highest or 0)
-        newest.append(last)
+        add(last)
     return LogSigns(
-        first=first,
+        first=_find_first(series, beginnings),
         steps=tuple(newest),
+        series=tuple(series.values()),
+        beginnings=tuple(beginnings.values()),
         highest=highest,
+        has_restarted=has_restarted,
         events=tuple(events),
         formats=tuple(line_format.name for line_format in reader.known),
     )
+
+
+def _find_first(series: Mapping[int | None, Iteration], beginnings: Mapping[int | None, Iteration]) -> Iteration | None:
+    """Return the first step of the longest series: the progress of a preparation has steps as well."""
+    longest = max(series.values(), key=lambda step: max(step.step, step.last or 0), default=None)
+    return None if longest is None else beginnings[longest.last]
+
+
+def find_gap(log: LogSigns) -> float:
+    """Return the steps from one line to the next."""
+    steps = [iteration.step for iteration in log.steps]
+    gaps = [after - before for before, after in pairwise(steps) if after > before]
+    return median(gaps) if gaps else 1
 
 
 def has_advanced(before: ProgressSigns, after: ProgressSigns) -> bool:

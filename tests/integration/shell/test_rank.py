@@ -321,8 +321,9 @@ def test_first_failure_is_recorded_before_processes_end(tmp_path):
     slow.communicate()
 
 
-def test_successful_rank_records_no_code(tmp_path):
+def test_successful_rank_records_its_end_and_no_code(tmp_path):
     run_shim(tmp_path, "true")
+    assert [path.name for path in (tmp_path / "quiet").iterdir()] == ["ended-5-8"]
     assert not (tmp_path / "first-exit").exists()
 
 

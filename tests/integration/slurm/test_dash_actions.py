@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from collections.abc import Iterator
 
@@ -20,8 +21,9 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to b
 
 @pytest.fixture
 def shared(slurm: Sandbox) -> Iterator[Trains]:
-    """A queued train whose switches belong to the group `users`, with all modules imported that a team mate needs."""
-    with trains_on(slurm, group="users") as trains:
+    """A queued train whose switches belong to a group, with all modules imported that a team mate needs."""
+    group = "users" if os.geteuid() == 0 else grp.getgrgid(os.getegid()).gr_name
+    with trains_on(slurm, group=group) as trains:
         trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
         for verb in ("hold", "release", "save"):
             press(trains, verb, confirmed=False)

@@ -96,6 +96,12 @@ def test_kill_switch_cancels_a_held_queue(trains: Trains) -> None:
     assert trains.rows() == []
 
 
+def test_pause_of_a_held_queue_says_so(trains: Trains) -> None:
+    trains.opsctl("launch", trains.toml(extra=HELD))
+    text = trains.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "maintenance")
+    assert text == "t: the pause switch is armed: the queued tasks are held already\n"
+
+
 @pytest.mark.parametrize("command", [("watch",), ("status",), ("hold", "t")])
 def test_armed_switch_of_a_team_member_is_applied_by_the_next_command(trains: Trains, command: tuple[str, ...]) -> None:
     trains.opsctl("launch", trains.toml(extra=HELD))

@@ -252,3 +252,27 @@ def test_hf_checkpoint_without_state_is_partial_beside_a_whole_one(tmp_path: Pat
     scan = scan_directories([tmp_path])
     assert scan.newest is not None
     assert (scan.newest.step, [found.step for found in scan.partial]) == (5, [10])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step_500.pt.writing", "step_500.pt.tmp.1234", "tmp_step_500.pt", ".step_500.pt.x8K", "step_500.pt.part"],
+)
+def test_temporary_name_is_not_the_newest_checkpoint(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"weights")
+    (tmp_path / "step_400.pt").write_bytes(b"weights")
+    newest = scan_directories([tmp_path]).newest
+    assert newest is not None
+    assert newest.path.name == "step_400.pt"
+
+
+@pytest.mark.parametrize("name", ["step_500.png", "samples_step_500.txt", "loss_step_500.csv", "profile_step_5.json"])
+def test_other_file_with_a_step_is_no_checkpoint(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"a picture")
+    assert scan_directories([tmp_path]).newest is None
+
+
+@pytest.mark.parametrize("name", ["model.h5", "weights.keras", "state.msgpack", "pytorch_model.bin"])
+def test_weights_of_any_framework_are_found(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"weights")
+    assert scan_directories([tmp_path]).newest is not None

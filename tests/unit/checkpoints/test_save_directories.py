@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,36 @@ def test_unknown_and_wide_paths_are_left_out() -> None:
     for text in ("$NOWHERE/ckpt", "s3://bucket/x", "/", "/home", "{run_name}/checkpoints"):
         found = find_save_directories(command("train.py", "--save", text))
         assert [directory.reason for directory in found] == ["the run directory"]
+
+
+def test_shell_script_of_the_command_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(
+        "#!/bin/bash\n# don't change\nNAME=llama\nexport OUT=$PWD/runs/$NAME\npython train.py \\\n  --save $OUT\n"
+    )
+    named = command("bash", "train.sh", directory=tmp_path)
+    assert [text for text, _ in find_in_command(named)] == [f"{tmp_path}/runs/llama"]
+
+
+def make_place(tmp_path: Path, name: str) -> Path:
+    """Make the directories of a train that was launched before the directory `name` changed."""
+    (tmp_path / "tiny" / "checkpoints").mkdir(parents=True)
+    os.utime(tmp_path / "tiny" / "checkpoints", (1, 1))
+    (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def list_places(place: Path, *words: str) -> list[str]:
+    checkpoints = place / "tiny" / "checkpoints"
+    named = TrainCommand(words=words, environment={}, directory=place, checkpoints=checkpoints)
+    return [directory.path.name for directory in find_save_directories(named) if directory.path != checkpoints]
+
+
+@pytest.mark.parametrize(("name", "found"), [("ckpt", ["ckpt"]), ("saved_models", ["saved_models"]), ("data", [])])
+def test_usual_directory_counts_if_none_is_named(tmp_path: Path, name: str, found: list[str]) -> None:
+    assert list_places(make_place(tmp_path, name), "python", "train.py") == found
+    assert list_places(tmp_path, "python", "train.py", "--save", "own") == ["own"]
+
+
+def test_usual_directory_from_before_the_launch_does_not_count(tmp_path: Path) -> None:
+    os.utime(make_place(tmp_path, "models") / "models", (0, 0))
+    assert list_places(tmp_path, "python", "train.py") == []

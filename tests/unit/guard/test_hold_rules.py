@@ -112,6 +112,18 @@ def test_next_start_shows_whether_steps_were_saved() -> None:
     assert judge_advances(attempts) == [Advance.YES, Advance.NO, Advance.POSSIBLE]
 
 
+def test_checkpoint_that_the_next_attempt_names_shows_an_advance() -> None:
+    names = ("", "resumed from /a/10.pt", "resumed from /a/20.pt", "resumed from /a/20.pt")
+    attempts = [replace(make_attempt(steps=(0, 12)), resumed_from=name) for name in names]
+    assert judge_advances(attempts) == [Advance.YES, Advance.YES, Advance.NO, Advance.POSSIBLE]
+
+
+@pytest.mark.parametrize(("words", "is_held"), [(("boom at 10", "boom at 20"), False), (("boom", "boom"), True)])
+def test_fault_of_an_unseen_train_is_repeated_by_its_words(words: tuple[str, str], is_held: bool) -> None:
+    faults = [replace(make_attempt(kind=CauseKind.CODE), says=text) for text in words]
+    assert (hold_if_stuck(faults[-1], faults, RULES).action is Action.HOLD_QUEUED) is is_held
+
+
 @dataclass(frozen=True)
 class Trainer:
     """How much a made trainer shows of its progress."""

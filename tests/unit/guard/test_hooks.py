@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.errors import OpsctlError
+from opsctl.guard.attempt_record import find_newest_checkpoint
 from opsctl.guard.finalize import finalize
 from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.host.system import SystemClock, SystemRunner
@@ -93,6 +94,17 @@ def test_checkpoint_hook_gets_each_new_checkpoint(train: QueuedTrain, tmp_path: 
     hook.finish()
     hook.finish()
     assert read_lines(out) == [f"{train.run.checkpoints}/step500 500"]
+
+
+def test_checkpoint_with_a_step_is_newer_than_a_file_without(train: QueuedTrain, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    hooks = set_hooks(train, on_checkpoint=f'echo "$TRAIN_STEP" >>{out}')
+    (train.run.checkpoints / "pretrained.pt").write_bytes(b"weights")
+    hook = CheckpointHook(hooks, "12_1.0", train.clock, newest=find_newest_checkpoint(train.run))
+    hook.finish()
+    (train.run.checkpoints / "step500.pt").write_bytes(b"weights")
+    hook.finish()
+    assert read_lines(out) == ["500"]
 
 
 def test_checkpoint_that_grows_waits(train: QueuedTrain, tmp_path: Path) -> None:

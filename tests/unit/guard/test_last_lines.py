@@ -56,6 +56,20 @@ def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str,
     assert evidence.limits_itself is limits
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "limits"),
+    [
+        ("train.sh", "python pretrain.py --exit-duration-in-mins 1190\n", True),
+        ("train.yaml", "exp_manager:\n  max_time_per_run: '00:03:45:00'\n", True),
+        ("train.yaml", "trainer:\n  max_time: null\n  max_steps: 5\n", False),
+    ],
+)
+def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text: str, limits: bool) -> None:
+    (train.run.path / name).write_text(text)
+    train.run.body.write_text(f"srun rank -- start {name}\n")
+    assert gather_evidence(train.run, train.start_attempt(), None)[0].limits_itself is limits
+
+
 @pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])
 def test_exit_after_most_of_the_time_is_known(train: QueuedTrain, minutes: int, is_near: bool) -> None:
     attempt = train.start_attempt()
@@ -72,3 +86,68 @@ def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, 
     train.end_body(attempt, 143, after=limit_s - left_s)
     evidence, _ = gather_evidence(train.run, attempt, None)
     assert evidence.at_its_limit is is_at_limit
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+KeyError: 'lr'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        (f"step 5 loss: 2.0\n{TRACEBACK}done at 12:00\n", "KeyError: 'lr'"),
+        (f"{TRACEBACK}step 5 loss: 2.0\n", ""),
+        (f"[node1:0]: step 5 loss: 2.0\n{TRACEBACK}", ""),  # a bug of the guard
+        (f"{TRACEBACK}Training completed\n", ""),
+        (f"Exception ignored in: <function Run.__del__>\n{TRACEBACK}", ""),
+        (TRACEBACK + "a line\n" * 300, ""),
+        ("step 5 loss: 2.0\n[node1:0]: run.sh: line 4: 123 Killed    python train.py\n", "Killed"),
+        ("step 5 loss: 2.0\n[node1:0]: run.sh: line 4: pyhton: command not found\n", "command not found"),
+        ("step 5 loss: 2.0\n[node1:0]: Segmentation fault (core dumped)\n", "Segmentation fault"),
+    ],
+)
+def test_failure_behind_the_last_step_is_known(text: str, failed: str) -> None:
+    found = parse_last_lines(text).failed
+    assert failed in found if failed else not found
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Epoch 1/10\nstep 500/500 loss: 2.0\n", "Epoch 1/10"),
+        ("Epoch 9/10\nEpoch 10/10\n", ""),
+        ("epoch [0/3]\nepoch [1/3]\n", "epoch [1/3]"),
+        ("epoch [0/3]\nepoch [1/3]\nepoch [2/3]\n", ""),
+        ("Epoch 3 of 5: loss 2.0\n", "Epoch 3 of 5: loss 2.0"),
+        ("{'epoch': 3.0, 'loss': 2.0}\n", ""),
+    ],
+)
+def test_epochs_that_are_left_are_known(text: str, left: str) -> None:
+    assert parse_last_lines(text).epochs_left == left
+
+
+@pytest.mark.parametrize(
+    ("text", "is_last", "has_left"),
+    [
+        ("step 300/1000 loss: 2.0\n" + "".join(f"step {n}/60 loss: 3.0\n" for n in range(1, 61)), False, True),
+        ("step 1000/1000 loss: 2.0\nstep 50/50 loss: 3.0\n", True, False),
+        ("step 1000/1000 loss: 2.0\nstep 120/200 loss: 1.0\n", False, True),
+    ],
+    ids=["evaluation after a part", "evaluation at the end", "second phase"],
+)
+def test_every_series_of_steps_is_at_its_end(train: QueuedTrain, text: str, is_last: bool, has_left: bool) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(text)
+    evidence, _ = gather_evidence(train.run, attempt, None)
+    assert (evidence.is_last_step, evidence.has_steps_left) == (is_last, has_left)
+
+
+@pytest.mark.parametrize(("newest", "is_saved"), [("step-1000", True), ("step-999", True), ("step-900", False)])
+def test_checkpoint_of_the_last_step_is_known(train: QueuedTrain, newest: str, is_saved: bool) -> None:
+    attempt = train.start_attempt()
+    (train.run.checkpoints / newest).mkdir()
+    (train.run.checkpoints / newest / "weights").write_text("1")
+    train.run.main_log.write_text("step 1000/1000 loss: 2.0\n")
+    assert gather_evidence(train.run, attempt, None)[0].is_end_saved is is_saved

@@ -84,6 +84,12 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Outcome.FINISHED,
             "the body exited with 0; nobody asked for it, and no further step is known",
         ),
+        (
+            Evidence(code=0, is_idle=True),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known;"
+            " no step of this attempt is known either",
+        ),
         (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
         (
             Evidence(code=0, is_near_limit=True),
@@ -129,6 +135,23 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         (Evidence(code=0, on_exit_0="finish", request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, is_last_step=True), Outcome.FINISHED, "the log ends with the last iteration"),
         (Evidence(code=1, is_last_step=True), Outcome.CRASHED, "the body exited with 1"),
+        (
+            Evidence(code=1, is_last_step=True, is_end_saved=True),
+            Outcome.FINISHED,
+            "the last iteration is done and saved, before the body exited with 1",
+        ),
+        (
+            Evidence(code=0, is_last_step=True, epochs_left="Epoch 1/10"),
+            Outcome.EXITED,
+            "the body exited with 0 before the last epoch: Epoch 1/10",
+        ),
+        (
+            Evidence(code=0, is_idle_again=True, failed_line="KeyError: 'lr'"),
+            Outcome.EXITED,
+            "the body exited with 0, but a program failed: KeyError: 'lr'",
+        ),
+        (Evidence(code=143, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (Evidence(code=138, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
         (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),

@@ -81,3 +81,67 @@ def test_steps_of_each_attempt_are_its_own(train: QueuedTrain) -> None:
     started = ["12_1.0", "12_2.0"]
     steps = [read_attempt_progress(train.run, a, started, read_start(a)) for a in (first, second)]
     assert [(progress.resume_step, progress.highest_step) for progress in steps] == [(9, 30), (20, 21)]
+
+
+def append(train: QueuedTrain, text: str) -> None:
+    with train.run.main_log.open("a") as log:
+        log.write(text)
+
+
+def test_progress_bar_of_a_resumed_attempt_begins_where_it_goes_on(train: QueuedTrain) -> None:
+    attempt = start(train, "12_1.0")
+    bars = "  0%|          | 0/1000 [00:00<?, ?it/s]\r 50%|#####     | 501/1000 [00:02<00:03, 9.50it/s]\n"
+    append(train, " 50%|#####     | 1/2 [00:00<00:01, 9.50it/s]\n" + bars)
+    assert read_attempt_progress(train.run, attempt, ["12_1.0"], read_start(attempt)).resume_step == 500
+
+
+def test_first_step_behind_a_file_without_a_step_is_new(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", "--save", str(own))
+    own.mkdir()
+    (own / "pretrained.pt").write_bytes(b"weights")
+    attempt = start(train, "12_1.0")
+    save(own, "step-500")
+    assert end(train, attempt).new_checkpoint
+
+
+EPOCH = "".join(f"step {step} loss: 2.0\n" for step in range(1, 40))
+
+
+def test_train_that_counts_anew_after_each_resume_is_not_held(train: QueuedTrain) -> None:
+    for task in range(1, 9):
+        attempt = start(train, f"12_{task}.0")
+        append(train, f"resumed from epoch {task}\n{EPOCH}" if task > 1 else EPOCH)
+        train.end_body(attempt, 1, after=3600)
+        finalize(train.chain, train.rules, attempt)
+    assert not any(job.is_held for job in train.queue.waiting)
+
+
+def test_checkpoint_that_is_written_again_after_a_resume_is_new(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", "--save", str(own))
+    save(own, "step-39")
+    save(own, "step-20")
+    attempt = start(train, "12_1.0")
+    append(train, f"Resuming from checkpoint {own}/step-39\n{EPOCH}")
+    (own / "step-20" / "weights").write_text("2")
+    assert end(train, attempt).new_checkpoint
+
+
+def test_train_that_begins_with_a_base_model_each_time_is_held(train: QueuedTrain) -> None:
+    for task in range(1, 9):
+        attempt = start(train, f"12_{task}.0")
+        append(train, f"Loading model from /models/base\n{EPOCH}")
+        train.end_body(attempt, 1, after=3600)
+        finalize(train.chain, train.rules, attempt)
+    assert all(job.is_held for job in train.queue.waiting)
+
+
+def test_pattern_that_fits_no_line_hides_no_steps(train: QueuedTrain) -> None:
+    train.run.config.write_text(f"{train.run.config.read_text()}[progress]\npattern = 'Schritt (?P<step>\\d+)'\n")
+    attempt = start(train, "12_1.0")
+    append(train, "step 5 loss: 2.0\nstep 6 loss: 2.0\n")
+    assert end(train, attempt).highest_step == 6
+    again = start(train, "12_2.0")
+    append(train, "Schritt 7\nstep 900 loss: 2.0\n")
+    assert end(train, again).highest_step == 7

@@ -133,6 +133,18 @@ def test_limit_covers_three_times_the_longest_pause(attempt):
     assert attempt.wait(40) != ""
 
 
+def test_ranks_that_wait_for_an_ended_rank_are_a_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE[:5], "ended-5-6")
+    assert "no rank uses the CPU" in attempt.wait(320)
+
+
+def test_rank_that_saves_after_the_others_have_ended_is_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*(f"ended-{rank}-6" for rank in range(1, 6)))
+    assert attempt.wait(2000) == ""
+
+
 def test_start_is_no_hang(attempt):
     attempt.train(4)
     attempt.mark(*IDLE)
@@ -194,6 +206,36 @@ def test_log_of_unknown_format_that_grows_is_progress(attempt):
         attempt.clock.sleep(2)
         attempt.log.write_text("x" * size)
         assert attempt.quiet.find_hang() == ""
+
+
+def print_lines(attempt, seconds):
+    for _ in range(seconds // 30):
+        attempt.log.write_text(attempt.log.read_text() + "a line without a step\n")
+        if why := attempt.wait(30):
+            return why
+    return ""
+
+
+def test_idle_ranks_that_print_are_no_hang(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert print_lines(attempt, 2000) == ""
+    assert "no rank uses the CPU" in attempt.wait(2000)
+
+
+def test_warnings_of_its_peers_do_not_free_a_stopped_rank(attempt):
+    attempt.train(30)
+    attempt.mark(*STOPPED)
+    assert "rank 5" in print_lines(attempt, 60)
+
+
+def test_ranks_that_work_again_have_advanced(attempt):
+    attempt.train(30)
+    attempt.mark(*IDLE)
+    assert attempt.wait(320) != ""
+    assert not attempt.quiet.has_advanced()
+    attempt.clear()
+    assert attempt.quiet.has_advanced()
 
 
 def test_suspended_job_is_no_hang(attempt):

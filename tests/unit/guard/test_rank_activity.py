@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,13 +79,52 @@ def test_rank_that_works_below_a_shell_has_no_mark(start):
 
 
 def test_stopped_process_below_a_shell_is_found(start):
-    _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & kill -STOP $!; wait")
+    _, activity = start("bash", "-c", f"{sys.executable} -c '{WORKS}' & sleep 0.3; kill -STOP $!; wait")
     assert look_for(activity, 60, until=["stopped-5-6"]) == ["stopped-5-6"]
 
 
 def test_stopped_helper_of_a_working_rank_has_no_mark(start):
     _, activity = start("bash", "-c", f"sleep 60 & kill -STOP $!; {sys.executable} -c '{WORKS}' & wait")
     assert settle(activity) == []
+
+
+def test_stopped_helper_of_a_waiting_rank_stops_nothing(start):
+    _, activity = start("bash", "-c", f"sleep 60 & kill -STOP $!; {sys.executable} -c '{WAITS}' & wait")
+    assert look_for(activity, 60, until=["idle-5-6"]) == ["idle-5-6"]
+
+
+THREAD_IN_STATE_D = """
+import os, sys, threading, time
+opening = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
+threading.Thread(target=os.posix_spawn, args=("/bin/true", ["true"], {}), kwargs={"file_actions": opening}).start()
+time.sleep(60)
+"""
+"""The parent of a vfork cannot be interrupted until the child runs its program. The child waits for a FIFO."""
+SLOW_SAVE = """
+import sys, time
+with open(sys.argv[1], "wb", buffering=0) as file:
+    while True:
+        file.write(bytes(64 << 10))
+        time.sleep(0.1)
+"""
+
+
+def test_rank_with_a_thread_that_waits_for_a_disk_has_no_mark(start, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    _, activity = start(sys.executable, "-c", THREAD_IN_STATE_D, str(tmp_path / "fifo"))
+    assert look_for(activity, 0.8, until=["idle-5-6"]) == []
+
+
+def test_rank_that_saves_slowly_has_no_mark(start, tmp_path):
+    _, activity = start(sys.executable, "-c", SLOW_SAVE, str(tmp_path / "checkpoint"))
+    assert look_for(activity, 0.8, until=["idle-5-6"]) == []
+
+
+@pytest.mark.parametrize("program", ["srun", "docker", "mpirun"])
+def test_rank_whose_work_is_elsewhere_has_no_mark(start, tmp_path, program):
+    (tmp_path / program).symlink_to(shutil.which("sleep"))
+    _, activity = start("bash", "-c", f"{tmp_path}/{program} 60 & wait")
+    assert look_for(activity, 0.8, until=["idle-5-6"]) == []
 
 
 def test_mark_of_an_earlier_step_is_removed(start):

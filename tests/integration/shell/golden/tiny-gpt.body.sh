@@ -28,7 +28,8 @@ export OMP_NUM_THREADS=1
 trap - ERR
 [[ -e $TRAIN_ATTEMPT_LOGS/first-exit ]] && rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
-srun --kill-on-bad-exit=1 --wait=60 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
+# No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
+srun --kill-on-bad-exit=1 --wait=0 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"

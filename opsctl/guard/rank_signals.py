@@ -1,0 +1,96 @@
+"""Stop signals for the processes of a rank. For rank.py: standard library only, quick to import.
+
+COMMAND is often a shell script or a launcher, and the trainer runs below. Shells and programs without a handler get the
+signal together with the programs that they run, as from srun alone. A trainer that outlives them gets time to save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox"))
+FILTERS = frozenset(("tee", "cat", "grep", "sed", "awk", "gawk", "mawk", "ts", "stdbuf", "logger"))
+"""Programs that carry the output of a trainer, and end with it: a trainer must not lose its output while it saves."""
+SAVE_S = 120.0
+"""Time for a trainer that outlives its launcher; the default of `stop_grace_seconds`."""
+
+
+def send(command: int, number: int) -> None:
+    """Send a signal to COMMAND; a stop signal also to the programs below, if COMMAND does not pass it on."""
+    for pid in list_receivers(command, number) if number in STOP_SIGNALS else [command]:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def list_receivers(pid: int, number: int) -> list[int]:
+    """Return a process and the programs below that it leaves without the signal; not those that carry output."""
+    pids, waiting = [], [pid]
+    while waiting:
+        pids.append(waiting.pop())
+        if read_name(pids[-1]) in SHELLS or not catches(pids[-1], number):
+            waiting += [child for child in list_children(pids[-1]) if read_name(child) not in FILTERS]
+    return pids
+
+
+def find_stop_signal(code: int) -> int:
+    """Return the stop signal that ended a process, or that its exit code names as a shell does; 0 for another end."""
+    number = -code if code < 0 else code - 128
+    return number if number in STOP_SIGNALS else 0
+
+
+def await_programs(number: int) -> None:
+    """Wait until the programs that outlive COMMAND have reacted to the stop signal that ended COMMAND.
+
+    Called by the process that adopts them. No program is waited for that does not catch the signal.
+    """
+    own = os.getpid()
+    until_s = time.monotonic() + SAVE_S
+    while any(catches(pid, number) for pid in list_below(own)) and time.monotonic() < until_s:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.05)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process that runs has a handler for the signal."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
+        rows = dict(line.split(":", 1) for line in file if ":" in line)
+        return rows["State"].split()[0] not in "ZX" and bool(int(rows["SigCgt"], 16) >> (number - 1) & 1)
+    return False
+
+
+def list_below(pid: int) -> list[int]:
+    """Return all descendants of a process."""
+    parents = dict(iterate_parents())
+    below: list[int] = []
+    waiting = [pid]
+    while waiting:
+        above = waiting.pop()
+        children = [child for child, parent in parents.items() if parent == above]
+        below += children
+        waiting += children
+    return below
+
+
+def list_children(pid: int) -> list[int]:
+    return [child for child, parent in iterate_parents() if parent == pid]
+
+
+def iterate_parents() -> Iterator[tuple[int, int]]:
+    """Yield every process with its parent."""
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
+            yield int(name), int(file.read().rpartition(")")[2].split()[1])
+
+
+def read_name(pid: int) -> str:
+    """Return the name of a program, also of one that has ended and is not waited for; empty if unknown."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:  # noqa: PTH123 (as above)
+        return file.read().strip()
+    return ""

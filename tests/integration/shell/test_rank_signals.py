@@ -1,0 +1,54 @@
+"""A stop signal for a rank whose trainer runs below a shell or a launcher."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.integration.shell.test_rank import PREFIX, start
+
+SAVER = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1)
+    open(sys.argv[1], "a").write("saved\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(300)
+"""
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+SCRIPTS = {
+    "shell without a trap": "{trainer}; true",
+    "shell with a trap": "trap : TERM; {trainer}; true",
+    "shell that exits": "trap 'exit 143' TERM; {trainer} & wait",
+    "shell in a shell": "bash -c '{trainer}; true'; true",
+    "pipeline": "{trainer} | tee out; true",
+    "launcher": "exec {python} launcher.py saver.py saved",
+    "launcher below a shell": "{python} launcher.py saver.py saved; true",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_trainer_below_a_launcher_saves_once_on_a_signal(tmp_path, script):
+    (tmp_path / "saver.py").write_text(SAVER)
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    words = script.format(trainer=f"{sys.executable} saver.py saved", python=sys.executable)
+    process = start(tmp_path, "bash", "-c", words, cwd=tmp_path)
+    assert process.stdout.readline() == PREFIX + b"ready\n"
+    process.terminate()
+    process.communicate(timeout=100)
+    assert (tmp_path / "saved").read_text() == "saved\n"
+
+
+def test_helper_that_ignores_the_signal_is_not_waited_for(tmp_path):
+    script = "(trap '' TERM; exec sleep 300) & sleep 300 & echo ready; wait"
+    process = start(tmp_path, "bash", "-c", script)
+    process.stdout.readline()
+    begun = time.monotonic()
+    process.terminate()
+    process.communicate(timeout=100)
+    assert (process.returncode, time.monotonic() - begun < 30) == (-signal.SIGTERM, True)
