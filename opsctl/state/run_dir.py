@@ -237,8 +237,12 @@ def _share(directory: Path, group: str) -> None:
         group_id = grp.getgrnam(group).gr_gid
     except KeyError:
         raise InputError(f"group {group!r}: no such group", hint="`group` in site.toml") from None
-    # set-gid: new files belong to the group. Not sticky: team members can disarm each other's switches.
-    set_directory_mode(directory, 0o2775, group=group_id)
+    try:
+        # set-gid: new files belong to the group. Not sticky: team members can disarm each other's switches.
+        set_directory_mode(directory, 0o2775, group=group_id)
+    except PermissionError:
+        hint = "log in again after you were added to the group, or change `group` in site.toml"
+        raise InputError(f"group {group!r}: you are not a member", hint=hint) from None
 
 
 def find(root: Path, text: str) -> RunDir:

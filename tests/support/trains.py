@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import tempfile
@@ -111,6 +112,11 @@ def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.05)
     return value
+
+
+def find_group() -> str:
+    """Return a group that this user may give a directory to: `users` for root, for tests with other users."""
+    return "users" if os.geteuid() == 0 else grp.getgrgid(os.getegid()).gr_name
 
 
 def as_user(uid: int, gid: int, do: Callable[[], str]) -> str:

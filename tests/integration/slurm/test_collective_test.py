@@ -53,7 +53,7 @@ def test_node_that_breaks_the_sum_is_drained(world: tuple[Trains, GpuNodes], tmp
     trains, _ = world
     broken = write_python(tmp_path, '*node002*rank*) echo "no route to host" >&2; exit 7 ;;')
     code, results = run(
-        trains, "node[001-004]", "--python", broken, "--seconds", 8, "--megabytes", 1, "--pairs", 0, "--drain"
+        trains, "node[001-004]", "--python", broken, "--seconds", 12, "--megabytes", 1, "--pairs", 0, "--drain"
     )
     nodes = {node["node"]: node for node in results["nodes"]}
     assert code == 1

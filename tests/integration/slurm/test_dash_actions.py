@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import os
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from opsctl.dash.collect_site import collect_site
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
-from tests.support.trains import Trains, as_user, trains_on
+from tests.support.trains import Trains, as_user, find_group, trains_on
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
 
@@ -22,8 +21,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to b
 @pytest.fixture
 def shared(slurm: Sandbox) -> Iterator[Trains]:
     """A queued train whose switches belong to a group, with all modules imported that a team mate needs."""
-    group = "users" if os.geteuid() == 0 else grp.getgrgid(os.getegid()).gr_name
-    with trains_on(slurm, group=group) as trains:
+    with trains_on(slurm, group=find_group()) as trains:
         trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
         for verb in ("hold", "release", "save"):
             press(trains, verb, confirmed=False)

@@ -19,7 +19,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
-from tests.support.trains import Trains, as_user, trains_on, until
+from tests.support.trains import Trains, as_user, find_group, trains_on, until
 
 TRAINER = Path(__file__).parents[2] / "support" / "tracked_trainer.py"
 COMMAND = (sys.executable, "-P", str(TRAINER), "100000", "5", "0.02")
@@ -32,7 +32,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to b
 @pytest.fixture(scope="module")
 def running(slurm: Sandbox) -> Iterator[Trains]:
     """One running train for all tests of this module."""
-    with trains_on(slurm, group="users") as trains:
+    with trains_on(slurm, group=find_group()) as trains:
         trains.opsctl("launch", trains.toml(command=COMMAND, more=WORDS, extra=()))
         yield trains
         state = read_rollback_state(trains.run(), trains.app.clock)

@@ -10,6 +10,9 @@ import pytest
 
 from opsctl.errors import InputError, RunDirError
 from opsctl.state.run_dir import RunDir, all_trains, check_trusted, find, may_act
+from tests.support.trains import as_user
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -73,6 +76,19 @@ def test_attempt_directory_has_the_mode_of_the_train(run, umask):
 def test_unknown_group_is_named(tmp_path):
     with pytest.raises(InputError, match="group 'nosuchgroup': no such group"):
         RunDir(tmp_path / "gpt").create("nosuchgroup")
+
+
+def test_group_of_others_is_refused():
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        train = RunDir(Path(name) / "gpt")
+        if os.geteuid() == 0:
+            text = as_user(NOBODY, NOBODY, lambda: str(train.create("root")))
+        else:
+            with pytest.raises(InputError) as caught:
+                train.create("root")
+            text = f"{caught.value.message} | {caught.value.hint}"
+        assert "group 'root': you are not a member | log in again after you were added" in text
 
 
 def test_unwritable_directory_is_named(tmp_path):
