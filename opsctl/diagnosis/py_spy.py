@@ -28,9 +28,9 @@ read_variable() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
 is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
 for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
   process=${environ%/environ} count=$((count + 1))
-  is_python "$process" || continue
   rank=$(read_variable "$process" RANK) node=$(read_variable "$process" SLURMD_NODENAME)
   [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
+  is_python "$process" || { echo "== other $0 rank $rank"; continue; }
   parent=/proc/$(read_status "$process" PPid)
   if is_python "$parent" && [ "$(read_variable "$parent" RANK)" = "$rank" ]; then continue; fi
   state=$(read_status "$process" State)
@@ -52,13 +52,17 @@ scope=$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)
 echo "== processes $count uid $(id -u) scope ${scope:-0} py-spy $(command -v py-spy 2>/dev/null)"
 [ -n "$program$5" ] || [ -z "$2" ] || { echo "$2 is not installed" >&2; exit 127; }
 exit 0"""
-"""Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed.
+"""Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed; also
+the ranks that have processes of other programs.
 
 The last line says how much this user sees.
 
 Leaves out processes that a rank forked to load data.
 """
 _SUMMARY = re.compile(r"^== processes (\d{1,7}) uid (\d{1,10}) scope (\d) py-spy (\S*)$", re.MULTILINE | re.ASCII)
+
+
+_OTHER = re.compile(r"^== other \S+ rank (\d{1,7})$", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,8 @@ class PySpyDump:
     text: str
     problems: tuple[str, ...]
     is_complete: bool = False
-    """Whether every node answered and showed processes of the attempt: then a rank without a process is gone."""
+    """Whether every node answered and showed processes of the attempt, and every rank that has a process has one of
+    Python: then a rank without a Python process is gone."""
     may_answer: bool = False
     """Whether py-spy is installed and permitted wherever ranks run."""
     reached: tuple[str, ...] = ()
@@ -117,11 +122,13 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
+    output = "".join(answer.out for answer in answers.values())
+    others = set(_OTHER.findall(output)) - {rank for _, rank, *_ in _STATE.findall(output)}
     views = [_SUMMARY.search(answer.out) for answer in answers.values()]
     return PySpyDump(
         text="".join(answer.out for answer in answers.values() if "== node" in answer.out),
         problems=tuple(_explain(group) for group in group_answers(silent)),
-        is_complete=bool(views) and all(view and (int(view[1]) or view[2] == "0") for view in views),
+        is_complete=bool(views) and not others and all(view and (int(view[1]) or view[2] == "0") for view in views),
         may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
         reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
@@ -138,7 +145,7 @@ def _explain(group: AnswerGroup) -> str:
     if answer.code is None:
         return f"{group.folded} could not be reached: {answer.problem}"
     if answer.code == 0:
-        return f"{group.folded}: no rank that this user may inspect"
+        return f"{group.folded}: no Python process of a rank that this user may inspect"
     text = " ".join(answer.err.split())[-MAX_ERROR_CHARS:] or f"exit code {answer.code}"
     hint = "; name an installed program with --py-spy" if answer.code == _NOT_FOUND else ""
     return f"{group.folded}: {text}{hint}"

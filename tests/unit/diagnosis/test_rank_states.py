@@ -34,18 +34,18 @@ class Ranks:
         self.logs = logs
         self.shims: list[subprocess.Popen[bytes]] = []
 
-    def start(self, rank: int) -> psutil.Process:
-        """Return the process of the rank's program."""
+    def start(self, rank: int, *program: str) -> psutil.Process:
+        """Return the process of the rank's program, which is of Python unless another is given."""
         command = [sys.executable, "-P", "-m", "opsctl.guard.rank", "--logs", str(self.logs), "--"]
         env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "TRAIN_ATTEMPT": self.attempt}
-        program = [sys.executable, "-c", "import time; time.sleep(600)"]
-        shim = subprocess.Popen([*command, *program], env=env, stdout=subprocess.DEVNULL)
+        argv = program or (sys.executable, "-c", "import time; time.sleep(600)")
+        shim = subprocess.Popen([*command, *argv], env=env, stdout=subprocess.DEVNULL)
         self.shims.append(shim)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for process in psutil.Process(shim.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    if process.cmdline()[1:2] == ["-c"]:
+                    if process.cmdline()[1:2] == [argv[1]]:
                         return process
             time.sleep(0.05)
         raise TimeoutError("the rank did not start")
@@ -100,6 +100,24 @@ def test_stopped_dead_and_missing_ranks_differ(ranks: Ranks) -> None:
         "1 rank (node n1: 0) in all_reduce at train.py:9",
     ]
     assert {stack.pid for stack in stacks} >= {stopped.pid, zombie.pid}
+
+
+def test_rank_of_another_program_is_not_gone(ranks: Ranks) -> None:
+    ranks.start(0, "sleep", "600")
+    stacks, listing = inspect(ranks.attempt, ranks=1)
+    assert render_stacks(stacks, ranks=1) == ["1 of 1 ranks did not answer: 0"]
+    assert listing.problems == ("n1: no Python process of a rank that this user may inspect",)
+
+
+def test_helper_of_a_python_rank_hides_no_gone_rank(ranks: Ranks) -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
+    process = ranks.start(0, sys.executable, "-c", code)
+    deadline = time.monotonic() + 60
+    while not process.children():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    stacks, _ = inspect(ranks.attempt, 0, ranks=2)
+    assert {stack.rank: stack.state for stack in stacks} == {0: "S", 1: GONE}
 
 
 def test_stopped_rank_in_a_collective_is_odd(ranks: Ranks) -> None:

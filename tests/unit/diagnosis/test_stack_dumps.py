@@ -134,7 +134,7 @@ def test_permission_error_in_a_rank_log_is_no_refusal() -> None:
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("sh", "n1: no rank that this user may inspect"),
+        ("sh", "n1: no Python process of a rank that this user may inspect"),
         ("no-py-spy", "n1: no-py-spy is not installed; name an installed program with --py-spy"),
     ],
 )
