@@ -179,8 +179,8 @@ def _coming(
     by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
     if snapshot is None:
         return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
-    at_once = f"this command {QUEUE_ACTION[switch]} the queued tasks"
-    parts = [at_once if would_act else by_owner] if snapshot.waiting and not is_queue_done else []
+    who_acts = f"this command {QUEUE_ACTION[switch]} the queued tasks" if would_act else by_owner
+    parts = [who_acts] if snapshot.waiting and not is_queue_done else []
     parts += [describe_stop_of(run)] if snapshot.active else []
     is_idle = not snapshot.waiting and not snapshot.active
     return parts + ["no task runs or is queued; a launch is refused until the switch is disarmed"] * is_idle
