@@ -25,7 +25,7 @@ MAX_SLEW = 0.5
 """Share of the passed time by which a time line that is off approaches the clock in a cycle."""
 MAX_SLEW_OFFSET_S, HOLD_S = 86_400.0, 3600.0
 """A clock that is off by more than a day counts at once after this time: to approach it would take too long."""
-GAP_S, GAPS = 3600.0, 3
+GAP_S, GAPS = 1800.0, 3
 """On a host without an earlier cycle, a pause of this length, and of this multiple of the last one, is plausible."""
 DOUBTED_CYCLES = 3
 """An implausible time counts in the third cycle in a row that agrees on it."""
@@ -52,7 +52,7 @@ class TimeLine:
     gap_s: float = 0.0
     """Time between the last two cycles."""
     starts_s: Mapping[str, float] = field(default_factory=dict)
-    """By boot, the time at which its monotonic clock showed zero; the newest boot last."""
+    """By boot, the time at which its monotonic clock showed zero; the boot of the last cycle last."""
     off_since_s: float | None = None
     """Since when a clock is off by more than a day."""
     doubted_s: float | None = None
@@ -73,6 +73,12 @@ class TimeLine:
 
     def _follow(self, reading: ClockReading, expected_s: float) -> TimeLine:
         """Return the time line after a cycle for which the monotonic clock says what the time is."""
+        if expected_s < self.at_s - TOLERANCE_S:
+            if self._follows(
+                self.at_s, reading.wall_s
+            ):  # a machine that was suspended: its monotonic clock stood still
+                return self._move(reading, reading.wall_s)
+            return self._go_back(expected_s)._follow(reading, expected_s)
         offset_s = reading.wall_s - expected_s
         if abs(offset_s) <= TOLERANCE_S:
             return self._move(reading, reading.wall_s)
@@ -83,6 +89,10 @@ class TimeLine:
         if expected_s - since_s >= HOLD_S:
             return self._move(reading, reading.wall_s)
         return replace(self._move(reading, expected_s), off_since_s=since_s)
+
+    def _go_back(self, at_s: float) -> TimeLine:
+        """Return the time line at `at_s`, without the node of the last cycle, which contradicts an earlier node."""
+        return replace(self, at_s=at_s, starts_s=dict(list(self.starts_s.items())[:-1]))
 
     def _follows(self, at_s: float, wall_s: float) -> bool:
         return -TOLERANCE_S <= wall_s - at_s <= max(GAP_S, GAPS * self.gap_s)

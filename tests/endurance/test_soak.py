@@ -14,6 +14,7 @@ from opsctl.sandbox.record import Places
 from tests.endurance.soak.run_soak import list_causes, make_report, soaking
 
 CYCLES = int(os.environ.get("SOAK_CYCLES", "500"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "800"))
 SEED = int(os.environ.get("SOAK_SEED", "7"))
 
 
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("SOAK_SEED", "7"))
 def test_no_alert_is_lost_no_cycle_dies_and_nothing_healthy_is_called_dead(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     places = Places(state=tmp_path / "sandbox", cache=tmp_path / "cache")
-    with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=800) as soak:
+    with soaking(tmp_path, places, cycles=CYCLES, seed=SEED, seconds=SECONDS) as soak:
         soak.go()
         fields = make_report(soak)
     print(*list_causes(soak, fields), sep="\n")  # noqa: T201 (explains a failure)

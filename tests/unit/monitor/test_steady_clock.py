@@ -18,15 +18,20 @@ class Hosts:
     """Two hosts whose cycles follow one time line; `minutes` of true time have passed since noon."""
 
     def __init__(self):
-        self.true_s, self.line = 0.0, None
+        self.true_s, self.line, self.suspended_s = 0.0, None, {}
 
     def cycle(self, *, off_s=0.0, boot="a", minutes=10.0):
         """Run a cycle after `minutes` and return by how many seconds its time is wrong."""
         self.true_s += minutes * 60
         wall_s = NOON.timestamp() + self.true_s + off_s
-        reading = ClockReading(wall_s=wall_s, monotonic_s=self.true_s + 1000, boot=boot)
+        monotonic_s = self.true_s + 1000 - self.suspended_s.get(boot, 0.0)
+        reading = ClockReading(wall_s=wall_s, monotonic_s=monotonic_s, boot=boot)
         self.line = self.line.advance(reading) if self.line else start_line(reading)
         return self.line.at_s - NOON.timestamp() - self.true_s
+
+    def suspend(self, boot, seconds):
+        """Let the monotonic clock of a host stand still for some of the following time."""
+        self.suspended_s[boot] = seconds
 
 
 @pytest.fixture
@@ -72,7 +77,25 @@ def test_other_host_with_a_wrong_clock_does_not_count(hosts, off_s):
 
 
 def test_other_host_with_a_right_clock_counts_at_once(hosts):
-    assert [hosts.cycle(boot="b"), hosts.cycle(), hosts.cycle(boot="c", minutes=50)] == [0, 0, 0]
+    assert [hosts.cycle(boot="b"), hosts.cycle(), hosts.cycle(boot="c", minutes=25)] == [0, 0, 0]
+
+
+def test_other_host_less_than_an_hour_off_does_not_count(hosts):
+    assert [hosts.cycle(off_s=0.8 * HOUR, boot="b"), hosts.cycle()] == [-600, 0]
+
+
+def test_other_host_that_was_believed_is_forgotten(hosts):
+    assert hosts.cycle(off_s=900, boot="b") == 900
+    assert hosts.cycle() == 0
+    assert [hosts.cycle(off_s=6 * HOUR, boot="b"), hosts.cycle()] == [-600, 0]
+
+
+def test_suspended_host_does_not_stop_the_time(hosts):
+    hosts.cycle(boot="b")
+    hosts.suspend("a", 5 * HOUR)
+    for _ in range(4):
+        hosts.cycle(boot="b", minutes=75)
+    assert [hosts.cycle(), hosts.cycle(boot="b"), hosts.cycle()] == [0, 0, 0]
 
 
 def test_new_host_after_a_long_pause_counts_in_its_third_cycle(hosts):
