@@ -150,6 +150,18 @@ def test_prepared_conversations_read_back(tmp_path, capsys):
     assert rows[b"abcd\0\0\0\0"] == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_refusal_of_a_worker_names_the_line(tmp_path, capsys, processes):
+    write_pairs(tmp_path / "chats.jsonl", [("ab", "cd")] * 200)
+    with (tmp_path / "chats.jsonl").open("a") as file:
+        file.write('{"prompt": "x"}\n')
+    options = ("--output", tmp_path / "c", "--chat", 8, "--processes", processes)
+    with pytest.raises(SystemExit):
+        prepare("--input", tmp_path / "chats.jsonl", *options)
+    assert "chats.jsonl:201: no conversation" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
+
+
 def test_shards_of_conversations_merge(tmp_path):
     for name in "abc":
         write_pairs(tmp_path / "in" / f"{name}.jsonl", [(name, name * 9), (name, "yes")])
