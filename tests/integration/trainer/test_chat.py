@@ -104,7 +104,7 @@ def test_tokens_and_mask_are_those_of_transformers(tmp_path):
             assert ours[LEARNT].tolist() == expected["assistant_masks"]
 
 
-def test_spaces_between_prompt_and_answer_belong_to_the_prompt(tmp_path):
+def test_spaces_belong_to_what_they_end(tmp_path):
     """The tokenizer leaves spaces out of the places that it reports, as GPT-2's does."""
     tokenizer = Tokenizer(make_tokenizer(tmp_path, trim=True))
     text = "a  \n\nb"
@@ -112,6 +112,7 @@ def test_spaces_between_prompt_and_answer_belong_to_the_prompt(tmp_path):
     assert any(begin == end for begin, end in reported)
     _, begins, ends = tokenizer.find(text)
     assert ((ends > 5) & (begins < 6)).tolist() == [False] * (len(begins) - 1) + [True]
+    assert ((ends > 0) & (begins < 5)).tolist() == [True] * (len(begins) - 1) + [False]
 
 
 def test_packed_conversations_are_whole_and_aligned():
