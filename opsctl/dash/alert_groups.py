@@ -29,6 +29,8 @@ class AlertGroup:
 
     def title_for(self, train: str) -> str:
         """Return the title below the name of a train, without that name at its beginning."""
+        if self.title == f"{train} is held":
+            return "The train is held"
         text = self.title.removeprefix(f"{train}: ")
         return self.title if text == self.title else text[:1].upper() + text[1:]
 

@@ -209,8 +209,9 @@ def _list_verbs(status: TrainStatus, rollback: ShownRollback | None, *, is_ours:
     elif status.waiting:
         verbs.append("hold")
     verbs += ["save"] if status.state in {"running", "queued"} else []
-    if is_ours and status.state in {"running", "queued", "held"}:
+    if is_ours and status.state in {"running", "queued"}:
         verbs.insert(0 if is_short else len(verbs), "queue")
+    if is_ours and status.state in {"running", "queued", "held"}:
         has_checkpoint = status.progress is not None and status.progress.checkpoint_step is not None
         is_killed = any(armed.switch == "kill" for armed in status.switches)
         verbs += ["rollback"] if has_checkpoint and not is_killed else []

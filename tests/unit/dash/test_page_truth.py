@@ -273,6 +273,15 @@ def test_ack_stands_beside_its_alert(site: DashSite) -> None:
     assert 'data-verb="ack"' not in text.partition('id="alerts"')[0].replace(row, "")
 
 
+def test_calm_train_keeps_its_alerts_folded(site: DashSite) -> None:
+    view = collect_site(site.app)
+    card = next(card for card in view.trains if card.name == "tr11")
+    calm = replace(card, headline=replace(card.headline, tone=Tone.GREEN))
+    text = render_overview(replace(view, trains=(calm,)), PageContext(role="act"))
+    assert 'class="alert"' not in text.partition("<details")[0]
+    assert 'class="alert"' in text.partition("<details")[2].partition("</details>")[0]
+
+
 def test_count_of_alerts_is_a_phrase(site: DashSite) -> None:
     other = replace(LOST, train="llama", key="failures/llama/5_1.0", summary="llama goes on without node002: 5_1.0: x")
     view = replace(collect_site(site.app), alerts=(LOST, other))
