@@ -171,11 +171,12 @@ def _coming(
     if switch is Switch.SAVE:
         who = "the running task" if snapshot is None or snapshot.active else "the next task"
         return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
-    by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
+    then = f"{QUEUE_ACTION[switch]} the queued tasks"
+    by_owner = f"the next opsctl command or watch cycle of the owner {then}"
     if snapshot is None:
         return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
-    at_once = f"this command {QUEUE_ACTION[switch]} the queued tasks"
-    parts = [at_once if would_act else by_owner] if snapshot.waiting and not has_acted else []
+    follows = f"this command {then}" if would_act else by_owner
+    parts = [follows] if snapshot.waiting and not has_acted else []
     parts += [describe_stop_of(run)] if snapshot.active else []
     return parts or ["no task runs or is queued; a launch is refused until the switch is disarmed"] * (not has_acted)
 
