@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
+from ipaddress import ip_address
 from typing import Any
 from urllib import request
 from urllib.error import URLError
@@ -72,11 +73,27 @@ class _AnyStatus(request.HTTPErrorProcessor):
         return self.http_response(request, response)
 
 
+class _Proxies(request.ProxyHandler):
+    """The proxies of the environment, but not for this machine, such as the end of an ssh tunnel."""
+
+    def proxy_open(self, req: request.Request, proxy: str, type: str) -> Any:
+        return None if _is_this_machine(req.host) else super().proxy_open(req, proxy, type)
+
+
+def _is_this_machine(host: str) -> bool:
+    """Return whether a host, with or without a port, is a name or address of the loopback interface."""
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def open_session() -> request.OpenerDirector:
     """Return an opener that uses the proxies of the environment and follows redirects to http and https only."""
     session = request.OpenerDirector()
     for handler in (
-        request.ProxyHandler,
+        _Proxies,
         request.HTTPHandler,
         request.HTTPSHandler,
         request.HTTPRedirectHandler,

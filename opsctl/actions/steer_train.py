@@ -176,10 +176,11 @@ def _coming(
     if switch is Switch.SAVE:
         who = "the running task" if snapshot is None or snapshot.active else "the next task"
         return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
-    by_owner = f"the next opsctl command or watch cycle of the owner {QUEUE_ACTION[switch]} the queued tasks"
+    then = f"{QUEUE_ACTION[switch]} the queued tasks"
+    by_owner = f"the next opsctl command or watch cycle of the owner {then}"
     if snapshot is None:
         return [f"{by_owner}; Slurm does not answer now: {away}", describe_stop_of(run)]
-    who_acts = f"this command {QUEUE_ACTION[switch]} the queued tasks" if would_act else by_owner
+    who_acts = f"this command {then}" if would_act else by_owner
     parts = [who_acts] if snapshot.waiting and not is_queue_done else []
     parts += [describe_stop_of(run)] if snapshot.active else []
     is_idle = not snapshot.waiting and not snapshot.active

@@ -26,6 +26,7 @@ from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
+from opsctl.settings.toml_errors import describe_unreadable
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.contract import read_bounded
@@ -252,21 +253,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"], hint="opsctl config init writes a first version") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(str(path), [_describe_unreadable(error)]) from error
-
-
-def _describe_unreadable(error: Exception) -> str:
-    """Return why a settings file cannot be read."""
-    match error:
-        case OSError():
-            return error.strerror or str(error)
-        case UnicodeDecodeError():
-            return f"not a text in UTF-8: byte {error.start + 1} is no part of one"
-        case tomllib.TOMLDecodeError():
-            return f"not valid TOML: {error}"
-        case RecursionError():
-            return "not valid TOML: nested too deeply"
-    return str(error)
+        raise ConfigError(str(path), [describe_unreadable(error)]) from error
 
 
 def parse(model: type[Model], mapping: Mapping[str, Any], where: str, extra: Sequence[str] = ()) -> Model:
