@@ -293,7 +293,8 @@ def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
 def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request is None:
         return None
-    if evidence.request.reason is StopKind.TIME_LIMIT and evidence.code in SIGNALLED_CODES:
+    names_signal = evidence.was_signalled and bool(evidence.unfinished_line)
+    if evidence.request.reason is StopKind.TIME_LIMIT and (evidence.code in SIGNALLED_CODES or names_signal):
         return Outcome.STOPPED, evidence.request.why
     if evidence.request.reason is not StopKind.TERM:
         return None

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from opsctl.checkpoints.save_directories import TrainCommand, find_in_command
 from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
@@ -151,7 +152,21 @@ def _freeze(
         return None, []
     for text in find_unfrozen(code, (*train.command, *train.environment.values(), *train.setup.lines)):
         warn(f"{train.name}: warning: {text!r:.120} names {code.source}, which is not the copy that runs")
+    for reason in _list_saves_in_copy(train):
+        warn(
+            f"{train.name}: warning: {reason}: a relative path lies in the copy of the code, and after `opsctl edit`"
+            " the trainer finds no checkpoint there; use an absolute path, or {{ checkpoint_dir }}"
+        )
     return code, []
+
+
+def _list_saves_in_copy(train: TrainSettings) -> list[str]:
+    """Return what names a directory of checkpoints by a relative path."""
+    place = Path(train.setup.directory)
+    command = TrainCommand(words=train.command, environment=train.environment, directory=place, checkpoints=Path("/"))
+    named = [(text, f"checkpoint_directories = {text}") for text in train.progress.checkpoint_directories]
+    named += find_in_command(command)
+    return [reason for text, reason in named if not text.startswith(("/", "~", "$"))]
 
 
 def _describe(problem: Problem) -> str:

@@ -250,6 +250,10 @@ class _Timeline:
             return
         if math.isfinite(attempt.log.stall_s) or attempt.ending is SpanEnd.LEFT:
             yield from self.fill_until(self.cursor + attempt.log.stall_s, Bucket.CHECKPOINT)
+        if math.isnan(usual_s):
+            # Without step times the time of the last step is unknown; what follows the last output is no training.
+            known_end = self.end if math.isnan(attempt.last_output) else attempt.last_output
+            yield from self.fill_until(known_end, Bucket.UNKNOWN)
         hang_after_s = math.inf if math.isnan(usual_s) else max(MIN_HANG_S, HANG_INTERVALS * usual_s)
         is_silent = self.end - self.cursor > hang_after_s
         is_hang = attempt.ending is SpanEnd.BROKE or (is_silent and attempt.ending is not SpanEnd.LEFT)

@@ -7,6 +7,7 @@ and the entries of `checkpoints/scan.py` are read. Needs no torch.
 from __future__ import annotations
 
 import os
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
 from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_found, scan_directories
 from opsctl.settings.loader import TrainSettings
-from opsctl.state.files import is_regular, open_regular
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration import Iteration
@@ -275,10 +276,23 @@ def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str
     command = TrainCommand(
         words=config.command,
         environment=config.environment,
-        directory=Path(config.setup.directory or run.path),
+        directory=find_working_directory(run, config),
         checkpoints=run.checkpoints,
     )
     return find_save_directories(command, configured=config.progress.checkpoint_directories, logged=logged)
+
+
+def find_working_directory(run: RunDir, config: TrainSettings) -> Path:
+    """Return where relative paths of the trainer begin; with frozen code, in the copy that the body names."""
+    directory = Path(config.setup.directory or run.path)
+    if config.setup.freeze == "none":
+        return directory
+    try:
+        lines = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").splitlines()
+        changes = [shlex.split(line)[-1] for line in lines if line.startswith("cd -- ")]
+    except (OSError, ValueError):
+        return directory
+    return Path(changes[0]) if changes else directory
 
 
 def _highest_step(log: LogSigns, heartbeat: Heartbeat | None) -> int | None:

@@ -10,6 +10,8 @@ from opsctl.errors import ConfigError, InputError
 from opsctl.guard.attempt_record import read_start
 from opsctl.launch.code_freeze import read_record
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.telemetry.progress.signs import find_directories
+from opsctl.telemetry.progress.train_settings import read_settings
 from tests.support.trains import HELD, Trains, trains_on, until
 
 
@@ -91,3 +93,14 @@ def test_path_of_the_original_code_is_reported(trains: Trains) -> None:
     code = write_code(trains, 1)
     path = trains.toml(command=("bash", f"{code}/train.sh"), more=f"[setup]\nfreeze = 'copy'\ndirectory = '{code}'")
     assert "which is not the copy that runs" in trains.opsctl("launch", path)
+
+
+def test_checkpoints_in_the_copy_are_reported_and_found(trains: Trains) -> None:
+    code = write_code(trains, 1)
+    setup = f"[setup]\nfreeze = 'copy'\ndirectory = '{code}'"
+    path = trains.toml(command=("bash", "train.sh", "--save", "ckpt"), more=setup, extra=HELD)
+    assert "the trainer finds no checkpoint there" in trains.opsctl("launch", path)
+    run = trains.run()
+    config = read_settings(run)
+    assert config is not None
+    assert find_directories(run, config)[-1].path.is_relative_to(run.path / "code")

@@ -151,6 +151,16 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "the body exited with 0, but a program failed: KeyError: 'lr'",
         ),
         (Evidence(code=143, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
+        (
+            Evidence(
+                code=1,
+                request=make_request(StopKind.TIME_LIMIT),
+                was_signalled=True,
+                unfinished_line="Received SIGTERM",
+            ),
+            Outcome.STOPPED,
+            "because of time-limit",
+        ),
         (Evidence(code=138, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
         (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),

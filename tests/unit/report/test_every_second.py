@@ -191,3 +191,10 @@ def test_three_missing_long_steps_are_a_hang(after: float, bucket: str) -> None:
 
 def test_attempt_without_steps_is_start_up() -> None:
     assert sum_buckets(make_attempt(end=70, ending=SpanEnd.BROKE)) == {"start-up": 70}
+
+
+@pytest.mark.parametrize(("last_output", "hang_s"), [(900.0, 100.0), (math.nan, 0.0)])
+def test_crash_without_step_times_is_a_hang_after_its_last_output(last_output: float, hang_s: float) -> None:
+    lines = [make_step(step, seconds=math.nan) for step in (1, 2)]
+    attempt = make_attempt(*lines, ending=SpanEnd.BROKE, last_output=last_output)
+    assert sum_buckets(attempt).get("hang until noticed", 0.0) == hang_s
