@@ -69,7 +69,7 @@ def is_possible(case):
     return CUTS[cut][1].get("tensor", 1) <= FAMILIES[family].get("kv_heads", 4)
 
 
-@pytest.mark.parametrize(("cut", "family"), filter(is_possible, product(CUTS, FAMILIES)))
+@pytest.mark.parametrize(("cut", "family"), list(filter(is_possible, product(CUTS, FAMILIES))))
 def test_losses_of_every_cut_match_a_plain_loop(plain, corpus, tmp_path, cut, family):
     world, parallel = CUTS[cut]
     losses, norms = plain(family)
