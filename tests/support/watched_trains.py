@@ -54,6 +54,11 @@ class CountedApp(App):
     def engine_runner(self) -> Runner:
         return self.counting
 
+    def with_clock(self, clock: Clock) -> CountedApp:
+        app = CountedApp(site=self.site, site_path=self.site_path, clock=clock, runner=self.runner)
+        object.__setattr__(app, "counting", self.counting)
+        return app
+
 
 def app_of(root: Path, env: dict[str, str], clock: Clock, *, watch: str = "", more: str = "") -> CountedApp:
     path = root / "site.toml"

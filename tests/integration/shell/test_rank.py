@@ -359,5 +359,6 @@ def test_shim_imports_few_modules():
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('opsctl', 'trainer')))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    guard = ("opsctl.guard.rank", "opsctl.guard.rank_activity", "opsctl.guard.rank_output")
+    names = ("rank", "rank_activity", "rank_output", "rank_signals")
+    guard = [f"opsctl.guard.{name}" for name in names]
     assert out.strip() == str(["opsctl", "opsctl.guard", *guard, "opsctl.search_path"])
