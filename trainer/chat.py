@@ -178,26 +178,33 @@ def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
 class Packing:
     """Packs encoded conversations into sequences of `length` tokens: none lies in two, and a longer one is cut.
 
-    A sequence is filled with tokens `filler`, a document that is not learnt.
+    A conversation without a learnt token before the cut is left out: alone in a step it would leave no loss. A sequence
+    is filled with tokens `filler`, a document that is not learnt.
     """
 
     def __init__(self, length: int, filler: int) -> None:
         self._length, self._filler = length, filler
-        self._conversations = self._learnt = self._cut = 0
+        self._conversations = self._learnt = self._cut = self._left_out = 0
 
     def __str__(self) -> str:
         """Return what was packed, for the user."""
-        cut = f" ({self._cut} cut to {self._length} tokens)" if self._cut else ""
-        return f"{self._conversations} conversations{cut}, {self._learnt} tokens learnt"
+        notes = [f"{self._cut} cut to {self._length} tokens"] if self._cut else []
+        notes += [f"{self._left_out} left out: no learnt token in {self._length}"] if self._left_out else []
+        shown = f" ({', '.join(notes)})" if notes else ""
+        return f"{self._conversations} conversations{shown}, {self._learnt} tokens learnt"
 
     def pack(self, conversations: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         """Yield the conversations, sequence by sequence, and what fills the sequences."""
         rows: list[tuple[int, list[npt.NDArray[Any]]]] = []
         for conversation in conversations:
             size = min(conversation.shape[1], self._length)
+            learnt = int(conversation[LEARNT, :size].sum())
+            if not learnt:
+                self._left_out += 1
+                continue
             self._conversations += 1
             self._cut += size < conversation.shape[1]
-            self._learnt += int(conversation[LEARNT, :size].sum())
+            self._learnt += learnt
             fitting = [number for number, (free, _) in enumerate(rows) if free >= size]
             fullest = min(fitting, key=lambda number: rows[number][0], default=None)
             free, members = (self._length, []) if fullest is None else rows.pop(fullest)
