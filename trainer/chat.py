@@ -56,13 +56,13 @@ class ChatTemplate:
     def spans(self, messages: Sequence[Any], first: int, options: Mapping[str, Any]) -> tuple[str, list[Span]]:
         """Return the text of `messages`, and where in it the assistant writes, from message `first` on.
 
-        Raises ValueError if the template does not tell, and jinja2's errors.
+        Raises ValueError if the template does not show where, and jinja2's errors.
         """
         text = self._render(messages, options)
         if self._marks:
             text, spans = _take_marks(text)
-            begin = len(_take_marks(self._render(messages[:first], options))[0]) if first else 0
-            return text, [span for span in spans if span[0] >= begin]
+            _, earlier = _take_marks(self._render(messages[:first], options)) if first else ("", [])
+            return text, spans[len(earlier) :]
         spans = []
         for number, message in enumerate(messages):
             if number < first or message["role"] != "assistant":
@@ -71,8 +71,8 @@ class ChatTemplate:
             through = self._render(messages[: number + 1], options)
             if not (text.startswith(through) and through.startswith(before)):
                 raise ValueError(
-                    f"the chat template writes message {number} otherwise when it is the last, so that its place is "
-                    "not known: name a template that marks it by {% generation %} with --chat-template"
+                    f"the chat template writes message {number} differently when it is the last, so that its "
+                    "place is unknown: with --chat-template, name a template that marks it by {% generation %}"
                 )
             spans.append((len(before), len(through)))
         return text, spans

@@ -51,6 +51,16 @@ def test_only_completion_messages_are_learnt():
         assert read_learnt(encode(item, TEMPLATES[name])) == find_learnt_text(name)[1:]
 
 
+def test_answers_behind_a_prompt_that_ends_otherwise_are_learnt():
+    """The template writes more behind a last message, so that the prompt alone is longer than in the conversation."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% if loop.last %}{{ '=' * 30 }}{% endif %}{% endfor %}"
+    )
+    item = {"prompt": MESSAGES[:3], "completion": [MESSAGES[3], MESSAGES[2], MESSAGES[1] | {"content": "x" * 40}]}
+    assert read_learnt(encode(item, template)) == ["  é 🙂", "x" * 40]
+
+
 def test_empty_fields_of_parquet_are_left_out():
     template = "{% for m in messages %}{{ 'tool_calls' in m }}|{{ m.content }}{% endfor %}"
     nulls = [message | {"tool_calls": None} for message in MESSAGES]
