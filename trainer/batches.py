@@ -46,7 +46,7 @@ class Batches:
         and their weights in the mean loss. The order of a step's samples does not depend on the number of ranks.
         """
         positions = taken(consumed, batch, self.skipped)
-        weights = None if self.blend.learns_all else self._weights(positions)
+        weights = None if self.blend.learns_all else _weights(self._learnt(positions))
         for first in range(self.data_rank * self.micro_batch, batch, self.data_ranks * self.micro_batch):
             here = positions[first : first + self.micro_batch]
             rows = np.stack([self._row(position) for position in here])
@@ -57,14 +57,15 @@ class Batches:
                 inputs = tokens, torch.from_numpy(starts)
             yield inputs, labels if weights is None else (labels, weights[first : first + self.micro_batch])
 
-    def _weights(self, positions: Sequence[int]) -> torch.Tensor:
-        """Return the weights of a step's labels, [samples, sequence]: 0 or equal, with a mean of 1.
+    def learnt_share(self, consumed: int, batch: int) -> float:
+        """Return the share of learnt labels in the step of `batch` samples that begins after `consumed`."""
+        if self.blend.learns_all:
+            return 1.0
+        return float(self._learnt(taken(consumed, batch, self.skipped)).float().mean())
 
-        The mean of the weighted losses is that of all learnt tokens of the step, however micro-batches share them.
-        """
-        learnt = torch.from_numpy(np.stack([self.blend.learnt_labels(position) for position in positions]))
-        count = int(learnt.sum())
-        return learnt.float() * (learnt.numel() / max(1, count))
+    def _learnt(self, positions: Sequence[int]) -> torch.Tensor:
+        """Return 1 for every learnt label, else 0, [samples, sequence]."""
+        return torch.from_numpy(np.stack([self.blend.learnt_labels(position) for position in positions]))
 
     def _row(self, position: int) -> npt.NDArray[np.int64]:
         row = self.blend.row(position)
@@ -76,6 +77,15 @@ class Batches:
                 f"has {self.vocabulary}"
             )
         return row
+
+
+def _weights(learnt: torch.Tensor) -> torch.Tensor:
+    """Return the weights of a step's labels, [samples, sequence]: 0 or equal, with a mean of 1.
+
+    The mean of the weighted losses is that of all learnt tokens of the step, however micro-batches share them.
+    """
+    count = int(learnt.sum())
+    return learnt.float() * (learnt.numel() / max(1, count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

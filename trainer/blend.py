@@ -73,7 +73,7 @@ def open_parts(config: TrainerConfig, prefixes: Sequence[str]) -> tuple[list[tup
 def held_out_problems(config: TrainerConfig, parts: Sequence[tuple[CorpusPart, CorpusPart]]) -> list[str]:
     """Return the problems of the held-out parts as a whole, one sentence per problem."""
     held_out, batch = sum(part.samples for _, part in parts), config.batch.global_batch
-    if config.evaluation.every and held_out < batch:
+    if config.evaluation.every and config.data.held_out and held_out < batch:
         return [f"held_out = {config.data.held_out:g} leaves {held_out} samples, less than global_batch = {batch}"]
     return []
 

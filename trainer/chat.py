@@ -56,13 +56,13 @@ class ChatTemplate:
     def spans(self, messages: Sequence[Any], first: int, options: Mapping[str, Any]) -> tuple[str, list[Span]]:
         """Return the text of `messages`, and where in it the assistant writes, from message `first` on.
 
-        Raises ValueError if the template does not tell, and jinja2's errors.
+        Raises ValueError if the template does not show where, and jinja2's errors.
         """
         text = self._render(messages, options)
         if self._marks:
             text, spans = _take_marks(text)
-            begin = len(_take_marks(self._render(messages[:first], options))[0]) if first else 0
-            return text, [span for span in spans if span[0] >= begin]
+            _, earlier = _take_marks(self._render(messages[:first], options)) if first else ("", [])
+            return text, spans[len(earlier) :]
         spans = []
         for number, message in enumerate(messages):
             if number < first or message["role"] != "assistant":
@@ -71,8 +71,8 @@ class ChatTemplate:
             through = self._render(messages[: number + 1], options)
             if not (text.startswith(through) and through.startswith(before)):
                 raise ValueError(
-                    f"the chat template writes message {number} otherwise when it is the last, so that its place is "
-                    "not known: name a template that marks it by {% generation %} with --chat-template"
+                    f"the chat template writes message {number} differently when it is the last, so that its "
+                    "place is unknown: with --chat-template, name a template that marks it by {% generation %}"
                 )
             spans.append((len(before), len(through)))
         return text, spans
@@ -178,26 +178,33 @@ def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
 class Packing:
     """Packs encoded conversations into sequences of `length` tokens: none lies in two, and a longer one is cut.
 
-    A sequence is filled with tokens `filler`, a document that is not learnt.
+    A conversation without a learnt token before the cut is left out: alone in a step it would leave no loss. A sequence
+    is filled with tokens `filler`, a document that is not learnt.
     """
 
     def __init__(self, length: int, filler: int) -> None:
         self._length, self._filler = length, filler
-        self._conversations = self._learnt = self._cut = 0
+        self._conversations = self._learnt = self._cut = self._left_out = 0
 
     def __str__(self) -> str:
         """Return what was packed, for the user."""
-        cut = f" ({self._cut} cut to {self._length} tokens)" if self._cut else ""
-        return f"{self._conversations} conversations{cut}, {self._learnt} tokens learnt"
+        notes = [f"{self._cut} cut to {self._length} tokens"] if self._cut else []
+        notes += [f"{self._left_out} left out: no learnt token in {self._length}"] if self._left_out else []
+        shown = f" ({', '.join(notes)})" if notes else ""
+        return f"{self._conversations} conversations{shown}, {self._learnt} tokens learnt"
 
     def pack(self, conversations: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         """Yield the conversations, sequence by sequence, and what fills the sequences."""
         rows: list[tuple[int, list[npt.NDArray[Any]]]] = []
         for conversation in conversations:
             size = min(conversation.shape[1], self._length)
+            learnt = int(conversation[LEARNT, :size].sum())
+            if not learnt:
+                self._left_out += 1
+                continue
             self._conversations += 1
             self._cut += size < conversation.shape[1]
-            self._learnt += int(conversation[LEARNT, :size].sum())
+            self._learnt += learnt
             fitting = [number for number, (free, _) in enumerate(rows) if free >= size]
             fullest = min(fitting, key=lambda number: rows[number][0], default=None)
             free, members = (self._length, []) if fullest is None else rows.pop(fullest)

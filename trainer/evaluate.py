@@ -25,13 +25,19 @@ class Evaluation:
     """Batches of one evaluation; fewer than configured if the held-out part is smaller."""
 
     def loss(self, engine: Engine, *, interrupted: Callable[[], bool]) -> float | None:
-        """Return the mean loss, or None if `interrupted` returned true; all ranks call it before every batch."""
-        total = 0.0
+        """Return the mean loss of learnt tokens, or None if `interrupted` returned true.
+
+        All ranks call `interrupted` before every batch.
+        """
+        total = shares = 0.0
         for number in range(self.count):
             if interrupted():
                 return None
-            total += engine.evaluate(self.batches.step(number * self.batch, self.batch), batch=self.batch)
-        return total / self.count
+            consumed = number * self.batch
+            share = self.batches.learnt_share(consumed, self.batch)
+            total += share * engine.evaluate(self.batches.step(consumed, self.batch), batch=self.batch)
+            shares += share
+        return total / shares if shares else math.nan
 
 
 def line(step: int, loss: float, name: str = "") -> str:

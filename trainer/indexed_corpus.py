@@ -117,13 +117,16 @@ class Corpus:
 
     def refuse_sequence(self, sequence: int, *, separate_documents: bool) -> None:
         """Raise Refused if the corpus is packed into sequences of another length, or would be read as running text."""
-        packed = self.facts.get("sequence", sequence)
+        if self.learnt is None:
+            return
+        packed = self.facts.get("sequence")
         if packed != sequence:
+            length = "unknown length" if packed is None else f"{packed} tokens"
             raise Refused(
-                f"corpus {self.prefix} is packed into sequences of {packed} tokens, and the model's sequence is "
-                f"{sequence}: prepare it again with --chat {sequence}"
+                f"corpus {self.prefix} is packed into sequences of {length}, and the model's sequence is "
+                f"{sequence}: prepare the corpus again with --chat {sequence}"
             )
-        if self.learnt is not None and not separate_documents:
+        if not separate_documents:
             raise Refused(
                 f"corpus {self.prefix} holds packed conversations, which would attend to each other: set "
                 "[trainer.data] separate_documents = true"

@@ -190,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
         "--chat",
         type=_count,
         metavar="TOKENS",
-        help="the input is conversations; pack them into sequences of so many tokens, the model's sequence",
+        help="pack conversations into sequences of TOKENS tokens, the model's sequence",
     )
     parser.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="a Jinja template (default: the one beside the tokenizer)"

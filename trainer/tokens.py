@@ -57,6 +57,8 @@ class Tokenizer:
         try:
             self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             self._tokenizer = library.Tokenizer.from_file(str(path))
+            self._tokenizer.no_truncation()  # the file may cut and fill texts, as for batches of sentences
+            self._tokenizer.no_padding()
         except Exception as error:  # the library raises Exception itself
             raise Refused(f"tokenizer {path} cannot be read: {error}") from error
         self.vocabulary: int = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1

@@ -121,7 +121,7 @@ def test_separate_documents_are_the_same_on_every_cut(corpus, tmp_path, cut, fam
     assert one[0]["losses"] != mixed[0]["losses"]
 
 
-@pytest.mark.parametrize("cut", ["tp2", "pp2-dp2"])
+@pytest.mark.parametrize("cut", ["tp2", "tp2-sp", "pp2-dp2"])
 def test_packed_conversations_train_as_each_alone(tmp_path, cut):
     """A step reads all conversations, so that the order of the packed sequences does not matter."""
     world, parallel = CUTS[cut]

@@ -15,15 +15,8 @@ from tests.support import plain_llama
 
 def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
     """Return the loss and the gradient norm (before clipping) of each step, in fp32."""
-    weights = _initial(config)
-    matrices = [w for w in weights.values() if w.ndim > 1]
-    vectors = [w for w in weights.values() if w.ndim == 1]
-    settings = config.optimizer
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
+    weights, settings = _initial(config), config.optimizer
+    optimizer = _optimizer(config, weights)
     batches = open_data(config).training(config, data_rank=0, data_ranks=1)
     losses, norms = [], []
     for step in range(config.steps):
@@ -44,16 +37,21 @@ def train(config: TrainerConfig) -> tuple[list[float], list[float]]:
     return losses, norms
 
 
+def _optimizer(config: TrainerConfig, weights) -> torch.optim.Optimizer:
+    settings = config.optimizer
+    matrices = [w for w in weights.values() if w.ndim > 1]
+    vectors = [w for w in weights.values() if w.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
+
+
 def train_on_pairs(config: TrainerConfig, pairs: list[tuple[str, str]]) -> list[float]:
     """Return the losses of steps on all prompts and completions in bytes, every pair alone and unpacked.
 
     The loss of a step is the mean over the tokens of all completions and their ends.
     """
     weights, settings = _initial(config), config.optimizer
-    matrices = [w for w in weights.values() if w.ndim > 1]
-    vectors = [w for w in weights.values() if w.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
+    optimizer = _optimizer(config, weights)
     losses = []
     for step in range(config.steps):
         for group in optimizer.param_groups:

@@ -17,18 +17,25 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             yield problem(f"{name} {corpus.prefix}: no {_and(corpus.missing)}", _make(request, corpus))
         elif corpus.problem:
             yield error(f"corpus {corpus.prefix}: {corpus.problem}", _make(request, corpus))
-        elif corpus.tokens is not None and request.recipe.sequence and corpus.tokens <= request.recipe.sequence:
-            yield error(
-                f"corpus {corpus.prefix} has {corpus.tokens} tokens, too few for one sample"
-                f" of {request.recipe.sequence}",
-                "add text, or set a shorter sequence",
-            )
         elif corpus.packed and request.recipe.is_embedded and corpus.packed != request.recipe.sequence:
             yield error(
                 f"corpus {corpus.prefix} is packed into sequences of {corpus.packed} tokens, and the model's sequence"
                 f" is {request.recipe.sequence}",
                 f"set that sequence, or prepare the corpus with --chat {request.recipe.sequence}",
             )
+        elif _is_too_short(corpus, request.recipe.sequence):
+            yield error(
+                f"corpus {corpus.prefix} has {corpus.tokens} tokens, too few for one sample"
+                f" of {request.recipe.sequence}",
+                "add text, or set a shorter sequence",
+            )
+
+
+def _is_too_short(corpus: CorpusFacts, sequence: int | None) -> bool:
+    """Whether the corpus has no sample: a sequence, and in running text the token after it."""
+    if corpus.tokens is None or not sequence:
+        return False
+    return corpus.tokens < sequence + (corpus.packed is None)
 
 
 def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:

@@ -51,6 +51,16 @@ def test_only_completion_messages_are_learnt():
         assert read_learnt(encode(item, TEMPLATES[name])) == find_learnt_text(name)[1:]
 
 
+def test_answers_behind_a_prompt_that_ends_otherwise_are_learnt():
+    """The template writes more behind a last message, so that the prompt alone is longer than in the conversation."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% if loop.last %}{{ '=' * 30 }}{% endif %}{% endfor %}"
+    )
+    item = {"prompt": MESSAGES[:3], "completion": [MESSAGES[3], MESSAGES[2], MESSAGES[1] | {"content": "x" * 40}]}
+    assert read_learnt(encode(item, template)) == ["  é 🙂", "x" * 40]
+
+
 def test_empty_fields_of_parquet_are_left_out():
     template = "{% for m in messages %}{{ 'tool_calls' in m }}|{{ m.content }}{% endfor %}"
     nulls = [message | {"tool_calls": None} for message in MESSAGES]
@@ -131,6 +141,14 @@ def test_packed_conversations_are_whole_and_aligned():
     assert f"500 conversations ({(lengths > 32).sum()} cut to 32 tokens)" in str(packing)
 
 
+def test_conversation_cut_before_its_answer_is_left_out(tmp_path, capsys):
+    """A sequence of such a conversation alone would be a step without a loss."""
+    write_pairs(tmp_path / "chats.jsonl", [("a prompt of 20 bytes", "cd"), ("ab", "cd")])
+    assert prepare("--input", tmp_path / "chats.jsonl", "--output", tmp_path / "c", "--chat", 8) == 0
+    assert "1 conversations (1 left out: no learnt token in 8), 3 tokens learnt, 8 tokens" in capsys.readouterr().out
+    assert Corpus(str(tmp_path / "c")).tokens[:4].tobytes() == np.array([*b"abcd"], dtype=np.uint16).tobytes()
+
+
 def prepare(*arguments):
     return main([str(argument) for argument in arguments])
 
@@ -198,8 +216,11 @@ def test_other_sequence_or_mixed_documents_are_refused(tmp_path):
     write_pairs(tmp_path / "chats.jsonl", [("ab", "cd")])
     assert prepare("--input", tmp_path / "chats.jsonl", "--output", tmp_path / "c", "--chat", 8) == 0
     corpus = Corpus(str(tmp_path / "c"))
-    with pytest.raises(Exception, match="prepare it again with --chat 16"):
+    with pytest.raises(Exception, match="prepare the corpus again with --chat 16"):
         corpus.refuse_sequence(16, separate_documents=True)
+    (tmp_path / "c.json").unlink()  # a copy without the facts
+    with pytest.raises(Exception, match="of unknown length"):
+        Corpus(str(tmp_path / "c")).refuse_sequence(8, separate_documents=True)
     with pytest.raises(Exception, match="separate_documents = true"):
         corpus.refuse_sequence(8, separate_documents=False)
     corpus.refuse_sequence(8, separate_documents=True)

@@ -11,7 +11,9 @@ from opsctl.trainer.architecture import layers
 from opsctl.trainer.batches import open_data
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
+from opsctl.trainer.evaluate import evaluations
 from opsctl.trainer.prepare import main
+from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.tensor_parallel import Slice
 from tests.integration.trainer.conftest import tiny
 from tests.support.conversations import make_pairs, write_pairs
@@ -34,18 +36,40 @@ def config(tmp_path):
     return TrainerConfig.model_validate(tiny(steps=1, parallel={}, model=model, data=data, batch=batch))
 
 
+class PlainEngine:
+    """Evaluates the model in one process, without DeepSpeed."""
+
+    def __init__(self, config):
+        self.modules = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())]
+
+    def evaluate(self, batches, *, batch):
+        total = 0.0
+        for carried, labels in batches:
+            for module in self.modules[:-1]:
+                carried = module(carried)  # noqa: PLW2901 - from layer to layer
+            total += float(cross_entropy(gpt.logits(self.modules[0], carried), labels, Slice()).detach())
+        return total / batch
+
+
 def test_loss_is_that_of_every_conversation_alone(config):
-    modules = [spec.build() for spec in layers(config.model, seed=config.seed, part=Slice())]
-    samples = config.batch.global_batch
-    total = 0.0
+    samples, engine = config.batch.global_batch, PlainEngine(config)
+    shares = []
     for rank in range(2):  # the micro-batches have unequal shares of the learnt tokens
         batches = open_data(config).training(config, data_rank=rank, data_ranks=2)
-        for carried, labels in batches.step(0, samples):
-            for module in modules[:-1]:
-                carried = module(carried)  # noqa: PLW2901 - from layer to layer
-            total += float(cross_entropy(gpt.logits(modules[0], carried), labels, Slice()).detach())
+        shares.append(engine.evaluate(batches.step(0, samples), batch=samples))
     assert samples > 8
-    assert total / samples == pytest.approx(train_on_pairs(config, PAIRS)[0], abs=1e-6)
+    assert sum(shares) == pytest.approx(train_on_pairs(config, PAIRS)[0], abs=1e-6)
+
+
+def test_held_out_loss_does_not_depend_on_the_batch(config):
+    """Batches have unequal shares of the learnt tokens."""
+    sets = [{"name": "chats", "prefix": config.data.prefix}]
+    evaluation = {"every": 1, "batches": config.batch.global_batch, "sets": sets}
+    batch = {"micro_batch": 1, "global_batch": 1}
+    small = TrainerConfig.model_validate(config.model_dump() | {"batch": batch, "evaluation": evaluation})
+    (chats,) = evaluations(open_data(small), Layout(pipeline=1, data=1, tensor=1), 0)
+    loss = chats.loss(PlainEngine(small), interrupted=lambda: False)
+    assert loss == pytest.approx(train_on_pairs(config, PAIRS)[0], abs=1e-6)
 
 
 def test_text_beside_conversations_is_learnt_whole(config, corpus):

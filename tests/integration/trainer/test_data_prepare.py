@@ -198,6 +198,18 @@ def test_tokenizer_is_used_and_its_vocabulary_recorded(tmp_path, tokenizer):
     assert json.loads((tmp_path / "x.json").read_text())["vocabulary"] == 4
 
 
+def test_tokenizer_cuts_and_fills_no_document(tmp_path, tokenizer):
+    """As a file may ask for that was saved after training on sentences."""
+    library = pytest.importorskip("tokenizers")
+    words = library.Tokenizer.from_file(str(tokenizer))
+    words.enable_truncation(2)
+    words.enable_padding(length=6)
+    words.save(str(tokenizer))
+    (tmp_path / "x.jsonl").write_text('{"text": "a b a b"}')
+    assert prepare("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--tokenizer", tokenizer) == 0
+    assert read_tokens(tmp_path / "x") == [2, 3, 2, 3, 1]
+
+
 def test_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer, capsys):
     (tmp_path / "x.txt").write_text("a")
     arguments = ("--input", tmp_path / "x.txt", "--output", tmp_path / "x", "--tokenizer", tokenizer)

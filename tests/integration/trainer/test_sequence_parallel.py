@@ -1,8 +1,11 @@
 """Sequence parallelism: the same numbers as without, from slices of the sequence."""
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
+from opsctl.trainer.prepare import main as prepare
 from tests.integration.trainer.conftest import tiny
 
 pytest.importorskip("deepspeed")
@@ -13,6 +16,7 @@ from opsctl.trainer import dropout, dry_run, footprint
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.rank_layout import Layout
+from tests.support.conversations import make_pairs, write_pairs
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks, run_slices
 
@@ -86,6 +90,24 @@ def test_run_over_stages_equals_a_plain_loop(corpus, tmp_path):
     for rank in run_ranks(tmp_path, 4, config | {"parallel": CUT | {"pipeline": 2}}):
         assert rank["losses"] == pytest.approx(losses, rel=1e-6)
         assert rank["norms"] == pytest.approx(norms, rel=1e-6)
+
+
+def test_evaluations_of_two_ranks_are_those_of_one(train, tmp_path):
+    """Held-out text and conversations, between steps of training."""
+    write_pairs(tmp_path / "chats.jsonl", make_pairs(40))
+    prepare(["--input", str(tmp_path / "chats.jsonl"), "--output", str(tmp_path / "chats"), "--chat", "32"])
+    config = tiny(steps=4, model=MODEL | QWEN, checkpoint={}, evaluation={"every": 2, "batches": 2})
+    config["evaluation"]["sets"] = [{"name": "chats", "prefix": str(tmp_path / "chats")}]
+    found = []
+    for world, parallel in ((1, {}), (2, CUT)):
+        run = train(**config | {"parallel": parallel})
+        run.config["data"] |= {"held_out": 0.1, "separate_documents": True}
+        attempt = run.start(world)
+        assert attempt.finish() == [0] * world
+        numbers = re.findall(r"lm loss(?: value)?: (\S+)", attempt.log)
+        found.append([float(number) for number in numbers])
+    assert len(found[0]) == 4 + 2 * 2
+    assert found[1] == pytest.approx(found[0], rel=2e-6)
 
 
 @pytest.mark.parametrize(
