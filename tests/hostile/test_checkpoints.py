@@ -53,6 +53,13 @@ def test_shards_are_counted_once(tmp_path):
     scan_directories([tmp_path])
 
 
+@pytest.mark.attack("the name of a file takes minutes of every reader of checkpoints")
+@pytest.mark.parametrize("mark", ["-", "_", "-_", ".-"])
+def test_long_name_fits_a_layout_in_bounded_time(tmp_path, mark):
+    (tmp_path / f"model1{mark * 28}!").touch()
+    assert scan_directories([tmp_path]).newest is None
+
+
 @pytest.mark.attack("an index of millions of objects fills the memory of every reader")
 def test_index_of_many_objects_is_not_parsed(tmp_path):
     checkpoint = tmp_path / "checkpoint-10"
