@@ -32,7 +32,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*checkpoint_dir\s*\}\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch)$")
-_COMMENT = re.compile(r"(?m)^\s*#.*$")
+_COMMENT = re.compile(r"(?m)^[^\S\n]*#.*$")
 _YAML_LINE = re.compile(r"( *)([\w.-]+)\s*:\s*(.*)")
 _PYTHON_LINE = re.compile(
     r"(?<![\w.])([A-Za-z_][\w.]*)\s*(?::\s*\w+\s*)?=\s*[\"']([^\"']+)[\"']\s*(?:#.*)?$", re.MULTILINE

@@ -90,7 +90,8 @@ def find_save_directories(
 def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories with a usual name in the working directory that changed since the train was launched.
 
-    Only for a train that names no directory: scripts of one's own often save to a fixed place.
+    Only for a train that names no directory: scripts of one's own often save to a fixed place. The directory of all
+    trains does not count: checkpoints of other trains lie there.
     """
     try:
         launched_ns = command.checkpoints.stat().st_mtime_ns
@@ -99,8 +100,9 @@ def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
             changed = [entry.path for entry in usual if entry.stat().st_mtime_ns > launched_ns]
     except OSError:
         return []
-    own = {str(command.checkpoints)}
-    return [(path, "its name in the working directory") for path in sorted(changed) if path not in own]
+    own = Path(os.path.realpath(command.checkpoints))
+    others = [path for path in sorted(changed) if not own.is_relative_to(os.path.realpath(path))]
+    return [(path, "its name in the working directory") for path in others]
 
 
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:

@@ -50,7 +50,8 @@ def gather_evidence(
     start, pattern = read_start(attempt), read_step_pattern(run)
     line = last_iteration(run.main_log, pattern)
     last_lines = read_last_lines(run.main_log, start.main_log, pattern=pattern) if start else LastLines()
-    logged = find_decisive_line(read_log_signs(run.main_log, start.main_log, pattern)) if start else None
+    signs = read_log_signs(run.main_log, start.main_log, pattern) if start else LogSigns()
+    logged = find_decisive_line(signs)
     if logged and (line is None or logged.last != line.last or logged.step >= line.step):
         line = logged  # the last line of a log that is over is complete
     known_last = line.last if line else None
@@ -61,7 +62,7 @@ def gather_evidence(
         state=job.state if job else JobState.UNKNOWN,
         is_last_step=bool(line and known_last is not None and line.step >= known_last),
         has_steps_left=bool(line and known_last is not None and line.step < known_last),
-        is_end_saved=_is_saved(run, known_last),
+        is_end_saved=not (last_lines.counts_in_epoch or signs.has_restarted) and _is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
         finished_line=last_lines.finished,

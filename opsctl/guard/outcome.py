@@ -112,7 +112,7 @@ class Evidence:
     has_steps_left: bool = False
     """Whether the last iteration line of the log shows an earlier iteration than the last."""
     is_end_saved: bool = False
-    """Whether the newest checkpoint is that of the last iteration."""
+    """Whether the newest checkpoint is that of the last iteration, and iterations are not counted within an epoch."""
     has_finished_file: bool = False
     """Whether the trainer has written the file in TRAIN_FINISHED."""
     was_signalled: bool = False

@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox"))
@@ -30,10 +29,12 @@ def send(command: int, number: int) -> None:
 def list_receivers(pid: int, number: int) -> list[int]:
     """Return a process and the programs below that it leaves without the signal; not those that carry output."""
     pids, waiting = [], [pid]
+    children: dict[int, list[int]] = {}
     while waiting:
         pids.append(waiting.pop())
         if read_name(pids[-1]) in SHELLS or not catches(pids[-1], number):
-            waiting += [child for child in list_children(pids[-1]) if read_name(child) not in FILTERS]
+            children = children or map_children()
+            waiting += [child for child in children.get(pids[-1], ()) if read_name(child) not in FILTERS]
     return pids
 
 
@@ -67,26 +68,25 @@ def catches(pid: int, number: int) -> bool:
 
 def list_below(pid: int) -> list[int]:
     """Return all descendants of a process."""
-    parents = dict(iterate_parents())
-    below: list[int] = []
-    waiting = [pid]
-    while waiting:
-        above = waiting.pop()
-        children = [child for child, parent in parents.items() if parent == above]
-        below += children
-        waiting += children
+    children = map_children()
+    below = list(children.get(pid, ()))
+    for child in below:  # grows on the way
+        below += children.get(child, ())
     return below
 
 
 def list_children(pid: int) -> list[int]:
-    return [child for child, parent in iterate_parents() if parent == pid]
+    return map_children().get(pid, [])
 
 
-def iterate_parents() -> Iterator[tuple[int, int]]:
-    """Yield every process with its parent."""
+def map_children() -> dict[int, list[int]]:
+    """Return the children of every process that has children."""
+    children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
         with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 (as above)
-            yield int(name), int(file.read().rpartition(")")[2].split()[1])
+            parent = int(file.read().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    return children
 
 
 def read_name(pid: int) -> str:

@@ -195,7 +195,7 @@ class Supervisor:
 
             if reason := find_reason_to_leave(finalized, attempt_record.expand_nodes(self.env)):
                 self.ask_to_stop(*reason)
-        self.beside.has_news = bool(finalized)
+        self.beside.has_news |= bool(finalized)
 
     def _is_all_finalized(self) -> bool:
         """Whether every earlier attempt is finalized, and no submission is of unknown success."""

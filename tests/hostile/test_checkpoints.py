@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.checkpoints import offload
-from opsctl.checkpoints.command_words import MAX_WORD_CHARS, read_config, split_words
+from opsctl.checkpoints.command_words import MAX_WORD_CHARS, read_config, read_scripts, split_words
 from opsctl.checkpoints.completeness import Completeness, read_small
 from opsctl.checkpoints.discovery import size_of
 from opsctl.checkpoints.scan import scan_directories
@@ -51,6 +51,19 @@ def test_shards_are_counted_once(tmp_path):
     for number in range(1, 6001):
         (checkpoint / f"model-{number:05d}-of-06000.safetensors").touch()
     scan_directories([tmp_path])
+
+
+@pytest.mark.attack("a script of the command takes minutes of every reader")
+def test_script_is_read_in_bounded_time(tmp_path):
+    (tmp_path / "train.sh").write_text("\n" * 200_000 + "python train.py\n  # a comment\n")
+    assert [text.strip() for text in read_scripts(["train.sh"], tmp_path)] == ["python train.py"]
+
+
+@pytest.mark.attack("the name of a file takes minutes of every reader of checkpoints")
+@pytest.mark.parametrize("mark", ["-", "_", "-_", ".-"])
+def test_long_name_fits_a_layout_in_bounded_time(tmp_path, mark):
+    (tmp_path / f"model1{mark * 28}!").touch()
+    assert scan_directories([tmp_path]).newest is None
 
 
 @pytest.mark.attack("an index of millions of objects fills the memory of every reader")

@@ -28,6 +28,7 @@ FAILED = re.compile(
 FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
 EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
 EPOCH = re.compile(r"(?i)\bepoch\s{0,3}[:=\[(]?\s{0,3}(\d{1,6})\s?(?:/|of)\s?(\d{1,6})\b")
+EPOCH_BAR = re.compile(r"(?i)[^%|]{0,200}\bepoch\b[^%|]{0,200}%\|")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class LastLines:
     """The newest line of a program that failed, after the last step."""
     epochs_left: str = ""
     """The newest line that names an epoch, if it is not the last epoch."""
+    counts_in_epoch: bool = False
+    """Whether the newest step is that of a progress bar of one epoch: its last step need not end the training."""
 
 
 def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: str = "") -> LastLines:
@@ -58,6 +61,7 @@ def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: s
 def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     """Return what a text says. A progress bar is separated from its next state by a carriage return."""
     finished = unfinished = failed = ""
+    counts_in_epoch = False
     steps = StepReader(formats_for(pattern))
     lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
     late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
@@ -69,11 +73,18 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
             unfinished = line
         elif steps.read(line.encode()).values.get("step") is not None:
             failed = ""  # the program was started again
+            counts_in_epoch = EPOCH_BAR.match(line) is not None
         elif has_ranks and not FROM_RANK.match(line):
             continue  # of the guard, or of srun, whose exit code is known
         elif number > late and (is_failure(lines[number - 1], line) or (failed and EXCEPTION.search(line))):
             failed = line
-    return LastLines(finished=finished, unfinished=unfinished, failed=failed, epochs_left=find_epochs_left(lines))
+    return LastLines(
+        finished=finished,
+        unfinished=unfinished,
+        failed=failed,
+        epochs_left=find_epochs_left(lines),
+        counts_in_epoch=counts_in_epoch,
+    )
 
 
 def is_failure(before: str, line: str) -> bool:

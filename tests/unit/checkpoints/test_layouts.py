@@ -276,3 +276,15 @@ def test_other_file_with_a_step_is_no_checkpoint(name: str, tmp_path: Path) -> N
 def test_weights_of_any_framework_are_found(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"weights")
     assert scan_directories([tmp_path]).newest is not None
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "vocab.pkl", "train_data.npz", "metrics.h5", "model-config.pt"])
+def test_data_and_settings_are_no_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("data")
+    assert scan_directories([tmp_path]).newest is None
+
+
+@pytest.mark.parametrize("name", ["model.bin", "last.pt", "train_state.pkl", "checkpoint.tar", "train.h5"])
+def test_file_of_weights_is_a_checkpoint(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("weights")
+    assert scan_directories([tmp_path]).newest is not None

@@ -150,3 +150,13 @@ def test_usual_directory_counts_if_none_is_named(tmp_path: Path, name: str, foun
 def test_usual_directory_from_before_the_launch_does_not_count(tmp_path: Path) -> None:
     os.utime(make_place(tmp_path, "models") / "models", (0, 0))
     assert list_places(tmp_path, "python", "train.py") == []
+
+
+def test_directory_of_all_trains_does_not_count(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "runs" / "tiny" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    os.utime(checkpoints, (1, 1))
+    (tmp_path / "linked").symlink_to(tmp_path)
+    for place in (tmp_path, tmp_path / "linked"):
+        named = TrainCommand(words=("train.py",), environment={}, directory=place, checkpoints=checkpoints)
+        assert [directory.path for directory in find_save_directories(named)] == [checkpoints]

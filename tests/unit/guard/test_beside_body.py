@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from opsctl.guard.beside_body import LOWEST_PRIORITY, MAX_WAIT_S, BesideBody
+from opsctl.guard.supervisor import Supervisor
 from opsctl.ports import Completed
-from tests.support.finalized_trains import QueuedTrain
+from opsctl.state.journal import EventKind
+from tests.support.finalized_trains import QueuedTrain, make_node_care
 
 STEP = " iteration       12/     100 | lm loss: 2.5 |\n"
 
@@ -119,3 +121,23 @@ def test_news_is_left_to_the_guard_at_the_end(beside: BesideBody) -> None:
     work(beside)
     assert beside.has_news
     assert sent.empty()
+
+
+def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
+    train.end_body(train.start_attempt("12_1.0"), 1)
+    train.chain.journal.append(EventKind.SUBMITTING, nonce="n2", tasks=1, after="12")  # unknown until Slurm answers
+    env = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2"}
+    guard = Supervisor(
+        chain=train.chain,
+        rules=train.rules,
+        runner=None,
+        env=env,
+        check_trusted=lambda: None,
+        make_care=lambda: make_node_care(train),
+    )
+    train.start_attempt(guard.attempt.name)
+    guard._finalize_earlier()
+    assert guard.beside.has_news
+    train.queue.breaks_after = len(train.queue.calls)
+    guard._finalize_earlier()
+    assert guard.beside.has_news

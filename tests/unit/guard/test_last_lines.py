@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.finalize import finalize
+from opsctl.guard.outcome import Outcome
 from opsctl.telemetry.progress.last_lines import LastLines, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
@@ -151,3 +153,20 @@ def test_checkpoint_of_the_last_step_is_known(train: QueuedTrain, newest: str, i
     (train.run.checkpoints / newest / "weights").write_text("1")
     train.run.main_log.write_text("step 1000/1000 loss: 2.0\n")
     assert gather_evidence(train.run, attempt, None)[0].is_end_saved is is_saved
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Training epoch 1: 100%|###| 500/500 [00:50<00:00, 10.00it/s, loss=2.0]\n",
+        "step 250/500 loss: 2.0\nstep 500/500 loss: 2.0\nstep 250/500 loss: 2.0\nstep 500/500 loss: 2.0\n",
+    ],
+    ids=["bar of an epoch", "steps that begin again"],
+)
+def test_last_step_of_an_epoch_ends_no_train(train: QueuedTrain, text: str) -> None:
+    attempt = train.start_attempt()
+    (train.run.checkpoints / "step-500").mkdir()
+    (train.run.checkpoints / "step-500" / "weights").write_text("1")
+    train.run.main_log.write_text(f"{text}{TRACEBACK}")
+    train.end_body(attempt, 1)
+    assert finalize(train.chain, train.rules, attempt).outcome is Outcome.CRASHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,17 @@ def test_first_step_behind_a_file_without_a_step_is_new(train: QueuedTrain, tmp_
     attempt = start(train, "12_1.0")
     save(own, "step-500")
     assert end(train, attempt).new_checkpoint
+
+
+def test_data_in_a_usual_directory_hides_no_crash_loop(train: QueuedTrain) -> None:
+    os.utime(train.run.checkpoints, (1, 1))
+    outputs = train.run.path / "outputs"
+    outputs.mkdir()
+    for task in range(1, 9):
+        attempt = start(train, f"12_{task}.0")
+        (outputs / "vocab.pkl").write_text(f"{task}")
+        assert not end(train, attempt).new_checkpoint
+    assert all(job.is_held for job in train.queue.waiting)
 
 
 EPOCH = "".join(f"step {step} loss: 2.0\n" for step in range(1, 40))
