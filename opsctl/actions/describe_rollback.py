@@ -87,7 +87,7 @@ def describe_release(run: RunDir, result: RollbackResult) -> str:
 
 
 def describe_empty_queue(run: RunDir) -> str:
-    return f"nothing is queued: opsctl launch {run.config} goes on"
+    return f"nothing is queued; opsctl launch {run.config} continues the train"
 
 
 def list_names(paths: Sequence[Path]) -> str:

@@ -110,7 +110,7 @@ def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) ->
             "started": process.started if process else 0,
         }
         run.write(_start_path(run), json.dumps(facts) + "\n")
-    return f"the rollback to step {step} has started and goes on without this page, which shows how far it is"
+    return f"the rollback to step {step} has started and continues without this page; the page shows the progress"
 
 
 def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
