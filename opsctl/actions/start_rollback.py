@@ -7,6 +7,7 @@ also after a restart.
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from opsctl.actions.describe_rollback import is_result
 from opsctl.actions.rollback import hold_rollback
 from opsctl.actions.rollback_plan import check_may_roll_back
 from opsctl.app import App
-from opsctl.errors import InputError
+from opsctl.errors import InputError, RunDirError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackRecord, read_newest, records_dir
@@ -91,7 +92,8 @@ class RollbackState:
 
 
 def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) -> str:
-    """Start the rollback and return what happens now. Raises InputError and LeaseBusy while one is running."""
+    """Start the rollback and return what happens now. Raises InputError and LeaseBusy while one is running, and
+    RunDirError."""
     check_may_roll_back(app, run)
     _refuse_second(run, has_lease=find_holder(records_dir(run), app.clock) is not None)
     with hold_rollback(app, run):
@@ -109,7 +111,12 @@ def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) ->
             "pid": pid,
             "started": process.started if process else 0,
         }
-        run.write(_start_path(run), json.dumps(facts) + "\n")
+        try:
+            run.write(_start_path(run), json.dumps(facts) + "\n")
+        except RunDirError:
+            if process:
+                process.send(signal.SIGTERM)  # it has changed nothing: this process holds the lease
+            raise
     return f"the rollback to step {step} has started and continues without this page; the page shows the progress"
 
 

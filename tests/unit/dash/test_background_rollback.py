@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ from opsctl.actions.start_rollback import RollbackState, read_rollback_state, st
 from opsctl.app import App, build
 from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
-from opsctl.errors import InputError
-from opsctl.host.processes import own_process
-from opsctl.host.system import hostname
+from opsctl.errors import InputError, RunDirError
+from opsctl.host.processes import ProcessId, own_process
+from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
@@ -194,3 +195,19 @@ def test_stale_page_starts_no_task_during_a_rollback(make: Make, verb: str, *, c
     assert refused.value.hint == "opsctl rollback t finishes the rollback"
     with lease(records_dir(run), app.clock), pytest.raises(InputError, match="t: a rollback is running"):
         carry_out(app, instruction)
+
+
+def test_rollback_that_cannot_be_recorded_does_not_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, pids = make("t"), list[int]()
+
+    def spawn_and_note(*words: Any, **options: Any) -> Any:
+        process = spawn(*words, **options)
+        pids.append(process.pid)
+        return process
+
+    monkeypatch.setattr("opsctl.actions.start_rollback.spawn", spawn_and_note)
+    (records_dir(run) / "started.json").mkdir()
+    with pytest.raises(RunDirError, match=r"started\.json"):
+        start_rollback(open_site(run), run, 7, by="ana", reason="noon")
+    until(lambda: ProcessId.of(pids[0]) is None)
+    assert (records_dir(run) / "output.txt").read_text() == ""
