@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.state.run_dir import RunDir
 
 MAX_NAMED = 8
+_RESULT = re.compile(r"\S+: (?:rolled back|was already rolled back) to step \d")
+"""The line of `opsctl rollback` for a rollback that is done."""
 
 
 def describe_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool) -> list[str]:
     """Return what would be done, or what is done now, one fact a line."""
     record = plan.record
+    if plan.is_done:
+        return [describe_repeated(record)]
     more = ", and what the running task saves before it stops" if snapshot.active else ""
     lines = [
         f"{'would go' if dry_run else 'goes'} back to step {record.step}",
@@ -54,6 +59,27 @@ def describe_undo(record: RollbackRecord) -> str:
     )
 
 
+def describe_result(plan: RollbackPlan, result: RollbackResult) -> list[str]:
+    """Return what was done, one fact a line."""
+    record = result.record
+    if plan.is_done:
+        return [describe_repeated(record)]
+    return [
+        f"rolled back to step {record.step}; set aside: {list_names(result.aside)} in {record.aside}",
+        describe_release(plan.run, result),
+        f"opsctl rollback {plan.run.name} --undo takes it back",
+    ]
+
+
+def describe_repeated(record: RollbackRecord) -> str:
+    return f"was already rolled back to step {record.step}; nothing has changed"
+
+
+def is_result(line: str) -> bool:
+    """Whether a printed line says that the rollback is done."""
+    return _RESULT.match(line) is not None
+
+
 def describe_release(run: RunDir, result: RollbackResult) -> str:
     if result.released:
         return f"released array {', '.join(result.released)}"
@@ -61,7 +87,7 @@ def describe_release(run: RunDir, result: RollbackResult) -> str:
 
 
 def describe_empty_queue(run: RunDir) -> str:
-    return f"nothing is queued: opsctl launch {run.config} goes on"
+    return f"nothing is queued; opsctl launch {run.config} continues the train"
 
 
 def list_names(paths: Sequence[Path]) -> str:

@@ -6,7 +6,9 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App
 from opsctl.errors import InputError, RunDirError
-from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
+from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
+from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_text
 from opsctl.state.run_dir import RunDir
 
 
@@ -25,7 +27,9 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
             f"{run.name}: nothing is queued or running", hint=f"opsctl launch {run.config} starts the train"
         )
     after = jobs[-1].array
-    launch = prepare_launch(app, run.config, LaunchOptions(after=after, tasks=tasks), warn=show)
+    options = LaunchOptions(after=after, tasks=tasks)
+    config = read_text(run.config, MAX_SETTINGS_BYTES)
+    launch = prepare_train(app, load_launched(run), config, options, where=str(run.config), warn=show)
     what = f"{tasks} task{'s' * (tasks != 1)}"
     nodes = launch.plan.spec.nodes
     if dry_run:
@@ -37,3 +41,16 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
         submitted = launch.carry_out()
     text = "; ".join([f"queued {what} as array {submitted.array}, after array {after}", *submitted.notes])
     return SteerResult(data={"done": "queued", "array": submitted.array, "tasks": submitted.tasks}, text=text)
+
+
+def load_launched(run: RunDir) -> TrainSettings:
+    """Return the settings with the absolute paths of the launch: opsctl dash may run in another directory."""
+    train = load_train(run.config, layout=False)
+    if train.trainer is None:
+        return train
+    try:
+        launched = parse_json(read_text(run.trainer_config, MAX_SETTINGS_BYTES))
+        paths = {key: launched[key] for key in ("data", "evaluation", "weights") if key in launched}
+    except (OSError, ValueError, TypeError):
+        return train  # the launch is then refused, because it would change the files of the queued tasks
+    return train.model_copy(update={"trainer": {**train.trainer, **paths}})

@@ -27,7 +27,7 @@ PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 @click.command()
 @server_option("--port", type=click.IntRange(0, 65535), help="Port (default: one of your own; 0: a free one).")
 @server_option("--listen", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@server_option("--host", "hosts", multiple=True, help="Another name of the server, for a proxy; repeatable.")
+@server_option("--server-name", "hosts", multiple=True, help="Name of the server in links of a proxy; repeatable.")
 @server_option("--prefix", default="", help="Path prefix behind a proxy, such as /node/login1/8400.")
 @server_option("--actions", is_flag=True, help="Allow actions: Ack, Hold, Release, Rollback and others.")
 @server_option(
@@ -63,7 +63,7 @@ def dash(
     \b
     opsctl dash
     opsctl dash --actions --port 8400
-    opsctl dash --listen 0.0.0.0 --host ood.example.org --prefix /node/login1/8400 --port 8400
+    opsctl dash --listen 0.0.0.0 --server-name ood.example.org --prefix /node/login1/8400 --port 8400
     opsctl dash --static public/
     """
     if directory:
@@ -101,7 +101,7 @@ def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:
     if not is_loopback and not hosts:
         raise InputError(
             f"--listen {listen}: others on the network can reach this address, without encryption",
-            hint="give the name of the proxy in front with --host, or listen on 127.0.0.1 and use ssh -L",
+            hint="give the name of the proxy in front with --server-name, or listen on 127.0.0.1 and use ssh -L",
         )
 
 

@@ -12,6 +12,7 @@ from opsctl.actions.describe_rollback import (
     describe_plan,
     describe_queue,
     describe_release,
+    describe_result,
     describe_undo,
     list_names,
 )
@@ -181,25 +182,19 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, a
             }
         )
         return
-    if plan.is_done:
-        return
+    if plan.is_done and not dry_run:
+        return  # the result says so
     _print_lines(run, describe_plan(plan, snapshot, dry_run=dry_run))
     if difference:
         print_text(difference)
 
 
 def _print_result(plan: RollbackPlan, result: RollbackResult, *, as_json: bool) -> None:
-    run, record = plan.run, plan.record
     if as_json:
         paths = list(map(str, result.aside))
         print_json({**_to_json(plan), "set_aside": paths, "released": list(result.released)})
         return
-    if plan.is_done:
-        print_text(f"{run.name}: was already rolled back to step {record.step}; nothing has changed")
-        return
-    lines = [f"rolled back to step {record.step}", f"set aside: {list_names(result.aside)} in {record.aside}"]
-    print_text(f"{run.name}: " + "; ".join(lines))
-    _print_lines(run, [describe_release(run, result), f"opsctl rollback {run.name} --undo takes it back"])
+    _print_lines(plan.run, describe_result(plan, result))
 
 
 def _to_json(plan: RollbackPlan) -> dict[str, Any]:

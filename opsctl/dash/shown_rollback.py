@@ -8,6 +8,7 @@ from datetime import datetime
 from opsctl.actions.start_rollback import RollbackState
 from opsctl.dash.show_times import format_ago
 from opsctl.dash.train_reasons import NextStep
+from opsctl.launch.rollback_record import RollbackPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +28,30 @@ class ShownRollback:
 def describe_rollback(state: RollbackState, train: str, now: datetime) -> ShownRollback:
     """Return what the page says of a rollback that runs, was interrupted, or ended within a day."""
     started = f", started {format_ago(now, state.started.at)} by {state.started.by}" if state.started else ""
-    what = f"{'undo of the rollback' if state.is_undo else 'rollback'} to step {state.step:,}"
+    short = "undo" if state.is_undo else "rollback"
+    what = f"{'An undo of the' if state.is_undo else 'A'} rollback to step {state.step:,}"
     if state.is_running:
-        return ShownRollback(text=f"A {what} is running{started}.", lines=state.output, is_running=True)
+        return ShownRollback(text=f"{what} is running{started}.", lines=state.output, is_running=True)
     if state.is_interrupted:
         command = f"opsctl rollback {train}{' --undo' if state.is_undo else ''}"
         return ShownRollback(
-            text=f"A {what} was interrupted. The queued tasks stay held until the rollback is finished.",
+            text=f"{what} was interrupted. The queued tasks stay held until the {short} is finished.",
             lines=state.output,
             tone="amber",
-            steps=(NextStep(text="Finish the rollback.", command=command),),
+            steps=(NextStep(text=f"Finish the {short}.", command=command),),
             is_undo=state.is_undo,
         )
-    if state.has_failed:
-        return ShownRollback(text=f"The {what}{started}, has failed.", lines=state.output, tone="amber")
+    return _describe_end(state, f"The rollback to step {state.step:,}{started},")
+
+
+def _describe_end(state: RollbackState, rollback: str) -> ShownRollback:
+    """Return what the page says of a rollback that it has started, and that does not run."""
+    record = state.record
+    if state.is_done:
+        is_undone = record is not None and record.phase is RollbackPhase.UNDONE and record.step == state.step
+        return ShownRollback(text=f"{rollback} is {'undone' if is_undone else 'done'}.", lines=state.output)
+    if state.started and not state.started.is_here:
+        text = f"{rollback} has no result yet. This page cannot see the processes of {state.started.host}."
+        return ShownRollback(text=text, lines=state.output, tone="unknown")
     lines = state.output or ("The process has ended without a result.",)
-    return ShownRollback(text=f"The {what}{started}, has ended.", lines=lines)
+    return ShownRollback(text=f"{rollback} has failed.", lines=lines, tone="amber")

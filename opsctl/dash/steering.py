@@ -11,13 +11,15 @@ from datetime import timedelta
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
 from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
-from opsctl.actions.start_rollback import start_rollback
+from opsctl.actions.start_rollback import check_not_rolling_back, start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.dash.train_reasons import NEEDED
 from opsctl.errors import InputError
+from opsctl.settings.field_types import NAME
 from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay
+from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 
 log = logging.getLogger(__name__)
@@ -86,20 +88,34 @@ class PageVerb:
         return self.many.format(count) if count > 1 and self.many else self.label
 
 
+def _find(app: App, instruction: PageInstruction) -> RunDir:
+    """Return the train below the root, never a directory of that name elsewhere. Raises InputError."""
+    if not NAME.fullmatch(instruction.train):
+        raise InputError(f"{instruction.train!r:.80} is not the name of a train", hint="load the page again")
+    return app.find(str(app.root / instruction.train))
+
+
+def _find_steady(app: App, instruction: PageInstruction) -> RunDir:
+    """Return the train unless a rollback runs or waits to be finished: the page may be older than the rollback."""
+    run = _find(app, instruction)
+    check_not_rolling_back(run, app.clock)
+    return run
+
+
 def _hold(app: App, instruction: PageInstruction) -> str:
-    return hold_train(app, app.find(instruction.train), instruction.why).text
+    return hold_train(app, _find(app, instruction), instruction.why).text
 
 
 def _plan_hold(app: App, instruction: PageInstruction) -> PagePlan:
-    return PagePlan(text=hold_train(app, app.find(instruction.train), instruction.why, dry_run=True).text)
+    return PagePlan(text=hold_train(app, _find(app, instruction), instruction.why, dry_run=True).text)
 
 
 def _release(app: App, instruction: PageInstruction) -> str:
-    return release_train(app, app.find(instruction.train), "").text
+    return release_train(app, _find_steady(app, instruction), "").text
 
 
 def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
-    run = app.find(instruction.train)
+    run = _find_steady(app, instruction)
     text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
     ends = [str(event.data["why"]) for event in history.finalized.values()]
     needed = NEEDED.search(ends[-1]) if history.held and ends else None
@@ -107,30 +123,30 @@ def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
 
 
 def _save(app: App, instruction: PageInstruction) -> str:
-    return arm_switch(app, app.find(instruction.train), Switch.SAVE, instruction.why).text
+    return arm_switch(app, _find(app, instruction), Switch.SAVE, instruction.why).text
 
 
 def _queue(app: App, instruction: PageInstruction) -> str:
     tasks = instruction.number or 0
-    return queue_tasks(app, app.find(instruction.train), tasks, dry_run=False, show=log.info).text
+    return queue_tasks(app, _find_steady(app, instruction), tasks, dry_run=False, show=log.info).text
 
 
 def _plan_queue(app: App, instruction: PageInstruction) -> PagePlan:
     warnings: list[str] = []
     tasks = instruction.number or 0
-    text = queue_tasks(app, app.find(instruction.train), tasks, dry_run=True, show=warnings.append).text
+    text = queue_tasks(app, _find_steady(app, instruction), tasks, dry_run=True, show=warnings.append).text
     return PagePlan(text="\n".join([text, *warnings]), number=tasks)
 
 
 def _roll_back(app: App, instruction: PageInstruction) -> str:
     if instruction.number is None:
         raise InputError("a confirmed rollback names the step", hint="load the page again")
-    run = app.find(instruction.train)
+    run = _find(app, instruction)
     return start_rollback(app, run, instruction.number, by=instruction.by, reason=instruction.why)
 
 
 def _plan_rollback(app: App, instruction: PageInstruction) -> PagePlan:
-    run, warnings = app.find(instruction.train), list[str]()
+    run, warnings = _find(app, instruction), list[str]()
     plan = plan_rollback(app, run, RollbackOptions(to=instruction.number), show=warnings.append)
     lines = describe_plan(plan, app.chain(run).check(), dry_run=True)
     return PagePlan(text="\n".join([*warnings, *lines]), number=plan.record.step)

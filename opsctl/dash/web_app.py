@@ -284,7 +284,7 @@ class CheckedRequests:
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         if len(headers.get("host", [])) != 1 or not self.access.is_host(headers["host"][0]):
-            return "unknown Host: opsctl dash --host NAME adds the name under which the page is reached"
+            return "unknown Host: opsctl dash --server-name NAME adds the name under which the page is reached"
         if not all(map(self.access.is_origin, headers.get("origin", []))):
             return "the request comes from a page of another site"
         if scope["method"] == "POST" and not set(headers.get("sec-fetch-site", [])) <= {"same-origin", "none"}:

@@ -62,10 +62,18 @@
   }
 
   // --- actions: the plan first where something is stopped or started, then the confirmation
-  let csrf = "";
+  let csrf = "", questions = 0;
   const dialog = find("#act");
 
   async function ask(instruction) {
+    try {
+      return await send(instruction);
+    } catch {
+      return { error: "opsctl dash did not answer, so the result is unknown. Load the page again.", isUnknown: true };
+    }
+  }
+
+  async function send(instruction) {
     if (!csrf) csrf = (await (await fetch(`${base}/session`)).json()).csrf;
     const answer = await fetch(`${base}/act`, {
       method: "POST", body: JSON.stringify(instruction),
@@ -101,9 +109,11 @@
     }
 
     async function showPlan() {
+      const question = ++questions;
       go.disabled = true;
       say("Asking what would be done …");
       const plan = await ask(makeInstruction());
+      if (question !== questions) return; // another dialog or number meanwhile
       if (plan.error) {
         say(plan.error, true);
         enter("plan");
@@ -117,26 +127,30 @@
     }
 
     async function carryOut() {
-      go.disabled = true;
+      const question = ++questions;
+      go.disabled = number.disabled = true;
       const reason = find("#act-reason").value, person = find("#act-person").value;
       let result = {};
       for (const key of keys) {
         result = await ask({ ...makeInstruction(), train: keys.length > 1 ? "" : train, key, reason, person, confirmed: true });
         if (result.error) break;
       }
+      if (question !== questions) return; // another dialog meanwhile
       text.textContent = result.error || result.text;
       text.className = result.error ? "tone-red word" : "tone-green word";
-      go.hidden = !result.error;
-      go.disabled = false;
+      go.hidden = !result.error || Boolean(result.isUnknown);
+      go.disabled = number.disabled = false;
       find("#act-cancel").textContent = result.error ? "Cancel" : "Close";
     }
 
+    questions += 1; // a late answer belongs to an earlier dialog
     find("#act-title").textContent = [label, train || keys[0]].join(" · ");
     find("#act-reason").value = "";
     find("#act-number-field").hidden = !asks;
     find("#act-number-name").textContent = asks || "";
     number.value = button.dataset.number || "";
-    number.oninput = () => { enter("plan"); go.disabled = false; };
+    number.disabled = false;
+    number.oninput = () => { questions += 1; enter("plan"); go.disabled = false; };
     say([effect, keys.join(", ")].join(" "));
     enter("confirm");
     go.hidden = go.disabled = false;

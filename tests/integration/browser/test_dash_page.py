@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -212,6 +213,39 @@ def test_rollback_is_confirmed_twice(chromium: Browser, tmp_path: Path, monkeypa
         chromium.wait_for("document.querySelector('#act-text').textContent.includes('has started')")
         assert [(instruction.number, instruction.confirmed) for instruction in started] == [(100, True)]
         assert all("409" in problem for problem in find_problems(chromium))  # the refused plan
+
+
+def test_late_plan_does_not_reach_another_dialog(
+    chromium: Browser, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+
+    def plan(_: App, instruction: PageInstruction) -> PagePlan:
+        if instruction.train == "tr11":
+            answer.wait(20)
+        return PagePlan(text=f"the plan of {instruction.train}", number=7)
+
+    monkeypatch.setitem(dict_of_verbs(), "hold", replace(VERBS["hold"], plan=plan))
+    enter(chromium, visitor, Role.ACT)
+    chromium.evaluate("document.querySelector('.train button[data-verb=hold][data-train=tr11]').click()")
+    chromium.evaluate("document.querySelector('#act-cancel').click()")
+    press(chromium, "hold", "tr12")
+    chromium.evaluate("document.querySelector('#act-number').value = 3")
+    answer.set()
+    chromium.evaluate("new Promise((done) => setTimeout(done, 1000))")
+    assert chromium.evaluate("document.querySelector('#act-text').textContent").startswith("the plan of tr12")
+    assert chromium.evaluate("document.querySelector('#act-number').value") == "3"
+
+
+def test_lost_answer_is_called_unknown(chromium: Browser, visitor: Visitor) -> None:
+    enter(chromium, visitor, Role.ACT)
+    press(chromium, "save", "tr12")
+    chromium.evaluate(
+        "const send = window.fetch; void (window.fetch = (url, options) =>"
+        " String(url).endsWith('/act') ? Promise.reject(new TypeError('gone')) : send(url, options))"
+    )
+    chromium.evaluate("document.querySelector('#act-go').click()")
+    chromium.wait_for("document.querySelector('#act-text').textContent.includes('the result is unknown')")
 
 
 def dict_of_verbs() -> dict[str, PageVerb]:

@@ -104,7 +104,7 @@ def test_ended_train_is_rolled_back_without_a_queue(trains: Trains) -> None:
     until(lambda: not trains.rows())
     trains.opsctl("kill-switch", "disarm", "t")
     text = trains.opsctl("rollback", "t", "--to", "5")
-    assert text.count("nothing is queued: opsctl launch") == 2  # what would be done, and what was done
+    assert text.count("nothing is queued; opsctl launch") == 2  # what would be done, and what was done
     assert "what the running task saves" not in text
     assert steps(trains) == [5]
     assert "was already rolled back to step 5" in trains.opsctl("rollback", "t", "--to", "5")

@@ -13,6 +13,7 @@ import click
 import pytest
 
 from opsctl.actions import rollback
+from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
 from opsctl.actions.start_rollback import read_rollback_state, start_rollback
 from opsctl.app import build
@@ -169,6 +170,14 @@ def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:
     assert "no checkpoint of step 999" in state.output[0]
     shown = describe_rollback(state, "t", app.clock.now())
     assert re.fullmatch(r"The rollback to step 999, started \d s ago \(\d\d:\d\d UTC\) by ana, has failed.", shown.text)
+
+
+def test_plan_of_a_repeated_rollback_says_so(run: RunDir) -> None:
+    plan = make_plan(run, 10)
+    done = replace(plan, record=replace(plan.record, phase=RollbackPhase.DONE))
+    snapshot = build(run.path.parents[1] / "site.toml").chain(run).check([])
+    expected = ["was already rolled back to step 10; nothing has changed"]
+    assert describe_plan(done, snapshot, dry_run=True) == expected
 
 
 def test_interrupted_rollback_names_its_end(run: RunDir) -> None:

@@ -1,0 +1,213 @@
+"""Rollbacks that a page starts: the process, and what the page says of every end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opsctl.actions.start_rollback import RollbackState, read_rollback_state, start_rollback
+from opsctl.app import App, build
+from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
+from opsctl.dash.steering import PageInstruction, carry_out
+from opsctl.errors import InputError, RunDirError
+from opsctl.host.processes import ProcessId, own_process
+from opsctl.host.system import hostname, spawn
+from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.state.lease import lease
+from opsctl.state.run_dir import RunDir
+from tests.support.saved_checkpoints import save
+from tests.support.trains import until
+
+TRAIN = "name = '{}'\ncommand = ['true']\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
+DONE = "t: rolled back to step 10; set aside: nothing in .rolled-back-0001\n   released array 7\n"
+ENDED_PID = 2**22 + 1
+"""No process has this number."""
+Make = Callable[[str], RunDir]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def make_train(name: str) -> RunDir:
+        run = RunDir(tmp_path / "trains" / name)
+        run.create()
+        run.config.write_text(TRAIN.format(name))
+        for path in (run.body, run.wrapper):
+            path.touch()
+        run.make(records_dir(run))
+        save(run.checkpoints, 10)
+        return run
+
+    (tmp_path / "site.toml").write_text(f"root = '{tmp_path}/trains'\n")
+    return make_train
+
+
+def open_site(run: RunDir) -> App:
+    return build(run.path.parents[1] / "site.toml")
+
+
+def note_start(run: RunDir, output: str, *, pid: int = ENDED_PID, host: str = "", by: str = "ana") -> None:
+    """Write the files of a rollback that a page has started an hour ago."""
+    at = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    facts = {"step": 10, "at": at, "by": by, "host": host or hostname(), "pid": pid, "started": own_process().started}
+    (records_dir(run) / "started.json").write_text(json.dumps(facts))
+    (records_dir(run) / "output.txt").write_text(output)
+
+
+def note_phase(run: RunDir, phase: RollbackPhase) -> None:
+    write_record(run, RollbackRecord(number=1, phase=phase, step=10, checkpoint="/c/step-0000010", directories=()))
+
+
+def read_state(run: RunDir) -> RollbackState:
+    state = read_rollback_state(run, open_site(run).clock)
+    assert state
+    return state
+
+
+def show(run: RunDir) -> ShownRollback:
+    return describe_rollback(read_state(run), run.name, datetime.now(UTC))
+
+
+@pytest.mark.parametrize(
+    ("output", "tone"),
+    [
+        (DONE, "quiet"),
+        ("t: was already rolled back to step 10; nothing has changed\n", "quiet"),
+        ("opsctl: t: no checkpoint of step 10\n", "amber"),
+        ("opsctl: t: 9 problems\n" + "  a problem\n" * 9, "amber"),
+        ("verifying step-0000010\n", "amber"),
+        ("", "amber"),
+    ],
+)
+def test_only_a_result_counts_as_done(make: Make, output: str, tone: str) -> None:
+    run = make("t")
+    note_start(run, output)
+    shown = show(run)
+    assert shown.tone == tone
+    assert ("has failed." in shown.text) is (tone == "amber")
+    assert shown.lines
+
+
+def test_train_named_opsctl_can_be_rolled_back(make: Make) -> None:
+    run = make("opsctl")
+    note_start(run, DONE.replace("t:", "opsctl:", 1))
+    assert show(run).tone == "quiet"
+
+
+def test_process_on_another_host_is_not_called_failed(make: Make) -> None:
+    run = make("t")
+    note_start(run, "verifying step-0000010\n", host="login9")
+    shown = show(run)
+    assert "failed" not in shown.text
+    assert "cannot see the processes of login9" in shown.text
+
+
+def test_undone_rollback_is_called_undone(make: Make) -> None:
+    run = make("t")
+    note_start(run, DONE)
+    note_phase(run, RollbackPhase.UNDONE)
+    assert show(run).text.endswith("by ana, is undone.")
+
+
+@pytest.mark.parametrize(
+    ("phase", "text"),
+    [
+        (RollbackPhase.BEGUN, "A rollback to step 10 is running."),
+        (RollbackPhase.UNDOING, "An undo of the rollback to step 10 is running."),
+    ],
+)
+def test_rollback_of_a_terminal_is_not_that_of_the_page(make: Make, phase: RollbackPhase, text: str) -> None:
+    run = make("t")
+    note_start(run, DONE)
+    note_phase(run, phase)
+    with lease(records_dir(run), open_site(run).clock):
+        shown = show(run)
+    assert (shown.text, shown.lines) == (text, ())
+
+
+def test_process_that_holds_the_lease_is_that_of_the_page(make: Make) -> None:
+    run = make("t")
+    note_start(run, "t: waiting\n", pid=os.getpid())
+    note_phase(run, RollbackPhase.BEGUN)
+    with lease(records_dir(run), open_site(run).clock):
+        shown = show(run)
+    assert "is running, started" in shown.text
+    assert shown.lines == ("t: waiting",)
+
+
+def test_reused_pid_is_not_the_rollback(make: Make) -> None:
+    run = make("t")
+    note_start(run, DONE, pid=1)
+    assert not read_state(run).is_running
+
+
+def test_huge_record_of_another_user_is_not_shown(make: Make) -> None:
+    run = make("t")
+    note_start(run, DONE, by="x" * 10_000)
+    assert read_rollback_state(run, open_site(run).clock) is None
+
+
+def test_link_is_never_followed(make: Make, tmp_path: Path) -> None:
+    run, secret = make("t"), tmp_path / "secret"
+    note_start(run, DONE)
+    secret.write_text("secret")
+    output = records_dir(run) / "output.txt"
+    output.unlink()
+    output.symlink_to(secret)
+    assert read_state(run).output == ()
+
+
+def test_directory_with_the_name_of_a_train_is_no_target(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = make("t"), tmp_path / "here" / "t"
+    other.mkdir(parents=True)
+    (other / "train.toml").write_text(TRAIN.format("t"))
+    monkeypatch.chdir(other.parent)
+    app = open_site(run)
+    with pytest.raises(InputError, match=r"no checkpoint of step 7; checkpoints exist of steps 10$"):
+        carry_out(app, PageInstruction(verb="rollback", train="t", number=7))
+    start_rollback(app, run, 7, by="ana", reason="noon")
+    until(lambda: not read_state(run).is_running)
+    assert "checkpoints exist of steps 10" in read_state(run).output[0]
+
+
+@pytest.mark.parametrize("name", ["../t", "/etc", "./t", "-x", "", "t/train.toml"])
+def test_page_acts_on_trains_of_its_site_only(make: Make, name: str) -> None:
+    with pytest.raises(InputError, match="is not the name of a train"):
+        carry_out(open_site(make("t")), PageInstruction(verb="rollback", train=name))
+
+
+@pytest.mark.parametrize("verb", ["release", "queue"])
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_stale_page_starts_no_task_during_a_rollback(make: Make, verb: str, *, confirmed: bool) -> None:
+    run = make("t")
+    app = open_site(run)
+    note_phase(run, RollbackPhase.MOVED)
+    instruction = PageInstruction(verb=verb, train="t", number=1, confirmed=confirmed)
+    with pytest.raises(InputError, match="t: a rollback was interrupted") as refused:
+        carry_out(app, instruction)
+    assert refused.value.hint == "opsctl rollback t finishes the rollback"
+    with lease(records_dir(run), app.clock), pytest.raises(InputError, match="t: a rollback is running"):
+        carry_out(app, instruction)
+
+
+def test_rollback_that_cannot_be_recorded_does_not_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, pids = make("t"), list[int]()
+
+    def spawn_and_note(*words: Any, **options: Any) -> Any:
+        process = spawn(*words, **options)
+        pids.append(process.pid)
+        return process
+
+    monkeypatch.setattr("opsctl.actions.start_rollback.spawn", spawn_and_note)
+    (records_dir(run) / "started.json").mkdir()
+    with pytest.raises(RunDirError, match=r"started\.json"):
+        start_rollback(open_site(run), run, 7, by="ana", reason="noon")
+    until(lambda: ProcessId.of(pids[0]) is None)
+    assert (records_dir(run) / "output.txt").read_text() == ""
