@@ -28,9 +28,8 @@ def next_entry(
         entry = LedgerEntry(key=finding.key, since=now, latest_level=finding.level, checked_at=now)
     is_outdated = SEVERITY[finding.level] < SEVERITY[entry.level] and now < entry.since
     entry = replace(_clamp_times(entry, now), latest_level=finding.level, checked_at=now)
-    if (
-        is_outdated
-    ):  # judged before the alert, or by a clock that is behind the one of the alert: the next cycle decides
+    if is_outdated:
+        # Judged before the alert, or by a clock behind the one of the alert: the next cycle decides.
         return entry, None
     if finding.level is entry.level:
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
