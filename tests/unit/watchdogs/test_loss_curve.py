@@ -294,6 +294,15 @@ def test_policy_gradient_that_explodes_is_reported() -> None:
     assert [loss_shape for _, loss_shape in _detect(lines)][-2:] == [LossShape.SPIKE, LossShape.SLOW]
 
 
+def test_few_zero_losses_hide_no_rise() -> None:
+    """A batch without labels has a loss of zero; some logs show no gradient."""
+    noise = make_noise()
+    losses = [calm(step) * noise() * (1.15 if step > 3000 else 1) for step in range(1, 3600)]
+    losses[400::700] = [0.0] * len(losses[400::700])
+    lines = (Iteration(step=step, loss=loss) for step, loss in enumerate(losses, 1))
+    assert [loss_shape for _, loss_shape in _detect(lines)][-1] is LossShape.SETTLED
+
+
 def test_loss_of_zero_without_a_gradient_keeps_the_level() -> None:
     noise = make_noise()
     good = [Iteration(step=step, loss=calm(step) * noise(), grad_norm=0.3) for step in range(1, 500)]
