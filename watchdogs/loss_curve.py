@@ -264,12 +264,12 @@ def shape(curve: LossState) -> LossShape:
     for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
-        (LossShape.LEARNING, curve.level is None),
         (LossShape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
         (LossShape.SLOW, curve.spike_lines > SLOW),
         (LossShape.SPIKE, curve.spike_step is not None),
         (LossShape.DIVERGING, curve.long_level.is_rising),
         (LossShape.SETTLED, curve.long_level.is_raised),
+        (LossShape.LEARNING, curve.level is None),
     ):
         if holds:
             return loss_shape

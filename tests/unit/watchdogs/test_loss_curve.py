@@ -199,8 +199,9 @@ def test_resumed_attempt_ends_no_slow_recovery() -> None:
     assert resumed.spike_step == AT
 
 
-def test_resumed_attempt_lowers_no_permanent_rise() -> None:
-    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420)
+@pytest.mark.parametrize("back", [7, 250])
+def test_resumed_attempt_lowers_no_permanent_rise(back: int) -> None:
+    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420, back=back)
     assert (shape(before), shape(resumed)) == (LossShape.SETTLED, LossShape.SETTLED)
     assert resumed.long_level.rise_share == before.long_level.rise_share > 0.2
 
