@@ -63,6 +63,8 @@ class AlertLedger:
     """Directory in which the ledger continues while `site` cannot be written."""
     muted: frozenset[str] = frozenset()
     """Keys that are silenced from outside, such as nodes under maintenance."""
+    observed_at: datetime | None = None
+    """Start of the cycle that made the findings; None: now."""
 
     def record(self, findings: Sequence[Finding]) -> list[Transition]:
         """Record `findings` and return the transitions that people must be notified of.
@@ -191,7 +193,9 @@ class AlertLedger:
         is_muted = bool(state.silenced(finding.key, now) or find_planned_silence(finding, self.rules, now))
         is_muted = is_muted or finding.key in self.muted
         is_silenced = is_muted or (bool(cause) and not (finding.is_certain and is_reported))
-        entry, change = next_entry(before, finding, now, self.rules, is_silenced=is_silenced)
+        entry, change = next_entry(
+            before, finding, now, self.rules, is_silenced=is_silenced, observed_at=self.observed_at
+        )
         was_withheld = bool(before and before.follows)
         is_withheld = bool(cause) or (was_withheld and finding.level is Level.OK)
         follows = cause or (before.follows if before and not change else "")

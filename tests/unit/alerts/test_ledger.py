@@ -304,3 +304,14 @@ def test_clock_behind_that_of_the_alert_resolves_nothing(world, behind_s):
     assert world.record(".") == []
     world.clock.forward(minutes=10)
     assert world.record(".") == ["C>."]
+
+
+def test_slow_cycle_that_began_before_the_alert_resolves_nothing(world):
+    began_at = world.clock.now()
+    world.clock.forward(minutes=1)
+    world.record("C", "hang/gpt")
+    world.clock.forward(minutes=1)
+    slow = replace(world.ledger, observed_at=began_at)
+    assert slow.record([finding(Level.OK)]) == []
+    world.clock.forward(minutes=10)
+    assert world.record(".", "hang/gpt") == ["C>."]
