@@ -154,9 +154,9 @@ class AlertLedger:
             yield state
 
     def _take_back(self, stack: contextlib.ExitStack) -> LedgerState:
-        """Return the state of the spare ledger once its batches are in an outbox.
+        """Return the state of the spare ledger, whose entries count also before its batches are in an outbox.
 
-        `stack` removes the spare ledger when it closes without an error.
+        Once they are, `stack` removes the spare ledger when it closes without an error.
         """
         with contextlib.suppress(OpsctlError):
             if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
@@ -164,7 +164,7 @@ class AlertLedger:
                 state = spare.read()
                 if not state.pending:
                     stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
-                    return state
+                return state
         return LedgerState()
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
