@@ -27,9 +27,10 @@ FLOOR = 0.01
 """Minimum noise as a share of the level: a very smooth window must not turn every line into a spike."""
 NEAR_ZERO = 0.01
 """Minimum noise of a loss that is about zero or negative."""
-MIN_SIGNED_LINES = 3
-"""So many lines with a loss of zero or less, and with a gradient, are no likelihood of text: a policy gradient, whose
-loss starts at zero and rises while the model learns. Its level says nothing; spikes do."""
+MIN_SIGNED_LINES, SIGNED_DECAY = 3, 0.995
+"""So many lines with a loss of zero or less, and with a gradient, among some 150 are no likelihood of text: a policy
+gradient, whose loss starts at zero and rises while the model learns. Its level says nothing; spikes do. Rare lines of
+that kind are batches without labels."""
 SLOW = 20
 """Lines after which a spike is slow to recover."""
 LOST = 200
@@ -95,8 +96,8 @@ class LossState:
     """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
     no_gradient: int = 0
     has_gradient: bool = False
-    signed_lines: int = 0
-    """Number of lines with a loss of zero or less and with a gradient."""
+    signed_lines: float = 0.0
+    """Number of lines with a loss of zero or less and with a gradient; before the third, earlier ones count less."""
 
     @property
     def level(self) -> float | None:
@@ -106,7 +107,7 @@ class LossState:
     @property
     def has_level(self) -> bool:
         """Whether a permanent rise of the loss says something."""
-        return self.signed_lines < MIN_SIGNED_LINES
+        return self.signed_lines <= MIN_SIGNED_LINES - 1
 
     @property
     def noise(self) -> float:
@@ -166,7 +167,10 @@ def _advance_line(curve: LossState, line: Iteration) -> LossState:
 
 def _note_sign(curve: LossState, loss: float, grad_norm: float | None) -> LossState:
     """Count a loss of zero or less. Without a gradient, a loss of zero is that of a run that has collapsed."""
-    if loss > 0 or (grad_norm is not None and (grad_norm == 0 or not math.isfinite(grad_norm))):
+    if loss > 0:
+        is_counting = curve.signed_lines > 0 and curve.has_level
+        return replace(curve, signed_lines=curve.signed_lines * SIGNED_DECAY) if is_counting else curve
+    if grad_norm is not None and (grad_norm == 0 or not math.isfinite(grad_norm)):
         return curve
     curve = replace(curve, signed_lines=curve.signed_lines + 1)
     return curve if curve.has_level else replace(curve, long_level=LevelState())
@@ -260,12 +264,12 @@ def shape(curve: LossState) -> LossShape:
     for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),
-        (LossShape.LEARNING, curve.level is None),
         (LossShape.DIVERGING, curve.spike_lines > SLOW and _rises(curve)),
         (LossShape.SLOW, curve.spike_lines > SLOW),
         (LossShape.SPIKE, curve.spike_step is not None),
         (LossShape.DIVERGING, curve.long_level.is_rising),
         (LossShape.SETTLED, curve.long_level.is_raised),
+        (LossShape.LEARNING, curve.level is None),
     ):
         if holds:
             return loss_shape

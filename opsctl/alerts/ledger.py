@@ -63,6 +63,8 @@ class AlertLedger:
     """Directory in which the ledger continues while `site` cannot be written."""
     muted: frozenset[str] = frozenset()
     """Keys that are silenced from outside, such as nodes under maintenance."""
+    observed_at: datetime | None = None
+    """Start of the cycle that made the findings; None: now."""
 
     def record(self, findings: Sequence[Finding]) -> list[Transition]:
         """Record `findings` and return the transitions that people must be notified of.
@@ -152,9 +154,9 @@ class AlertLedger:
             yield state
 
     def _take_back(self, stack: contextlib.ExitStack) -> LedgerState:
-        """Return the state of the spare ledger once its batches are in an outbox.
+        """Return the state of the spare ledger, whose entries count also before its batches are in an outbox.
 
-        `stack` removes the spare ledger when it closes without an error.
+        Once they are, `stack` removes the spare ledger when it closes without an error.
         """
         with contextlib.suppress(OpsctlError):
             if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
@@ -162,7 +164,7 @@ class AlertLedger:
                 state = spare.read()
                 if not state.pending:
                     stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
-                    return state
+                return state
         return LedgerState()
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
@@ -191,7 +193,9 @@ class AlertLedger:
         is_muted = bool(state.silenced(finding.key, now) or find_planned_silence(finding, self.rules, now))
         is_muted = is_muted or finding.key in self.muted
         is_silenced = is_muted or (bool(cause) and not (finding.is_certain and is_reported))
-        entry, change = next_entry(before, finding, now, self.rules, is_silenced=is_silenced)
+        entry, change = next_entry(
+            before, finding, now, self.rules, is_silenced=is_silenced, observed_at=self.observed_at
+        )
         was_withheld = bool(before and before.follows)
         is_withheld = bool(cause) or (was_withheld and finding.level is Level.OK)
         follows = cause or (before.follows if before and not change else "")

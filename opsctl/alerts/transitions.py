@@ -21,17 +21,26 @@ MAX_CONFIRM_CYCLES = 16
 
 
 def next_entry(
-    entry: LedgerEntry | None, finding: Finding, now: datetime, rules: AlertSettings, *, is_silenced: bool = False
+    entry: LedgerEntry | None,
+    finding: Finding,
+    now: datetime,
+    rules: AlertSettings,
+    *,
+    is_silenced: bool = False,
+    observed_at: datetime | None = None,
 ) -> tuple[LedgerEntry, AlertTransition | None]:
-    """Return the new ledger entry, and the transition if there is one. A silence postpones transitions."""
+    """Return the new ledger entry, and the transition if there is one. A silence postpones transitions.
+
+    A better finding that was observed before the alert, such as by a slow cycle, resolves nothing.
+    """
+    observed_at = min(observed_at or now, now)
     if entry is None:
         entry = LedgerEntry(key=finding.key, since=now, latest_level=finding.level, checked_at=now)
-    is_outdated = SEVERITY[finding.level] < SEVERITY[entry.level] and now < entry.since
+    is_outdated = SEVERITY[finding.level] < SEVERITY[entry.level] and observed_at < entry.since
     entry = replace(_clamp_times(entry, now), latest_level=finding.level, checked_at=now)
-    if (
-        is_outdated
-    ):  # judged before the alert, or by a clock that is behind the one of the alert: the next cycle decides
-        return entry, None
+    if is_outdated:
+        # Observed before the alert, or by a clock behind the one of the alert: the next cycle decides.
+        return replace(entry, since=observed_at), None
     if finding.level is entry.level:
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
         return _repeat(entry, finding, now, rules, is_silenced=is_silenced)

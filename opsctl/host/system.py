@@ -368,6 +368,11 @@ def boot_id() -> str:
         return ""
 
 
+def suspended_s() -> float:
+    """Return for how long this machine was suspended since its boot; the monotonic clock stood still meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+
+
 def hostname() -> str:
     """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
     return os.uname().nodename

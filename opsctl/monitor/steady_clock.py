@@ -8,12 +8,12 @@ time that does not follow the earlier cycles counts after some cycles only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from opsctl.host.system import boot_id, hostname
+from opsctl.host.system import boot_id, hostname, suspended_s
 from opsctl.ports import Clock
 from opsctl.state.time_stamps import CLOCK_TOLERANCE
 from opsctl.units import format_duration
@@ -27,9 +27,12 @@ MAX_SLEW_OFFSET_S, HOLD_S = 86_400.0, 3600.0
 """A clock that is off by more than a day counts at once after this time: to approach it would take too long."""
 GAP_S, GAPS = 1800.0, 3
 """On a host without an earlier cycle, a pause of this length, and of this multiple of the last one, is plausible."""
-DOUBTED_CYCLES = 3
-"""An implausible time counts in the third cycle in a row that agrees on it."""
+DOUBTED_CYCLES, DOUBTED_S = 3, 300.0
+"""An implausible time counts in the third cycle in a row that agrees on it, but not at once: a clock may be wrong for
+the first minutes of a boot."""
 MAX_BOOTS = 64
+MAX_TIME_S = 1e10
+"""Some three hundred years before and after 1970: a remembered time beyond is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class ClockReading:
     wall_s: float
     """Seconds since the epoch."""
     monotonic_s: float
+    """Seconds since the boot, with those of a suspended machine."""
     boot: str
     """The host and its boot: the monotonic clock starts anew with each boot."""
 
@@ -57,50 +61,67 @@ class TimeLine:
     """Since when a clock is off by more than a day."""
     doubted_s: float | None = None
     """The implausible time of the last cycle."""
+    doubted_since_s: float | None = None
+    """The implausible time of the first cycle in a row that agrees on it."""
     doubted_cycles: int = 0
 
     def advance(self, reading: ClockReading) -> TimeLine:
         """Return the time line after the start of a further cycle."""
         if reading.boot in self.starts_s:
             return self._follow(reading, self.starts_s[reading.boot] + reading.monotonic_s)
-        if self._follows(self.at_s, reading.wall_s):
+        if _follows(self.at_s, reading.wall_s, self.gap_s):
             return self._move(reading, reading.wall_s)
-        is_same = self.doubted_s is not None and self._follows(self.doubted_s, reading.wall_s)
-        count = self.doubted_cycles + 1 if is_same else 1
-        if count >= DOUBTED_CYCLES:
-            return self._move(reading, reading.wall_s)
-        return replace(self, doubted_s=reading.wall_s, doubted_cycles=count)
+        return self._doubt(reading)
+
+    def _doubt(self, reading: ClockReading) -> TimeLine:
+        """Return the time line after a cycle with an implausible time, which counts only if it lasts."""
+        wall_s, since_s, count = reading.wall_s, reading.wall_s, 1
+        if self.doubted_s is not None and self.doubted_since_s is not None:
+            gap_s = max(self.gap_s, self.doubted_s - self.at_s)  # rare cycles, or the first ones of a site
+            if _follows(self.doubted_s, wall_s, gap_s):
+                since_s, count = self.doubted_since_s, self.doubted_cycles + 1
+        if count < DOUBTED_CYCLES or wall_s - since_s < DOUBTED_S:
+            return replace(self, doubted_s=wall_s, doubted_since_s=since_s, doubted_cycles=count)
+        is_back = wall_s < self.at_s - TOLERANCE_S
+        # Back from a time that earlier nodes knew: they must not move the time ahead again, in a single cycle.
+        return (replace(self, starts_s={}) if is_back else self)._move(reading, wall_s)
 
     def _follow(self, reading: ClockReading, expected_s: float) -> TimeLine:
         """Return the time line after a cycle for which the monotonic clock says what the time is."""
         if expected_s < self.at_s - TOLERANCE_S:
-            if self._follows(
-                self.at_s, reading.wall_s
-            ):  # a machine that was suspended: its monotonic clock stood still
-                return self._move(reading, reading.wall_s)
-            return self._go_back(expected_s)._follow(reading, expected_s)
+            return self._contradict(reading, expected_s)
         offset_s = reading.wall_s - expected_s
         if abs(offset_s) <= TOLERANCE_S:
             return self._move(reading, reading.wall_s)
         if abs(offset_s) <= MAX_SLEW_OFFSET_S:
             limit_s = MAX_SLEW * max(0.0, expected_s - self.at_s)
             return self._move(reading, expected_s + min(max(offset_s, -limit_s), limit_s))
-        since_s = expected_s if self.off_since_s is None else self.off_since_s
+        since_s = self.off_since_s
+        if since_s is None or since_s > expected_s:
+            since_s = expected_s
         if expected_s - since_s >= HOLD_S:
             return self._move(reading, reading.wall_s)
         return replace(self._move(reading, expected_s), off_since_s=since_s)
 
-    def _go_back(self, at_s: float) -> TimeLine:
-        """Return the time line at `at_s`, without the node of the last cycle, which contradicts an earlier node."""
-        return replace(self, at_s=at_s, starts_s=dict(list(self.starts_s.items())[:-1]))
-
-    def _follows(self, at_s: float, wall_s: float) -> bool:
-        return -TOLERANCE_S <= wall_s - at_s <= max(GAP_S, GAPS * self.gap_s)
+    def _contradict(self, reading: ClockReading, expected_s: float) -> TimeLine:
+        """Return the time line after a cycle whose monotonic clock is behind the last cycle."""
+        if _follows(self.at_s, reading.wall_s, self.gap_s):
+            return self._move(reading, reading.wall_s)  # the clock of a suspended virtual machine stood still
+        *others, last = self.starts_s
+        if last == reading.boot:
+            return self._doubt(reading)  # no other node contradicts: this machine was restored from an earlier state
+        line = replace(self, at_s=expected_s, starts_s={boot: self.starts_s[boot] for boot in others})
+        return line._follow(reading, expected_s)
 
     def _move(self, reading: ClockReading, at_s: float) -> TimeLine:
         others = {boot: start_s for boot, start_s in self.starts_s.items() if boot != reading.boot}
         starts_s = dict([*others.items(), (reading.boot, at_s - reading.monotonic_s)][-MAX_BOOTS:])
         return TimeLine(at_s=at_s, gap_s=max(0.0, at_s - self.at_s), starts_s=starts_s)
+
+
+def _follows(at_s: float, wall_s: float, gap_s: float) -> bool:
+    """Return whether a cycle at `wall_s` may come after one at `at_s`, where the last pause was `gap_s`."""
+    return -TOLERANCE_S <= wall_s - at_s <= max(GAP_S, GAPS * gap_s)
 
 
 def start_line(reading: ClockReading) -> TimeLine:
@@ -114,10 +135,15 @@ class SteadyClock:
 
     real: Clock
     boot: str = field(default_factory=lambda: boot_id() or hostname())
-    _shift: timedelta = timedelta()
+    suspended_s: Callable[[], float] = suspended_s
+    _settled: tuple[datetime, float] | None = None
+    """The watchers' time at the start of the cycle, and what the monotonic clock showed then."""
 
     def now(self) -> datetime:
-        return self.real.now() + self._shift
+        if self._settled is None:
+            return self.real.now()
+        at, monotonic_s = self._settled
+        return at + timedelta(seconds=self._read_monotonic_s() - monotonic_s)
 
     def monotonic(self) -> float:
         return self.real.monotonic()
@@ -125,20 +151,24 @@ class SteadyClock:
     def sleep(self, seconds: float) -> None:
         self.real.sleep(seconds)
 
+    def _read_monotonic_s(self) -> float:
+        return self.real.monotonic() + self.suspended_s()
+
     def settle(self, memory: WatchdogMemory) -> None:
         """Move this clock to the watchers' time, at the start of a cycle."""
         wall = self.real.now()
-        reading = ClockReading(wall_s=wall.timestamp(), monotonic_s=self.real.monotonic(), boot=self.boot)
+        reading = ClockReading(wall_s=wall.timestamp(), monotonic_s=self._read_monotonic_s(), boot=self.boot)
         before = parse_line(memory.read("clock", "site"))
         line = before.advance(reading) if before else start_line(reading)
         memory.write("clock", "site", asdict(line))
-        self._shift = datetime.fromtimestamp(line.at_s, UTC) - wall
-        if abs(self._shift) > CLOCK_TOLERANCE:
-            direction = "ahead of" if self._shift < timedelta() else "behind"
+        self._settled = datetime.fromtimestamp(line.at_s, UTC), reading.monotonic_s
+        offset = wall - self._settled[0]
+        if abs(offset) > CLOCK_TOLERANCE:
+            direction = "ahead of" if offset > timedelta() else "behind"
             log.warning(
                 "the clock of %s is %s %s the time of earlier watch cycles, which counts; check the clock: date",
                 hostname(),
-                format_duration(abs(self._shift)),
+                format_duration(abs(offset)),
                 direction,
             )
 
@@ -152,7 +182,8 @@ def parse_line(fields: dict[str, Any]) -> TimeLine | None:
             starts_s={str(boot): _parse_seconds(start_s) for boot, start_s in fields["starts_s"].items()},
             off_since_s=None if fields["off_since_s"] is None else _parse_seconds(fields["off_since_s"]),
             doubted_s=None if fields["doubted_s"] is None else _parse_seconds(fields["doubted_s"]),
-            doubted_cycles=int(fields["doubted_cycles"]),
+            doubted_since_s=None if fields["doubted_since_s"] is None else _parse_seconds(fields["doubted_since_s"]),
+            doubted_cycles=max(0, int(_parse_seconds(fields["doubted_cycles"]))),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -160,6 +191,6 @@ def parse_line(fields: dict[str, Any]) -> TimeLine | None:
 
 def _parse_seconds(number: object) -> float:
     """Return seconds within the years that a date can have. Raises ValueError."""
-    if not isinstance(number, int | float) or not abs(number) < 1e11:
+    if not isinstance(number, int | float) or not abs(number) < MAX_TIME_S:
         raise ValueError(f"{number!r} is no time")
     return float(number)

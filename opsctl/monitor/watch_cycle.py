@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -105,6 +106,7 @@ class Watch:
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
         if isinstance(clock := self.services.clock, SteadyClock):
             clock.settle(self._open_memory())
+        observed_at = self.services.clock.now()
         self._start_answers()
         self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:
@@ -124,7 +126,7 @@ class Watch:
         if self.acts and self._is_alert_owner():
             findings += self._judge_vanished(context, results, findings)
             self._apply_answers(runs)
-            transitions, deliveries = self._notify(findings)
+            transitions, deliveries = self._notify(findings, observed_at)
             seconds = self.services.clock.monotonic() - began
             self._ping_all([train.name for train in context.trains], findings, seconds)
         report = CycleReport(
@@ -323,7 +325,7 @@ class Watch:
         except OpsctlError:
             return {}
 
-    def _notify(self, findings: Sequence[Finding]) -> tuple[list[Transition], list[Delivery]]:
+    def _notify(self, findings: Sequence[Finding], observed_at: datetime) -> tuple[list[Transition], list[Delivery]]:
         alerting = self.services.alerting
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
@@ -331,7 +333,7 @@ class Watch:
             muted = frozenset[str]()
             if alerting.rules.maintenance_reservations:
                 muted = read_maintenance(self.services.scheduler, findings, self.services.clock.now(), self._problems)
-            transitions = replace(alerting.ledger, muted=muted).record(findings)
+            transitions = replace(alerting.ledger, muted=muted, observed_at=observed_at).record(findings)
             deliveries = dispatch.send_alerts(alerting, self._senders, wait_s=SEND_WAIT_S)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")

@@ -38,8 +38,8 @@ def check_trusted(paths: Iterable[Path], *, root: Path | None = None) -> None:
         )
     if unknown:
         raise RunDirError(
-            f"it cannot be told who wrote what would be run here as you:{lines}",
-            hint="is it there, and may you read every directory above it?",
+            f"opsctl cannot check who wrote what would be run here as you:{lines}",
+            hint="check that the paths exist, and that you may read every directory above them",
         )
 
 

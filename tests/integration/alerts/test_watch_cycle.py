@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from opsctl.app import build
 from opsctl.cli import cli
 from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.errors import OpsctlError
-from opsctl.model import Level
+from opsctl.model import Finding, Level
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.state.run_dir import RunDir
@@ -134,6 +135,24 @@ def test_clock_that_jumps_ahead_misses_no_tick(site):
         levels += [finding.level for finding in findings if finding.key == "cron_alive/site"]
         clock.ahead += timedelta(minutes=10)
     assert levels == [Level.OK] * 4
+
+
+def test_alert_recorded_during_a_cycle_is_not_resolved_by_that_cycle(site, monkeypatch):
+    app = build(site)
+    late = Finding(key="cron_alive/site", level=Level.CRITICAL, summary="no tick")
+
+    class Slow(CronAlive):
+        def judge(self, observation, now):
+            if not app.alerting.ledger.levels():
+                app.alerting.ledger.record([late])  # another watcher
+            return [replace(late, level=Level.OK)]
+
+    monkeypatch.setitem(WATCHDOGS, "cron_alive", Slow())
+    watching = Watch(services=app, names=["cron_alive"])
+    watching.cycle()
+    assert app.alerting.ledger.levels()[late.key].level is Level.CRITICAL
+    watching.cycle()
+    assert app.alerting.ledger.levels()[late.key].level is Level.OK
 
 
 def test_watch_command_keeps_a_time_line(site):

@@ -304,3 +304,27 @@ def test_clock_behind_that_of_the_alert_resolves_nothing(world, behind_s):
     assert world.record(".") == []
     world.clock.forward(minutes=10)
     assert world.record(".") == ["C>."]
+
+
+def test_slow_cycle_that_began_before_the_alert_resolves_nothing(world):
+    began_at = world.clock.now()
+    world.clock.forward(minutes=1)
+    world.record("C", "hang/gpt")
+    world.clock.forward(minutes=1)
+    slow = replace(world.ledger, observed_at=began_at)
+    assert slow.record([finding(Level.OK)]) == []
+    world.clock.forward(minutes=10)
+    assert world.record(".", "hang/gpt") == ["C>."]
+
+
+def test_alert_pending_in_the_spare_ledger_is_not_recorded_again(world):
+    """On a full disk, one watcher finds a free block and another one none."""
+    world.record(".")
+    blocked = world.path / "blocked"
+    blocked.write_text("a file, not a directory")
+    other = replace(world.ledger, site=replace(world.site, path=blocked))
+    world.clock.forward(minutes=10)
+    assert len(other.record([finding(Level.CRITICAL)])) == 1
+    assert world.record("C") == []
+    world.clock.forward(minutes=10)
+    assert world.record(".") == ["C>."]

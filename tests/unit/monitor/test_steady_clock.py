@@ -1,6 +1,6 @@
 """The time by which watch cycles judge limits, under clocks that jump."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -131,3 +131,62 @@ def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
     steady.settle(memory)
     assert timedelta(minutes=14) < steady.now() - real.real.now() < timedelta(minutes=16)
     assert isinstance(parse_line(memory.read("clock", "site")), TimeLine)
+
+
+@pytest.mark.parametrize("minutes", [60, 1440])
+def test_first_rare_cycles_of_new_hosts_count(minutes):
+    hosts = Hosts()
+    wrong_s = [hosts.cycle(boot=boot, minutes=minutes) for boot in "abcdef"]
+    assert [value == 0 for value in wrong_s] == [True, False, False, True, True, True]
+
+
+def test_clock_that_is_set_after_the_boot_does_not_count_before(hosts):
+    for _ in range(4):
+        assert hosts.cycle(off_s=5 * HOUR, boot="rebooted", minutes=1) < 0
+    assert hosts.cycle(boot="rebooted", minutes=1) == 0
+
+
+def test_host_that_was_outvoted_backwards_is_forgotten():
+    hosts = Hosts()
+    hosts.cycle(off_s=6 * HOUR)
+    assert [hosts.cycle(boot="b") for _ in range(3)][-1] == 0
+    assert hosts.cycle(off_s=6 * HOUR) == -600
+    assert hosts.cycle(boot="b") == 0
+
+
+def test_restored_machine_does_not_take_the_time_back(hosts):
+    hosts.suspend("a", 3 * DAY)
+    assert [hosts.cycle(off_s=-3 * DAY), hosts.cycle()] == [-600, 0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"at_s": -1e11 + 1}, {"at_s": 99e9, "doubted_cycles": 1}, {"doubted_cycles": 1e999}]
+)
+def test_damaged_time_line_does_not_stop_a_cycle(tmp_path, hosts, change):
+    memory, real = WatchdogMemory(tmp_path), ForwardClock()
+    memory.write("clock", "site", {**asdict(hosts.line), **change})
+    steady = SteadyClock(real)
+    steady.settle(memory)
+    assert parse_line(memory.read("clock", "site"))
+
+
+def test_damaged_begin_of_a_wrong_clock_delays_by_an_hour(hosts):
+    hosts.line = replace(hosts.line, off_since_s=9e9)
+    assert [hosts.cycle(off_s=-9 * DAY) for _ in range(8)][-1] == -9 * DAY
+
+
+def test_clock_that_jumps_during_a_cycle_does_not_count(tmp_path):
+    real = ForwardClock()
+    steady = SteadyClock(real)
+    steady.settle(WatchdogMemory(tmp_path))
+    real.skew = timedelta(hours=6)
+    assert abs(steady.now() - real.real.now()) < timedelta(seconds=10)
+
+
+def test_suspended_machine_without_other_hosts_follows_its_clock(tmp_path):
+    memory, real = WatchdogMemory(tmp_path), ForwardClock()
+    SteadyClock(real, suspended_s=lambda: 0.0).settle(memory)
+    real.skew = timedelta(hours=8)  # the monotonic clock stood still
+    steady = SteadyClock(real, suspended_s=lambda: 8 * HOUR)
+    steady.settle(memory)
+    assert abs(steady.now() - real.now()) < timedelta(seconds=10)

@@ -130,7 +130,7 @@ def test_missing_file_is_not_trusted(run):
     with pytest.raises(RunDirError) as caught:
         check_trusted([run.body], root=run.path)
     assert caught.value.message == (
-        f"it cannot be told who wrote what would be run here as you:\n  {run.body}: No such file or directory"
+        f"opsctl cannot check who wrote what would be run here as you:\n  {run.body}: No such file or directory"
     )
     assert "chmod" not in str(caught.value.hint)
 

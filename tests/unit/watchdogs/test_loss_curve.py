@@ -199,8 +199,9 @@ def test_resumed_attempt_ends_no_slow_recovery() -> None:
     assert resumed.spike_step == AT
 
 
-def test_resumed_attempt_lowers_no_permanent_rise() -> None:
-    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420)
+@pytest.mark.parametrize("back", [7, 250])
+def test_resumed_attempt_lowers_no_permanent_rise(back: int) -> None:
+    before, resumed = resume_in_trouble(lambda n: min(n, 300) / 300 * 0.9, at=AT + 420, back=back)
     assert (shape(before), shape(resumed)) == (LossShape.SETTLED, LossShape.SETTLED)
     assert resumed.long_level.rise_share == before.long_level.rise_share > 0.2
 
@@ -292,6 +293,15 @@ def test_policy_gradient_that_explodes_is_reported() -> None:
     dice = random.Random(1)
     lines = (Iteration(step=step, loss=grpo(step, dice) + (step > 900) * 4.0) for step in range(1, 940))
     assert [loss_shape for _, loss_shape in _detect(lines)][-2:] == [LossShape.SPIKE, LossShape.SLOW]
+
+
+def test_few_zero_losses_hide_no_rise() -> None:
+    """A batch without labels has a loss of zero; some logs show no gradient."""
+    noise = make_noise()
+    losses = [calm(step) * noise() * (1.15 if step > 3000 else 1) for step in range(1, 3600)]
+    losses[400::700] = [0.0] * len(losses[400::700])
+    lines = (Iteration(step=step, loss=loss) for step, loss in enumerate(losses, 1))
+    assert [loss_shape for _, loss_shape in _detect(lines)][-1] is LossShape.SETTLED
 
 
 def test_loss_of_zero_without_a_gradient_keeps_the_level() -> None:
