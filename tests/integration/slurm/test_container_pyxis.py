@@ -16,7 +16,7 @@ from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
 SHELL = f"""
-import os, sys
+import os, sys, time
 shim = "/opt/opsctl-shim/opsctl/__init__.py"
 try:
     open(shim, "a")
@@ -24,6 +24,7 @@ except OSError as error:
     print("shim:", error.strerror)
 print("rank", os.environ["RANK"], "inside", os.path.exists("/{MARKER}"), "at", os.getcwd(), flush=True)
 open(os.environ["TRAIN_CHECKPOINT_DIR"] + "/saved", "w").close()
+time.sleep(1)  # the other rank prints as well
 sys.exit(9)
 """
 
