@@ -157,6 +157,7 @@ def _render(template: str, context: PageContext, **values: object) -> str:
         "context": context,
         "style": Markup(_styles()),  # noqa: S704 (a file of this package)
         "script": Markup(read_asset("dash.js")),  # noqa: S704 (as above)
+        "login": Markup(read_asset("login.js")),  # noqa: S704 (as above)
         "policy": content_policy(is_static=True) if context.is_static else "",
     }
     return _environment().get_template(template).render(values)
@@ -193,4 +194,4 @@ def render_log(excerpt: LogExcerpt) -> str:
 
 def render_login(context: PageContext, message: str) -> str:
     """Return the page that exchanges the token in the address for a cookie."""
-    return _render("login.html.j2", context, title="opsctl", message=message, login=Markup(read_asset("login.js")))  # noqa: S704 (a file of this package)
+    return _render("login.html.j2", context, title="opsctl", message=message)

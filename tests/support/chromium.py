@@ -27,6 +27,10 @@ FLAGS = (
 )
 
 
+class ProtocolError(Exception):
+    """The browser refused a call, or could not end it: an expression ends with the page that it ran on."""
+
+
 class Browser:
     def __init__(self, to: int, back: int) -> None:
         self.to, self.back = to, back
@@ -46,7 +50,8 @@ class Browser:
         os.write(self.to, json.dumps(fields | ({"sessionId": self.session} if self.session else {})).encode() + b"\0")
         while (answer := self.next()).get("id") != self.number:
             self.events.append(answer)
-        assert "error" not in answer, (method, answer)
+        if "error" in answer:
+            raise ProtocolError(f"{method}: {answer['error']}")
         return answer["result"]
 
     def next(self) -> dict[str, Any]:
@@ -65,10 +70,15 @@ class Browser:
 
     def open(self, url: str, *, size: tuple[int, int], scheme: str = "light") -> None:
         """Open an address in a window of this size and wait until the page is loaded."""
-        self.events = []
         width, height = size
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        # An address that differs from the page's in its fragment alone would load nothing.
+        self._load("about:blank")
+        self._load(url)
+
+    def _load(self, url: str) -> None:
+        self.events = []
         self.call("Page.navigate", url=url)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.next())
@@ -80,9 +90,15 @@ class Browser:
     def wait_for(self, expression: str, *, seconds: float = 60) -> None:
         """Wait until an expression has a true value on the page."""
         until = time.monotonic() + seconds
-        while not self.evaluate(f"Boolean({expression})"):
+        while not self._is_true(expression):
             assert time.monotonic() < until, f"not on the page: {expression}"
             time.sleep(0.1)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({expression})"))
+        except ProtocolError:
+            return False  # the page is just loaded anew
 
     def read_console(self) -> list[dict[str, Any]]:
         """Return the events that the browser's console would show."""

@@ -147,6 +147,14 @@ def test_phone_shows_the_worst_train_first(chromium: Browser, visitor: Visitor) 
     assert chromium.evaluate("document.querySelectorAll('button[data-verb]').length") == 0
 
 
+def test_link_with_more_rights_is_followed(chromium: Browser, visitor: Visitor) -> None:
+    enter(chromium, visitor, Role.VIEW)
+    token = visitor.server.access.token(Role.ACT)
+    chromium.evaluate(f"location.hash = 'token={token}'")  # as a click on the other link does
+    chromium.wait_for("document.querySelector('button[data-verb]')")
+    assert "token" not in chromium.evaluate("location.href")
+
+
 def test_curves_are_drawn_and_zoomed(chromium: Browser, visitor: Visitor) -> None:
     enter(chromium, visitor, Role.VIEW, "/train/tr11", size="desk")
     chromium.wait_for("document.querySelectorAll('.u-wrap').length === 2")
