@@ -10,6 +10,7 @@ from opsctl.search_path import put_user_directories_last
 
 put_user_directories_last()  # before anything else is imported
 
+import gc
 import os
 import signal
 import sys
@@ -45,6 +46,7 @@ def give_up(*_: object) -> NoReturn:
 
 def import_guard() -> Callable[[str], int]:
     """Import what runs before the body, and read the settings of the site; return the guard."""
+    gc.disable()  # imports leave next to no garbage; the search for it takes 7 % of their time
     chosen = os.environ.get(PLUGINS)
     os.environ[PLUGINS] = "__all__"
     try:
@@ -61,6 +63,8 @@ def import_guard() -> Callable[[str], int]:
     log_config.show_progress()
     app = build()
     open_debug_log(app, f"guard run {' '.join(sys.argv[1:])}")
+    gc.freeze()
+    gc.enable()
     return lambda run_dir: run_guard(app, Path(run_dir))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
+import uuid
 from pathlib import Path
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,7 +21,7 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
     OSError, and then leaves no temporary file.
     """
     payload = data.encode() if isinstance(data, str) else data
-    temporary = f".{path.name}.{secrets.token_hex(4)}"
+    temporary = f".{path.name}.{uuid.uuid4().hex[:8]}"
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         handle = os.open(temporary, _CREATE, 0o600, dir_fd=directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import secrets
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -71,7 +71,7 @@ the variable is removed where the plan has a value."""
 
 def new_mark() -> str:
     """Return a random field separator, so that no job name can contain it."""
-    return "\x1f" + secrets.token_hex(4)
+    return "\x1f" + uuid.uuid4().hex[:8]
 
 
 @dataclass(frozen=True, slots=True)
