@@ -23,8 +23,8 @@ LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
 	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest -n 2 --dist loadfile --ignore $(LIBRARY_TESTS) tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
-	$(BIN)/pytest tests/integration/trainer  # its ranks want both cores
+	$(BIN)/pytest --durations 20 -n 2 --dist loadfile --ignore $(LIBRARY_TESTS) tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+	$(BIN)/pytest --durations 20 tests/integration/trainer  # its ranks want both cores
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
