@@ -18,7 +18,7 @@ from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounde
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
-from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_last_lines
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
@@ -69,6 +69,7 @@ def gather_evidence(
         unfinished_line=last_lines.unfinished,
         failed_line=last_lines.failed,
         epochs_left=last_lines.epochs_left,
+        usage_line=find_usage(run.main_log, start.main_log) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(run),

@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
+    IDLE = "idle"
+    """The body exited with 0 and did nothing of a training: it printed its usage, or showed no sign and soon ended."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -68,6 +70,7 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.DEADLINE: Action.CONTINUE,
     Outcome.STOPPED: Action.CONTINUE,
     Outcome.EXITED: Action.CONTINUE,
+    Outcome.IDLE: Action.HOLD_QUEUED,
     Outcome.CRASHED: Action.CONTINUE,
     Outcome.TIMED_OUT: Action.CONTINUE,
     Outcome.NODE_FAILED: Action.CONTINUE,
@@ -135,6 +138,10 @@ class Evidence:
     """Whether neither a step nor a new checkpoint of the attempt is known."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
+    has_no_sign: bool = False
+    """Whether the attempt was over at once, and no attempt of the train has shown a step, a checkpoint or long work."""
+    usage_line: str = ""
+    """The first line of a help text that the body printed."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
 
@@ -265,6 +272,12 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
     return outcome, f"{exited}{why}"
 
 
+NO_SIGN = (
+    " at once, and no step or checkpoint of the train is known; correct the command by opsctl edit, then release, or"
+    " opsctl cancel if the training is over"
+)
+
+
 def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     """Yield whether a rule applies, its outcome and its reason, the strongest rule first."""
     rule, unfinished, finished = evidence.on_exit_0, evidence.unfinished_line, evidence.finished_line
@@ -274,10 +287,13 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield evidence.was_signalled, Outcome.EXITED, " after a signal to its ranks"
     yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
     yield bool(evidence.failed_line), Outcome.EXITED, f", but a program failed: {evidence.failed_line[:200]}"
+    usage = f" and printed its usage: {evidence.usage_line[:120]}; correct the command by opsctl edit, then release"
+    yield evidence.is_idle and bool(evidence.usage_line), Outcome.IDLE, usage
     yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
     yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
+    yield evidence.has_no_sign, Outcome.IDLE, NO_SIGN
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
     unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
     yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"

@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
+    NO_SIGN,
     Action,
     Evidence,
     Outcome,
@@ -33,6 +34,7 @@ def test_every_outcome_has_its_action() -> None:
     assert {outcome for outcome, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
         Outcome.PAUSED,
         Outcome.REFUSED,
+        Outcome.IDLE,
     }
 
 
@@ -89,6 +91,23 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Outcome.FINISHED,
             "the body exited with 0; nobody asked for it, and no further step is known;"
             " no step of this attempt is known either",
+        ),
+        (Evidence(code=0, is_idle=True, has_no_sign=True), Outcome.IDLE, f"the body exited with 0{NO_SIGN}"),
+        (
+            Evidence(code=0, is_idle=True, is_idle_again=True, usage_line="usage: train.py [-h]"),
+            Outcome.IDLE,
+            "the body exited with 0 and printed its usage: usage: train.py [-h]; correct the command by opsctl edit,"
+            " then release",
+        ),
+        (
+            Evidence(code=0, is_idle=True, has_no_sign=True, on_exit_0="finish"),
+            Outcome.FINISHED,
+            'the body exited with 0, and on_exit_0 = "finish"',
+        ),
+        (
+            Evidence(code=0, usage_line="usage: train.py [-h]"),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known",
         ),
         (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
         (
