@@ -120,6 +120,8 @@ class Evidence:
     """Whether the trainer has written the file in TRAIN_FINISHED."""
     was_signalled: bool = False
     """Whether a rank got a signal to stop, from anybody."""
+    cancelled_line: str = ""
+    """Slurm's line about the end of the step, if Slurm signalled the ranks before any of them failed."""
     finished_line: str = ""
     """A last line that says that the training is over."""
     unfinished_line: str = ""
@@ -308,7 +310,7 @@ def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request is None:
-        return None
+        return _by_step(evidence)
     names_signal = evidence.was_signalled and bool(evidence.unfinished_line)
     if evidence.request.reason is StopKind.TIME_LIMIT and (evidence.code in SIGNALLED_CODES or names_signal):
         return Outcome.STOPPED, evidence.request.why
@@ -316,6 +318,16 @@ def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
         return None
     outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
     return outcome, evidence.request.why
+
+
+def _by_step(evidence: Evidence) -> tuple[Outcome, str] | None:
+    """Return the outcome if Slurm ended the ranks, but not the guard: before a preemption only steps get a signal."""
+    if not evidence.cancelled_line or evidence.code is None:
+        return None
+    why = f"Slurm ended the ranks, as before a preemption ({evidence.cancelled_line})"
+    if evidence.at_its_limit:
+        return Outcome.TIMED_OUT, why
+    return Outcome.PREEMPTED if "PREEMPTION" in evidence.cancelled_line else Outcome.CANCELLED, why
 
 
 def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:

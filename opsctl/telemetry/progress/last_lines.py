@@ -14,6 +14,7 @@ from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
 
 MAX_READ_BYTES = 1 << 16
+MAX_END_BYTES = 1 << 20
 MAX_LINE_CHARS = 2000
 MAX_FAILED_LINES = 200
 """Lines at the end of a log that show a failure at the end; earlier ones may be those of a start."""
@@ -62,6 +63,16 @@ def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: s
     except OSError:
         return LastLines()
     return parse_last_lines(data.decode(errors="replace"), pattern)
+
+
+def read_end(log: Path, begin: int) -> list[str]:
+    """Return the last lines of a log after an offset, within MAX_END_BYTES. Raises nothing."""
+    try:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
+            start = max(begin, os.fstat(file.fileno()).st_size - MAX_END_BYTES)
+            return os.pread(file.fileno(), MAX_END_BYTES, start).decode(errors="replace").split("\n")
+    except OSError:
+        return []
 
 
 def find_usage(log: Path, begin: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,35 @@ def test_train_with_a_sign_of_training_may_finish_at_once(train: QueuedTrain, si
     second = train.start_attempt("12_2.0")
     train.end_body(second, 0, after=2)
     assert finalize(train.chain, train.rules, second).outcome is Outcome.FINISHED
+
+
+STEP = "slurmstepd-node001: error: *** STEP 4.0 ON node001 CANCELLED AT 2026-11-23T00:10:19 ***\n"
+RANK = "srun: error: node001: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "exits_after_s", "outcome"),
+    [
+        (STEP + RANK, 1, Outcome.CANCELLED),
+        (STEP.replace(" ***\n", " DUE TO PREEMPTION ***\n") + RANK, 1, Outcome.PREEMPTED),
+        (STEP.replace(" ***\n", " DUE TO NODE FAILURE ***\n") + RANK, 1, Outcome.CRASHED),
+        (RANK + STEP, 1, Outcome.CRASHED),
+        (STEP + RANK, -1, Outcome.CRASHED),
+        (RANK, 1, Outcome.CRASHED),
+    ],
+)
+def test_ranks_that_slurm_ended_have_not_crashed(
+    train: QueuedTrain, log: str, exits_after_s: int, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(f"[node001:0]: step 5 | loss: 2.0\n{log}")
+    logs = train.run.attempt_logs(attempt.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    for name, at in (("signalled", 100), ("first-exit", 100 + exits_after_s)):
+        (logs / name).write_text("15\n")
+        os.utime(logs / name, (at, at))
+    train.end_body(attempt, 1)
+    assert finalize(train.chain, train.rules, attempt).outcome is outcome
 
 
 TRACEBACK = """Traceback (most recent call last):

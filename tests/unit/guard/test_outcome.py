@@ -182,6 +182,21 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         ),
         (Evidence(code=138, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T"),
+            Outcome.CANCELLED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T DUE TO PREEMPTION"),
+            Outcome.PREEMPTED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
+        ),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T", at_its_limit=True),
+            Outcome.TIMED_OUT,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
         (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (
