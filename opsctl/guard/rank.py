@@ -170,7 +170,7 @@ def wait_for_command(child: int) -> int:
         name = read_name(child) if ended and ended.si_pid == child else ""
         pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
     if number := find_stop_signal(os.waitstatus_to_exitcode(status)):
-        await_programs(number, is_kept=os.WIFEXITED(status) and name not in SHELLS)
+        await_programs(number, holds_back=os.WIFEXITED(status) and name not in SHELLS)
     return status
 
 

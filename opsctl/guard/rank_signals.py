@@ -48,18 +48,18 @@ def find_stop_signal(code: int) -> int:
     return number if number in STOP_SIGNALS else 0
 
 
-def await_programs(number: int, *, is_kept: bool) -> None:
+def await_programs(number: int, *, holds_back: bool) -> None:
     """Wait until the programs that outlive COMMAND have reacted to the stop signal that ended COMMAND.
 
     Called by the process that adopts them. No program is waited for that does not catch the signal, nor a helper such
-    as wandb-core, which catches every signal. With `is_kept`, COMMAND caught the signal and may have kept it to itself:
-    who still runs after PASS_ON_S gets the signal as well.
+    as wandb-core, which catches every signal. With `holds_back`, COMMAND caught the signal and may not have
+    passed it on: a program that still runs after PASS_ON_S gets the signal as well.
     """
     own = os.getpid()
     begin_s = time.monotonic()
     while (pids := list_savers(own, number)) and time.monotonic() < begin_s + SAVE_S:
-        if is_kept and time.monotonic() > begin_s + PASS_ON_S:
-            is_kept = False
+        if holds_back and time.monotonic() > begin_s + PASS_ON_S:
+            holds_back = False
             for pid in pids:
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
