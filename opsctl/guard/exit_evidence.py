@@ -70,7 +70,7 @@ def gather_evidence(
         is_end_saved=not (last_lines.counts_in_epoch or signs.has_restarted) and _is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
-        cancelled_line=_find_cancelled_step(run, attempt, start) if start and code else "",
+        cancelled_line=_find_cancelled_step(run, attempt, start) if start and code is not None else "",
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         failed_line=last_lines.failed,

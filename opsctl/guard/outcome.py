@@ -269,6 +269,8 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
         return None
     if evidence.request:
         return _stopped(evidence)
+    if evidence.cancelled_line:
+        return Outcome.STOPPED, _why_cancelled(evidence)
     exited = "the body exited with 0" if evidence.code == 0 else f"Slurm reports {evidence.state.value}"
     outcome, why = next((outcome, why) for applies, outcome, why in _exit_0_rules(evidence) if applies)
     return outcome, f"{exited}{why}"
@@ -324,10 +326,14 @@ def _by_step(evidence: Evidence) -> tuple[Outcome, str] | None:
     """Return the outcome if Slurm ended the ranks, but not the guard: before a preemption only steps get a signal."""
     if not evidence.cancelled_line or evidence.code is None:
         return None
-    why = f"Slurm ended the ranks, as before a preemption ({evidence.cancelled_line})"
+    why = _why_cancelled(evidence)
     if evidence.at_its_limit:
         return Outcome.TIMED_OUT, why
     return Outcome.PREEMPTED if "PREEMPTION" in evidence.cancelled_line else Outcome.CANCELLED, why
+
+
+def _why_cancelled(evidence: Evidence) -> str:
+    return f"Slurm ended the ranks, as before a preemption ({evidence.cancelled_line})"
 
 
 def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:

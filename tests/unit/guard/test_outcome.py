@@ -193,6 +193,11 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
         ),
         (
+            Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", on_exit_0="finish"),
+            Outcome.STOPPED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
+        (
             Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T", at_its_limit=True),
             Outcome.TIMED_OUT,
             "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
