@@ -39,7 +39,8 @@ STEP_CANCELLED = re.compile(
     r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE TO (?:PREEMPTION|TIME LIMIT|JOB REQUEUE) )?\*\*\*"
 )
 """What slurmstepd writes when Slurm ends the ranks, without the end of a step on a failed node."""
-RANK_FAILED = re.compile(r"srun: error: .*\btasks? ")
+RANK_FAILED = re.compile(r"srun: error: ")
+"""What srun writes when a rank or a node fails."""
 UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
 """Values of a configuration file that limit nothing."""
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
@@ -143,7 +144,7 @@ def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start) -> str:
     """Return Slurm's line about the cancelled step; empty if a rank failed before: then srun ends the others."""
     logs = run.attempt_logs(attempt.name)
     signalled, first_exit = _read_mtime(logs / "signalled"), _read_mtime(logs / "first-exit")
-    if signalled is None or (first_exit and first_exit < signalled):
+    if first_exit and (signalled is None or first_exit < signalled):
         return ""
     lines = read_end(run.main_log, start.main_log)
     cancelled = next((number for number, line in enumerate(lines) if STEP_CANCELLED.search(line)), None)
