@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -49,22 +49,22 @@ class Train:
         self,
         name: str,
         *,
-        command: Sequence[str],
+        command: Sequence[StrPath | int | float],
         nodes: int,
         time_limit: str,
         processes_per_node: int = 1,
         gpus_per_node: int = 0,
         tasks: int = 10,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, StrPath | int | float] | None = None,
         slurm: dict[str, Any] | None = None,
         site: StrPath | None = None,
         **tables: Any,
     ) -> None:
         """Describe a train that runs `command` once per process.
 
-        `slurm` holds further settings of [slurm]; other keywords are tables of TRAIN.toml, such as
-        `setup={"directory": "/work/code"}` or `guard={"short_attempts": 5}`. `site` is a site.toml; None: the one that
-        `opsctl` finds. Raises ConfigError with every problem.
+        Paths and numbers become texts. `slurm` holds further settings of [slurm]; other keywords are tables of
+        TRAIN.toml, such as `setup={"directory": "/work/code"}` or `guard={"short_attempts": 5}`. `site` is a site.toml;
+        None: the one that `opsctl` finds. Raises ConfigError with every problem.
         """
         resources = {
             "nodes": nodes,
@@ -74,9 +74,15 @@ class Train:
             "tasks": tasks,
             **(slurm or {}),
         }
-        fields = {"name": name, "command": list(command), "environment": environment, **tables, "slurm": resources}
-        settings = {key: value for key, value in fields.items() if value is not None}
         where = f"Train({name!r})"
+        if isinstance(command, str):
+            raise ConfigError(
+                where, [f"command: {command!r:.80} is one text, not a list of the program and its arguments"]
+            )
+        words = [_to_text(word) for word in command]
+        variables = {key: _to_text(value) for key, value in (environment or {}).items()}
+        fields = {"name": name, "command": words, "environment": variables or None, **tables, "slurm": resources}
+        settings = {key: _to_plain(value) for key, value in fields.items() if value is not None}
         try:
             config = dump_toml(settings)
         except ValueError as error:
@@ -93,7 +99,7 @@ class Train:
         """The settings, as opsctl parsed them."""
         self.config = config
         """The text of TRAIN.toml."""
-        self._site = Path(site) if site else None
+        self._site = Path(site).absolute() if site else None
         self._where = where
         self._path = path
 
@@ -335,6 +341,22 @@ class Train:
             if bound is not None and bound.tzinfo is None:
                 raise InputError(f"{name}: a time without a time zone", hint="datetime(..., tzinfo=UTC)")
         return build_train_report(self._app, self._run(), None, ReportPeriod(since=since, until=until))
+
+
+def _to_text(word: object) -> object:
+    """Return a path or a number as the text that a program would get; everything else as it is."""
+    if isinstance(word, os.PathLike):
+        return os.fspath(word)
+    return str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word
+
+
+def _to_plain(value: object) -> object:
+    """Return a setting with its paths as texts, also within tables and lists."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _to_plain(item) for key, item in value.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _text(lines: Iterable[bytes]) -> str:

@@ -93,8 +93,9 @@ def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
     """Return the reason that the trainer, the guard or Slurm gives for the exit."""
     reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
     done = read_end(attempt)
-    if reason is None and done and done.outcome.value in {"finished", "killed", "paused", "stopped"}:
-        kind = CauseKind.NONE if done.outcome.value == "finished" else CauseKind.SWITCH
+    if reason is None and done and done.outcome.value in {"finished", "killed", "paused", "stopped", "idle"}:
+        kinds = {Outcome.FINISHED: CauseKind.NONE, Outcome.IDLE: CauseKind.CONFIG}
+        kind = kinds.get(done.outcome, CauseKind.SWITCH)
         return ExitReason(kind=kind, says=done.why, is_final=True)
     planned = explain_by_outcome(done.outcome) if done else None
     return reason or planned or explain_by_slurm(_state(app, attempt))

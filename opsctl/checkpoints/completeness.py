@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,10 +26,13 @@ ZIP_START = b"PK\x03\x04"
 ZIP_END_BYTES = 22 + 1024
 """The end record of a ZIP archive, with a short comment."""
 MAX_SAFETENSORS_HEADER_BYTES = 4 << 20
+MAX_SAFETENSORS_BYTES = 100_000_000
+"""The longest header that the library accepts: the file is of another kind."""
 
-ARCHIVE_ENDINGS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+WEIGHT_ENDINGS = (".safetensors", ".distcp")
+ARCHIVE_ENDINGS = (*WEIGHT_ENDINGS, ".pt", ".pth", ".ckpt", ".bin")
 MAX_ARCHIVES = 16
-"""Archives in a directory of unknown layout whose ends are looked at."""
+"""Archives in a directory whose ends are looked at."""
 
 _SHARD = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})(\.\w+)")
 
@@ -118,23 +122,36 @@ def _judge_directory(path: Path, layout: CheckpointLayout) -> tuple[Completeness
         return Completeness.PARTIAL, ".metadata is missing"
     if missing := _missing_shard(path, names) or _missing_rank(names, layout.ranks):
         return Completeness.PARTIAL, f"{missing} is missing"
+    if damage := _find_damage(path, names):
+        return Completeness.PARTIAL, damage
     if layout.evidence == "none" or not layout.needs:
-        return _judge_unknown_directory(path, names)
+        return _judge_unknown_directory(names)
     return Completeness.COMPLETE, "every file of its layout exists"
 
 
-def _judge_unknown_directory(path: Path, names: set[str]) -> tuple[Completeness, str]:
-    """Judge a directory by what any layout needs: files, and archives that are not cut off."""
+def _judge_unknown_directory(names: set[str]) -> tuple[Completeness, str]:
+    """Judge a directory by what any layout needs: files."""
     if ".metadata" in names:
         return Completeness.COMPLETE, ".metadata exists"
     if not names:
         return Completeness.PARTIAL, "the directory is empty"
-    archives = [name for name in sorted(names) if name.endswith(ARCHIVE_ENDINGS)]
-    for name in archives[:MAX_ARCHIVES]:
-        completeness, reason = _judge_file(path / name)
-        if completeness is Completeness.PARTIAL:
-            return completeness, f"{name}: {reason}"
     return Completeness.UNKNOWN, "its layout is unknown"
+
+
+def _find_damage(path: Path, names: set[str]) -> str:
+    """Return which of the first archives is empty or cut off, weights before all else; empty if none is.
+
+    A rank that has nothing to save leaves an empty *.distcp.
+    """
+    archives = [name for name in names if name.endswith(ARCHIVE_ENDINGS)]
+    for name in sorted(archives, key=lambda name: (not name.endswith(WEIGHT_ENDINGS), name))[:MAX_ARCHIVES]:
+        with contextlib.suppress(OSError):  # such as a link to a directory
+            if name.endswith(".distcp") and not _is_filled(path / name):
+                continue
+            completeness, reason = _judge_file(path / name)
+            if completeness is Completeness.PARTIAL:
+                return f"{name}: {reason}"
+    return ""
 
 
 def _list_names(path: Path) -> set[str] | None:
@@ -223,7 +240,9 @@ def _judge_file(path: Path) -> tuple[Completeness, str]:
 
 def _judge_safetensors(read: object, head: bytes, size: int) -> tuple[Completeness, str]:
     """Compare the size of the file with the largest offset in its header."""
-    length = int.from_bytes(head, "little") if len(head) == 8 else 0
+    length = int.from_bytes(head, "little")
+    if len(head) < 8 or length > MAX_SAFETENSORS_BYTES:
+        return Completeness.UNKNOWN, "not safetensors"
     if not 0 < length < size:
         return Completeness.PARTIAL, "cut off"
     if length > MAX_SAFETENSORS_HEADER_BYTES:

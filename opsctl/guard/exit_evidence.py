@@ -18,7 +18,7 @@ from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounde
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
-from opsctl.telemetry.progress.last_lines import LastLines, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_end, read_last_lines
 from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
@@ -35,6 +35,12 @@ TIME_OPTION = re.compile(
     re.IGNORECASE,
 )
 """Options with which trainers stop themselves: Megatron's --exit-duration-in-mins, Lightning's max_time and others."""
+STEP_CANCELLED = re.compile(
+    r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE TO (?:PREEMPTION|TIME LIMIT|JOB REQUEUE) )?\*\*\*"
+)
+"""What slurmstepd writes when Slurm ends the ranks, without the end of a step on a failed node."""
+RANK_FAILED = re.compile(r"srun: error: ")
+"""What srun writes when a rank or a node fails."""
 UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
 """Values of a configuration file that limit nothing."""
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
@@ -65,10 +71,12 @@ def gather_evidence(
         is_end_saved=not (last_lines.counts_in_epoch or signs.has_restarted) and _is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
+        cancelled_line=_find_cancelled_step(run, attempt, start) if start and code is not None else "",
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         failed_line=last_lines.failed,
         epochs_left=last_lines.epochs_left,
+        usage_line=find_usage(run.main_log, start.main_log) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(run),
@@ -130,6 +138,19 @@ def _limits_itself(run: RunDir) -> bool:
         return True
     values = chain.from_iterable(read_config(path).items() for path in config_files(words, directory))
     return any(TIME_OPTION.match(key.rpartition(".")[2]) and not UNSET.fullmatch(value) for key, value in values)
+
+
+def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start) -> str:
+    """Return Slurm's line about the cancelled step; empty if a rank failed before: then srun ends the others."""
+    logs = run.attempt_logs(attempt.name)
+    signalled, first_exit = _read_mtime(logs / "signalled"), _read_mtime(logs / "first-exit")
+    if first_exit and (signalled is None or first_exit < signalled):
+        return ""
+    lines = read_end(run.main_log, start.main_log)
+    cancelled = next((number for number, line in enumerate(lines) if STEP_CANCELLED.search(line)), None)
+    if cancelled is None or any(RANK_FAILED.match(line) for line in lines[:cancelled]):
+        return ""
+    return lines[cancelled].strip(" *\r")
 
 
 def _read_code(path: Path) -> int | None:

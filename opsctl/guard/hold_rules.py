@@ -6,6 +6,7 @@ attempt went on from a step that no attempt before had as its start, or from a c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -14,6 +15,8 @@ from opsctl.diagnosis.blame import find_rule, may_exclude
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
+
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class Advance(StrEnum):
@@ -65,9 +68,19 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
 
 
 def _is_resumed_anew(attempts: Sequence[FinishedAttempt], position: int) -> bool:
-    """Whether the next attempt that names its checkpoint went on from one that no attempt before had named."""
+    """Whether the next attempt that names its checkpoint went on from one that no attempt before had named.
+
+    An older checkpoint than the last is no advance: the train falls back from one damaged checkpoint to the next.
+    """
     later = next((attempt.resumed_from for attempt in attempts[position + 1 :] if attempt.resumed_from), "")
-    return bool(later) and all(attempt.resumed_from != later for attempt in attempts[: position + 1])
+    before = [attempt.resumed_from for attempt in attempts[: position + 1] if attempt.resumed_from]
+    return bool(later) and later not in before and not (before and _is_older(later, before[-1]))
+
+
+def _is_older(text: str, other: str) -> bool:
+    """Whether of two statements about a checkpoint, equal but for their numbers, the first has the lower numbers."""
+    numbers, others = ([int(digits) for digits in _NUMBER.findall(named)] for named in (text, other))
+    return _NUMBER.sub("#", text) == _NUMBER.sub("#", other) and numbers < others
 
 
 def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:

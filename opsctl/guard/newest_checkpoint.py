@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.checkpoints.scan import FoundCheckpoint, scan_directories
-from opsctl.state.files import is_regular, list_names
+from opsctl.checkpoints.scan import MAX_LISTED, FoundCheckpoint, scan_directories
+from opsctl.state.files import is_regular, list_entries
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.log_formats import MAX_STEP
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 from opsctl.trainer.manifest import find_newest_complete
+
+MAX_ENTRIES_LOOKED_AT = 1000
+"""Entries of a directory of unknown layout whose times are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +74,22 @@ def _to_newest(found: FoundCheckpoint) -> NewestCheckpoint:
     )
 
 
+def _natural_order(name: str) -> tuple[list[int], str]:
+    return [int(digits) for digits in re.findall(r"\d{1,18}", name)], name
+
+
 def _find_newest_entry(directory: Path) -> NewestCheckpoint | None:
-    """Return the newest entry of a directory whose layout is not known."""
+    """Return the newest entry of a directory whose layout is not known.
+
+    Of many entries, those with the highest numbers in their names are looked at: the first step waits for this.
+    """
     newest: NewestCheckpoint | None = None
     try:
-        names = list_names(directory)
+        names = [entry.name for entry in list_entries(directory, max_entries=MAX_LISTED)]
     except OSError:
         return None
-    for path in (directory / name for name in names if not name.startswith(".")):
+    names = sorted((name for name in names if not name.startswith(".")), key=_natural_order, reverse=True)
+    for path in (directory / name for name in names[:MAX_ENTRIES_LOOKED_AT]):
         try:
             changed_ns = path.stat().st_mtime_ns
         except OSError:

@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
+    IDLE = "idle"
+    """The body exited with 0 and did nothing of a training: it printed its usage, or showed no sign and soon ended."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -68,6 +70,7 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.DEADLINE: Action.CONTINUE,
     Outcome.STOPPED: Action.CONTINUE,
     Outcome.EXITED: Action.CONTINUE,
+    Outcome.IDLE: Action.HOLD_QUEUED,
     Outcome.CRASHED: Action.CONTINUE,
     Outcome.TIMED_OUT: Action.CONTINUE,
     Outcome.NODE_FAILED: Action.CONTINUE,
@@ -117,6 +120,8 @@ class Evidence:
     """Whether the trainer has written the file in TRAIN_FINISHED."""
     was_signalled: bool = False
     """Whether a rank got a signal to stop, from anybody."""
+    cancelled_line: str = ""
+    """Slurm's line about the end of the step, if Slurm signalled the ranks before any of them failed."""
     finished_line: str = ""
     """A last line that says that the training is over."""
     unfinished_line: str = ""
@@ -135,6 +140,10 @@ class Evidence:
     """Whether neither a step nor a new checkpoint of the attempt is known."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
+    has_no_sign: bool = False
+    """Whether the attempt was over at once, and no attempt of the train has shown a step, a checkpoint or long work."""
+    usage_line: str = ""
+    """The first line of a help text that the body printed."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
 
@@ -260,9 +269,17 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
         return None
     if evidence.request:
         return _stopped(evidence)
+    if evidence.cancelled_line:
+        return Outcome.STOPPED, _why_cancelled(evidence)
     exited = "the body exited with 0" if evidence.code == 0 else f"Slurm reports {evidence.state.value}"
     outcome, why = next((outcome, why) for applies, outcome, why in _exit_0_rules(evidence) if applies)
     return outcome, f"{exited}{why}"
+
+
+NO_SIGN = (
+    " at once, and no step or checkpoint of the train is known; correct the command by opsctl edit, then release, or"
+    " opsctl cancel if the training is over"
+)
 
 
 def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
@@ -274,10 +291,13 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield evidence.was_signalled, Outcome.EXITED, " after a signal to its ranks"
     yield bool(finished), Outcome.FINISHED, f" after the line: {finished[:200]}"
     yield bool(evidence.failed_line), Outcome.EXITED, f", but a program failed: {evidence.failed_line[:200]}"
+    usage = f" and printed its usage: {evidence.usage_line[:120]}; correct the command by opsctl edit, then release"
+    yield evidence.is_idle and bool(evidence.usage_line), Outcome.IDLE, usage
     yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
     yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
+    yield evidence.has_no_sign, Outcome.IDLE, NO_SIGN
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
     unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
     yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"
@@ -292,7 +312,7 @@ def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request is None:
-        return None
+        return _by_step(evidence)
     names_signal = evidence.was_signalled and bool(evidence.unfinished_line)
     if evidence.request.reason is StopKind.TIME_LIMIT and (evidence.code in SIGNALLED_CODES or names_signal):
         return Outcome.STOPPED, evidence.request.why
@@ -300,6 +320,20 @@ def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
         return None
     outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
     return outcome, evidence.request.why
+
+
+def _by_step(evidence: Evidence) -> tuple[Outcome, str] | None:
+    """Return the outcome if Slurm ended the ranks, but not the guard: before a preemption only steps get a signal."""
+    if not evidence.cancelled_line or evidence.code is None:
+        return None
+    why = _why_cancelled(evidence)
+    if evidence.at_its_limit:
+        return Outcome.TIMED_OUT, why
+    return Outcome.PREEMPTED if "PREEMPTION" in evidence.cancelled_line else Outcome.CANCELLED, why
+
+
+def _why_cancelled(evidence: Evidence) -> str:
+    return f"Slurm ended the ranks, as before a preemption ({evidence.cancelled_line})"
 
 
 def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:

@@ -29,10 +29,12 @@ from typing import NoReturn
 from opsctl.guard.rank_activity import Activity
 from opsctl.guard.rank_output import Copier, Lines, Log, Stdout, read_number, warn
 from opsctl.guard.rank_signals import (
+    SHELLS,
     STOP_SIGNALS,
     await_programs,
     find_stop_signal,
     list_children,
+    read_name,
     send,
 )
 
@@ -162,10 +164,13 @@ def run_keeper(shim: int, output: int, status_pipe: int, command: list[str], env
 def wait_for_command(child: int) -> int:
     """Return the wait status of COMMAND, once a trainer that outlives a launcher has reacted to a stop signal."""
     pid = status = 0
+    name = ""
     while pid != child:
-        pid, status = os.waitpid(-1, 0)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        name = read_name(child) if ended and ended.si_pid == child else ""
+        pid, status = os.waitpid(ended.si_pid if ended else -1, 0)
     if number := find_stop_signal(os.waitstatus_to_exitcode(status)):
-        await_programs(number)
+        await_programs(number, holds_back=os.WIFEXITED(status) and name not in SHELLS)
     return status
 
 

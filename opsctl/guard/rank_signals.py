@@ -15,6 +15,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox"))
 FILTERS = frozenset(("tee", "cat", "grep", "sed", "awk", "gawk", "mawk", "ts", "stdbuf", "logger"))
 """Programs that carry the output of a trainer, and end with it: a trainer must not lose its output while it saves."""
+RUNTIME_SIGNALS = (signal.SIGURG, signal.SIGPROF, signal.SIGIO, signal.SIGSYS)
+"""Signals that no trainer catches. The runtime of Go catches every signal, also in programs that react to none."""
+PASS_ON_S = 10.0
+"""Time for a launcher's own signal to reach the trainer."""
 SAVE_S = 120.0
 """Time for a trainer that outlives its launcher; the default of `stop_grace_seconds`."""
 
@@ -44,26 +48,52 @@ def find_stop_signal(code: int) -> int:
     return number if number in STOP_SIGNALS else 0
 
 
-def await_programs(number: int) -> None:
+def await_programs(number: int, *, holds_back: bool) -> None:
     """Wait until the programs that outlive COMMAND have reacted to the stop signal that ended COMMAND.
 
-    Called by the process that adopts them. No program is waited for that does not catch the signal.
+    Called by the process that adopts them. No program is waited for that does not catch the signal, nor a helper such
+    as wandb-core, which catches every signal. With `holds_back`, COMMAND caught the signal and may not have
+    passed it on: a program that still runs after PASS_ON_S gets the signal as well.
     """
     own = os.getpid()
-    until_s = time.monotonic() + SAVE_S
-    while any(catches(pid, number) for pid in list_below(own)) and time.monotonic() < until_s:
+    begin_s = time.monotonic()
+    while (pids := list_savers(own, number)) and time.monotonic() < begin_s + SAVE_S:
+        if holds_back and time.monotonic() > begin_s + PASS_ON_S:
+            holds_back = False
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.05)
 
 
+def list_savers(pid: int, number: int) -> list[int]:
+    """Return the descendants of a process that may save after the signal: a handler of their own waits for it."""
+    caught = {below: read_caught(below) for below in list_below(pid)}
+    return [
+        below
+        for below, numbers in caught.items()
+        if has(numbers, number) and not all(has(numbers, every) for every in RUNTIME_SIGNALS)
+    ]
+
+
 def catches(pid: int, number: int) -> bool:
     """Return whether a process that runs has a handler for the signal."""
+    return has(read_caught(pid), number)
+
+
+def has(mask: int, number: int) -> bool:
+    return bool(mask >> (number - 1) & 1)
+
+
+def read_caught(pid: int) -> int:
+    """Return the signals for which a process that runs has a handler, as the kernel's mask."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 (pathlib takes longer to import than all the rest)
         rows = dict(line.split(":", 1) for line in file if ":" in line)
-        return rows["State"].split()[0] not in "ZX" and bool(int(rows["SigCgt"], 16) >> (number - 1) & 1)
-    return False
+        return 0 if rows["State"].split()[0] in "ZX" else int(rows["SigCgt"], 16)
+    return 0
 
 
 def list_below(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from opsctl.model import Accounting, Job, Limits, Node, Partition, Reservation
+from opsctl.preflight.shared_saves import SharedSave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,8 @@ class Facts:
     gpu: str = ""
     """The kind of GPU that the train would get, by its name in opsctl.calc.accelerators."""
     saved: SavedCheckpoint | None = None
+    shared_saves: tuple[SharedSave, ...] = ()
+    """Directories of checkpoints that another train in the queue uses as well."""
     step_s: float | None = None
     """Recent step time, from the train's log."""
     versions: Mapping[str, str] = field(default_factory=dict)

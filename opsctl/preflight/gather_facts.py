@@ -32,6 +32,7 @@ from opsctl.preflight.facts import (
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
+from opsctl.preflight.shared_saves import find_shared_saves
 from opsctl.preflight.written_files import find_deepspeed_settings
 from opsctl.settings.watch import Filesystem
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
@@ -125,6 +126,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         observed_nodes=observed_nodes,
         gpu=gpu,
         saved=_read_newest_checkpoint(request, place.run, why),
+        shared_saves=tuple(find_shared_saves(place.run, request.train, slurm.jobs if slurm else ())),
         step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
         versions=versions(request.train, place.run, place.runner),
         unknown=why,

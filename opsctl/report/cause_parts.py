@@ -17,6 +17,7 @@ OUTCOMES = {
     "timed-out": "outside",
     "TIMEOUT": "outside",
     "OUT_OF_MEMORY": "program",
+    "idle": "program",
 }
 """Outcomes of attempts and states of jobs that name the part by themselves."""
 

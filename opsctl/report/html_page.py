@@ -48,7 +48,7 @@ END_LABELS = {
 MAX_ATTEMPT_ROWS = 200
 """Rows of the table of attempts: the newest."""
 GOOD = frozenset({"finished", "left", "COMPLETED", "deadline", "stopped", "exited", "killed", "paused"})
-_BAD_OUTCOMES = ("crashed", "timed-out", "node-failed", "hung", "lost", "broke off", "refused", "node-refused")
+_BAD_OUTCOMES = ("crashed", "timed-out", "node-failed", "hung", "lost", "broke off", "refused", "node-refused", "idle")
 _BAD_STATES = ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 BAD = frozenset({*_BAD_OUTCOMES, *_BAD_STATES})
 

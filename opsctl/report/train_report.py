@@ -32,6 +32,7 @@ _LEFT = (
     Outcome.DEADLINE,
     Outcome.STOPPED,
     Outcome.EXITED,
+    Outcome.IDLE,
     Outcome.REFUSED,
     Outcome.NODE_REFUSED,
     Outcome.SKIPPED,

@@ -19,8 +19,15 @@ SWITCHES = {"NeMo": "exp_manager.create_checkpoint_callback=True", "torchtitan":
 """By trainer: what switches checkpoints on."""
 
 
-def save(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe = request.recipe
+    for shared in facts.shared_saves:
+        relation = "as well" if shared.path == shared.other_path else f"to {shared.other_path}"
+        yield warning(
+            f"{shared.path} ({shared.reason}): train {shared.train} saves there {relation}: checkpoints and progress of"
+            " one would count for the other, and the trainer may resume from the other's",
+            "save to {{ checkpoint_dir }}, or to a directory with the name of the train",
+        )
     if recipe.is_embedded or not recipe.trainer:
         return
     cost = f"a task's work of up to {request.spec.time_limit} is lost at its end"

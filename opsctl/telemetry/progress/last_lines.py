@@ -14,6 +14,7 @@ from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
 
 MAX_READ_BYTES = 1 << 16
+MAX_END_BYTES = 1 << 20
 MAX_LINE_CHARS = 2000
 MAX_FAILED_LINES = 200
 """Lines at the end of a log that show a failure at the end; earlier ones may be those of a start."""
@@ -27,6 +28,12 @@ FAILED = re.compile(
 """Lines of a program that failed. A shell script may exit with 0 nevertheless."""
 FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
 EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
+USAGE = re.compile(
+    r"^(?:\[[^\]\s]{1,80}:\d{1,9}\]: )?\s*"
+    r"((?i:usage):(?:\s+[A-Za-z./~].*|\s*)|-h, --help\b.*|.*\bis powered by Hydra\..*)$",
+    re.MULTILINE,
+)
+"""Lines of a help text: of argparse, click and docopt, of shell scripts, of Hydra."""
 EPOCH = re.compile(r"(?i)\bepoch\s{0,3}[:=\[(]?\s{0,3}(\d{1,6})\s?(?:/|of)\s?(\d{1,6})\b")
 EPOCH_BAR = re.compile(r"(?i)[^%|]{0,200}\bepoch\b[^%|]{0,200}%\|")
 
@@ -56,6 +63,27 @@ def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: s
     except OSError:
         return LastLines()
     return parse_last_lines(data.decode(errors="replace"), pattern)
+
+
+def read_end(log: Path, begin: int) -> list[str]:
+    """Return the last lines of a log after an offset, within MAX_END_BYTES. Raises nothing."""
+    try:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
+            start = max(begin, os.fstat(file.fileno()).st_size - MAX_END_BYTES)
+            return os.pread(file.fileno(), MAX_END_BYTES, start).decode(errors="replace").split("\n")
+    except OSError:
+        return []
+
+
+def find_usage(log: Path, begin: int) -> str:
+    """Return the first line of a help text at the beginning of an attempt's log; empty without one. Raises nothing."""
+    try:
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
+            text = os.pread(file.fileno(), MAX_READ_BYTES, begin).decode(errors="replace")
+    except OSError:
+        return ""
+    match = USAGE.search(text)
+    return match[1].strip()[:MAX_LINE_CHARS] if match else ""
 
 
 def parse_last_lines(text: str, pattern: str = "") -> LastLines:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.integration.shell.test_rank import PREFIX, start
+from tests.integration.shell.test_rank import PREFIX, SLURM, start
 
 SAVER = """
 import signal, sys, time
@@ -52,3 +55,52 @@ def test_helper_that_ignores_the_signal_is_not_waited_for(tmp_path):
     process.terminate()
     process.communicate(timeout=100)
     assert (process.returncode, time.monotonic() - begun < 30) == (-signal.SIGTERM, True)
+
+
+HELPER = """
+import signal, time
+for number in signal.valid_signals():
+    try:
+        signal.signal(number, lambda *_: None)
+    except (OSError, ValueError):
+        pass
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_helper_that_catches_every_signal_is_not_waited_for(tmp_path):
+    (tmp_path / "helper.py").write_text(HELPER)
+    process = start(tmp_path, "bash", "-c", f"{shlex.quote(sys.executable)} {tmp_path}/helper.py & sleep 300")
+    assert process.stdout.readline() == PREFIX + b"ready\n"
+    begun = time.monotonic()
+    process.terminate()
+    process.communicate(timeout=100)
+    assert time.monotonic() - begun < 30
+
+
+def start_with_signals(change, logs, *command):
+    """Start the shim with one constant of opsctl.guard.rank_signals changed."""
+    code = f"import sys; from opsctl.guard import rank, rank_signals; {change}; sys.exit(rank.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", code, "--logs", str(logs), "--", *command]
+    return subprocess.Popen(argv, env={**os.environ, **SLURM}, stdout=subprocess.PIPE, process_group=0, cwd=logs)
+
+
+KEEPER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+subprocess.Popen([sys.executable, *sys.argv[1:]]).wait()
+"""
+
+
+def test_trainer_whose_launcher_kept_the_signal_saves(tmp_path):
+    (tmp_path / "saver.py").write_text(SAVER)
+    (tmp_path / "launcher.py").write_text(KEEPER)
+    change = "rank_signals.PASS_ON_S = 0.5"
+    argv = ("launcher.py", "saver.py", "saved")
+    process = start_with_signals(change, tmp_path, sys.executable, *argv)
+    assert process.stdout.readline() == PREFIX + b"ready\n"
+    process.terminate()
+    process.communicate(timeout=100)
+    assert (tmp_path / "saved").read_text() == "saved\n"

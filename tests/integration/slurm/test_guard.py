@@ -56,7 +56,7 @@ def test_slurm_sees_the_exit_code_of_the_body(make: Make) -> None:
         guarded_train.wait()
         assert (guarded_train.task(1).exit_code, guarded_train.end()["outcome"]) == (
             f"{code}:0",
-            "crashed" if code else "finished",
+            "crashed" if code else "idle",
         )
 
 
@@ -125,7 +125,7 @@ def test_last_iteration_in_the_log_means_finished(train: GuardedTrain) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "sleep 0.1",
+        'echo " iteration 30 | lm loss: 2.0E+00 |"',
         'echo "[rank0]: Training completed"; echo " iteration 30/ 40 | lm loss: 2.0E+00 |"',
         'touch "$TRAIN_FINISHED"; exit 1',
     ],
@@ -136,6 +136,13 @@ def test_finished_foreign_train_is_not_started_again(train: GuardedTrain, body: 
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
     assert [event.data["attempt"] for event in train.events(EventKind.ATTEMPT_STARTED)] == [train.attempt().name]
     assert train.events(EventKind.HELD) == []
+
+
+def test_program_that_prints_its_usage_holds_the_train(train: GuardedTrain) -> None:
+    train.submit('echo "usage: train.py [-h] [--lr LR]"', tasks=3)
+    train.wait()
+    assert (train.end()["outcome"], [job.is_held for job in train.waiting]) == ("idle", [True])
+    assert "printed its usage: usage: train.py [-h] [--lr LR]" in train.end()["why"]
 
 
 def test_foreign_train_with_steps_left_goes_on(train: GuardedTrain) -> None:
@@ -225,7 +232,7 @@ def test_attempt_of_killed_guard_is_finalized_by_the_next(train: GuardedTrain) -
     train.wait()
     assert find_processes(train) == []
     assert train.end(1)["outcome"] == "crashed"
-    assert train.end(2)["outcome"] == "finished"
+    assert train.end(2)["outcome"] == "idle"
 
 
 def test_finished_train_runs_no_body_after_killed_guard(train: GuardedTrain) -> None:

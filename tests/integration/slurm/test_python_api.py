@@ -68,6 +68,34 @@ def test_train_from_arguments_is_recorded_as_toml(trains: Trains) -> None:
     assert opsctl.Train.find("t", site=trains.site).settings == train.settings
 
 
+def test_paths_and_numbers_become_texts(trains: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trains.site.parent)
+    train = opsctl.Train(
+        "t",
+        command=[Path("/bin/echo"), "--steps", 5, "--lr", 0.1],
+        nodes=1,
+        time_limit="5",
+        environment={"OMP_NUM_THREADS": 1, "DATA": Path("/data")},
+        setup={"directory": Path("/tmp")},
+        progress={"checkpoint_directories": [Path("/ckpt")]},
+        site=trains.site.name,
+    )
+    monkeypatch.chdir("/")
+    recorded = tomllib.loads(train.config)
+    assert recorded["command"] == ["/bin/echo", "--steps", "5", "--lr", "0.1"]
+    assert recorded["environment"] == {"OMP_NUM_THREADS": "1", "DATA": "/data"}
+    assert (recorded["setup"], recorded["progress"]) == (
+        {"directory": "/tmp"},
+        {"checkpoint_directories": ["/ckpt"]},
+    )
+    assert train.run_dir == trains.root / "t"
+
+
+def test_command_in_one_text_is_refused() -> None:
+    with pytest.raises(opsctl.errors.ConfigError, match="is one text, not a list"):
+        opsctl.Train("t", command="python train.py", nodes=1, time_limit="5")
+
+
 def test_plan_changes_nothing(trains: Trains) -> None:
     plan = make(trains).plan(tasks=7)
     assert plan.spec.tasks == 7
@@ -94,7 +122,7 @@ def test_train_that_was_never_launched_has_no_status(trains: Trains) -> None:
 
 
 def test_wait_ends_with_the_train(trains: Trains) -> None:
-    train = make(trains, ("bash", "-c", "echo rank $RANK speaks"))
+    train = make(trains, ("bash", "-c", "echo rank $RANK speaks; echo Training completed"))
     train.launch()
     status = train.wait(90, poll_s=0.2)
     assert status.state in {"ended", "finished"}

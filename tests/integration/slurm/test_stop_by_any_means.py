@@ -146,3 +146,17 @@ def test_trainer_that_a_person_signals_is_not_finished(trains: Trains) -> None:
     trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=60)
     [path] = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
     assert json.loads(path.read_text())["outcome"] == "exited", path.read_text() + trains.run().main_log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "outcome"),
+    [(("--signal=TERM",), 0, "stopped"), (("--signal=TERM",), 1, "cancelled"), ((), 1, "cancelled")],
+)
+def test_step_that_slurm_ends_is_no_crash(trains: Trains, options: tuple[str, ...], code: int, outcome: str) -> None:
+    """Before a preemption with a grace time, Slurm signals the steps of a job, and not its batch script."""
+    start(trains, LISTENER.format(signal="TERM").replace("exit 0", f"exit {code}"), "")
+    [job] = [job for job in trains.rows() if job.state.is_active]
+    with suppress(TimedOut):
+        trains.app.runner.run(("scancel", *options, f"{job.id}.0"), timeout=5)
+    ended = until(lambda: [attempt.end for attempt in trains.run().attempts() if attempt.end.exists()])
+    assert json.loads(ended[0].read_text())["outcome"] == outcome

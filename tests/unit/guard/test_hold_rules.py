@@ -118,6 +118,12 @@ def test_checkpoint_that_the_next_attempt_names_shows_an_advance() -> None:
     assert judge_advances(attempts) == [Advance.YES, Advance.YES, Advance.NO, Advance.POSSIBLE]
 
 
+def test_older_and_older_checkpoints_are_no_advance() -> None:
+    names = [f"resumed from /a/checkpoint-{step}" for step in (500, 400, 300, 350, 350)]
+    attempts = [replace(make_attempt(steps=(0, 12)), resumed_from=name) for name in names]
+    assert judge_advances(attempts)[:4] == [Advance.NO, Advance.NO, Advance.YES, Advance.NO]
+
+
 @pytest.mark.parametrize(("words", "is_held"), [(("boom at 10", "boom at 20"), False), (("boom", "boom"), True)])
 def test_fault_of_an_unseen_train_is_repeated_by_its_words(words: tuple[str, str], is_held: bool) -> None:
     faults = [replace(make_attempt(kind=CauseKind.CODE), says=text) for text in words]

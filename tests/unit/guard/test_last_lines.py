@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.finalize import finalize
 from opsctl.guard.outcome import Outcome
-from opsctl.telemetry.progress.last_lines import LastLines, parse_last_lines, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, find_usage, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
@@ -88,6 +89,84 @@ def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, 
     train.end_body(attempt, 143, after=limit_s - left_s)
     evidence, _ = gather_evidence(train.run, attempt, None)
     assert evidence.at_its_limit is is_at_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "usage"),
+    [
+        ("[node1:0]: usage: train.py [-h] [--lr LR]\n\n[node1:0]: options:\n", "usage: train.py [-h] [--lr LR]"),
+        ("Usage: train.py [OPTIONS] COMMAND [ARGS]...\n", "Usage: train.py [OPTIONS] COMMAND [ARGS]..."),
+        ("[node1:0]: train is powered by Hydra.\n", "train is powered by Hydra."),
+        ("memory usage: high\nUsage: 45 % of the GPU\n", ""),
+    ],
+)
+def test_help_text_is_known(tmp_path: Path, text: str, usage: str) -> None:
+    (tmp_path / "log").write_text(f"before\n{text}")
+    assert find_usage(tmp_path / "log", len("before\n")) == usage
+
+
+@pytest.mark.parametrize(
+    ("seconds", "log", "outcome"),
+    [
+        (2, "", Outcome.IDLE),
+        (2, "usage: train.py [-h]\n", Outcome.IDLE),
+        (2, "Training completed\n", Outcome.FINISHED),
+        (2, "step 5 | loss: 2.0\n", Outcome.FINISHED),
+        (1000, "", Outcome.FINISHED),
+    ],
+)
+def test_program_that_did_nothing_holds_the_train(
+    train: QueuedTrain, seconds: float, log: str, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(log)
+    train.end_body(attempt, 0, after=seconds)
+    ended = finalize(train.chain, train.rules, attempt)
+    assert ended.outcome is outcome
+    assert [row.is_held for row in train.queue.waiting] == [True] * (outcome is Outcome.IDLE)
+
+
+@pytest.mark.parametrize("sign", ["checkpoint", "steps", "long attempt"])
+def test_train_with_a_sign_of_training_may_finish_at_once(train: QueuedTrain, sign: str) -> None:
+    first = train.start_attempt()
+    if sign == "checkpoint":
+        (train.run.checkpoints / "step_5.pt").write_text("x")
+    if sign == "steps":
+        train.run.main_log.write_text("step 5 | loss: 2.0\n")
+    train.end_body(first, 1, after=1000 if sign == "long attempt" else 2)
+    finalize(train.chain, train.rules, first)
+    second = train.start_attempt("12_2.0")
+    train.end_body(second, 0, after=2)
+    assert finalize(train.chain, train.rules, second).outcome is Outcome.FINISHED
+
+
+STEP = "slurmstepd-node001: error: *** STEP 4.0 ON node001 CANCELLED AT 2026-11-23T00:10:19 ***\n"
+RANK = "srun: error: node001: task 0: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "exits_after_s", "outcome"),
+    [
+        (STEP + RANK, 1, Outcome.CANCELLED),
+        (STEP.replace(" ***\n", " DUE TO PREEMPTION ***\n") + RANK, 1, Outcome.PREEMPTED),
+        (STEP.replace(" ***\n", " DUE TO NODE FAILURE ***\n") + RANK, 1, Outcome.CRASHED),
+        (RANK + STEP, 1, Outcome.CRASHED),
+        (STEP + RANK, -1, Outcome.CRASHED),
+        (RANK, 1, Outcome.CRASHED),
+    ],
+)
+def test_ranks_that_slurm_ended_have_not_crashed(
+    train: QueuedTrain, log: str, exits_after_s: int, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(f"[node001:0]: step 5 | loss: 2.0\n{log}")
+    logs = train.run.attempt_logs(attempt.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    for name, at in (("signalled", 100), ("first-exit", 100 + exits_after_s)):
+        (logs / name).write_text("15\n")
+        os.utime(logs / name, (at, at))
+    train.end_body(attempt, 1)
+    assert finalize(train.chain, train.rules, attempt).outcome is outcome
 
 
 TRACEBACK = """Traceback (most recent call last):

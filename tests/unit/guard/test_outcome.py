@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
+    NO_SIGN,
     Action,
     Evidence,
     Outcome,
@@ -33,6 +34,7 @@ def test_every_outcome_has_its_action() -> None:
     assert {outcome for outcome, action in ACTIONS.items() if action is Action.HOLD_QUEUED} == {
         Outcome.PAUSED,
         Outcome.REFUSED,
+        Outcome.IDLE,
     }
 
 
@@ -89,6 +91,23 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Outcome.FINISHED,
             "the body exited with 0; nobody asked for it, and no further step is known;"
             " no step of this attempt is known either",
+        ),
+        (Evidence(code=0, is_idle=True, has_no_sign=True), Outcome.IDLE, f"the body exited with 0{NO_SIGN}"),
+        (
+            Evidence(code=0, is_idle=True, is_idle_again=True, usage_line="usage: train.py [-h]"),
+            Outcome.IDLE,
+            "the body exited with 0 and printed its usage: usage: train.py [-h]; correct the command by opsctl edit,"
+            " then release",
+        ),
+        (
+            Evidence(code=0, is_idle=True, has_no_sign=True, on_exit_0="finish"),
+            Outcome.FINISHED,
+            'the body exited with 0, and on_exit_0 = "finish"',
+        ),
+        (
+            Evidence(code=0, usage_line="usage: train.py [-h]"),
+            Outcome.FINISHED,
+            "the body exited with 0; nobody asked for it, and no further step is known",
         ),
         (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
         (
@@ -163,6 +182,26 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         ),
         (Evidence(code=138, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (Evidence(code=85), Outcome.CRASHED, "the body exited with 85"),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T"),
+            Outcome.CANCELLED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T DUE TO PREEMPTION"),
+            Outcome.PREEMPTED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
+        ),
+        (
+            Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", on_exit_0="finish"),
+            Outcome.STOPPED,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
+        (
+            Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T", at_its_limit=True),
+            Outcome.TIMED_OUT,
+            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+        ),
         (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
         (

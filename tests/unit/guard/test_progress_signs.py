@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.guard import newest_checkpoint
 from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
 from opsctl.guard.finalize import finalize
 from opsctl.guard.outcome import FinishedAttempt
@@ -157,3 +158,14 @@ def test_pattern_that_fits_no_line_hides_no_steps(train: QueuedTrain) -> None:
     again = start(train, "12_2.0")
     append(train, "Schritt 7\nstep 900 loss: 2.0\n")
     assert end(train, again).highest_step == 7
+
+
+def test_newest_of_many_entries_is_found_by_its_number(train: QueuedTrain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_checkpoint, "MAX_ENTRIES_LOOKED_AT", 3)
+    for number in range(1, 12):
+        path = train.run.checkpoints / f"part{number}.dat"
+        path.write_text("1")
+        os.utime(path, (number, number))
+    newest = newest_checkpoint.find_newest(train.run)
+    assert newest is not None
+    assert (newest.path.name, newest.mark) == ("part11.dat", 11 * 10**9)

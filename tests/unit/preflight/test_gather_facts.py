@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ import pytest
 from opsctl.errors import MissingProgram
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
+from opsctl.model import Job, JobState, Limits
 from opsctl.nodes.history import Card, NodeRecord
 from opsctl.ports import Completed, TimedOut
 from opsctl.preflight import corpus_files
-from opsctl.preflight.checks import settings
-from opsctl.preflight.facts import Facts
+from opsctl.preflight.checks import resuming, settings
+from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
-from opsctl.preflight.problem import LaunchRequest
-from opsctl.preflight.recipe import read_recipe
+from opsctl.preflight.problem import LaunchRequest, ProblemLevel
+from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.scheduler.slurm import Slurm
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
@@ -32,6 +34,7 @@ from opsctl.trainer.manifest import Manifest
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = Limits(version="22.05.8", cluster="c", max_array_size=1001, priority="", accounting=False)
 TINY = Path(__file__).parents[3] / "examples" / "tiny-gpt.toml"
 FOREIGN = """name = "t"
 command = ["bash", "train.sh", "--deepspeed_config", "ds.json", "--data-path", "corpus", "--kill-switch-path", "kill",
@@ -363,3 +366,32 @@ def test_failing_accounting_is_unavailable_alone(gather_train, fails, account, u
         unavailable,
     )
     assert set(unavailable) <= set(gather_train(FOREIGN, slurm=cluster_facts).unknown.values())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "state", "is_shared"),
+    [
+        ("outputs", JobState.RUNNING, True),
+        ("outputs/other", JobState.PENDING, True),
+        (".", JobState.PENDING, True),
+        ("outputs", JobState.COMPLETED, False),
+        ("elsewhere", JobState.RUNNING, False),
+    ],
+)
+def test_directory_of_another_queued_train_is_known(gather_train, tmp_path, theirs, state, is_shared):
+    text = """name = "{}"
+command = ["python", "train.py", "--output_dir", "{}"]
+[slurm]
+nodes = 1
+time_limit = "60"
+"""
+    other = RunDir(tmp_path / "trains" / "other")
+    other.create()
+    other.config.write_text(text.format("other", (tmp_path / theirs).resolve()))
+    job = Job(id="7", array="7", name="other", user="me", state=state, comment="opsctl:other:n1")
+    own = Job(id="8", array="8", name="t", user="me", state=JobState.PENDING, comment="opsctl:t:n2")
+    slurm = ClusterFacts(partitions=(), limits=LIMITS, nodes=(), jobs=(job, own))
+    facts = gather_train(text.format("t", tmp_path / "outputs"), slurm=slurm)
+    assert [shared.train for shared in facts.shared_saves] == ["other"] * is_shared
+    problems = list(resuming.save(SimpleNamespace(recipe=Recipe()), facts))
+    assert [problem.level for problem in problems] == [ProblemLevel.WARNING] * is_shared
