@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from opsctl.diagnosis import hang_cause
@@ -25,7 +25,6 @@ from opsctl.guard.diagnose import describe_diagnosis, find_diagnosis, recall_dia
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
 from opsctl.guard.last_output import date_last_output
-from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.outcome import ACTIONS, Action, FinishedAttempt, Outcome, decide_outcome
 from opsctl.guard.progress_signs import read_attempt_progress
@@ -40,8 +39,6 @@ from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
-MAX_EMPTY = timedelta(minutes=5)
-"""Time in which a program without any sign of a training has done none. A large job takes minutes to start."""
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
 """Events by which a person restarts the train. Crashes before such an event count no more."""
 
@@ -213,8 +210,7 @@ def _decide_without_cause(
     is_idle = progress.highest_step is None and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     evidence, at = gather_evidence(run, attempt, job, on_exit_0=rules.on_exit_0, is_idle_again=is_idle_again)
-    has_no_sign = is_idle and _shows_nothing(run, attempt, start, at, history)
-    evidence = replace(evidence, is_idle=is_idle, has_no_sign=has_no_sign)
+    evidence = replace(evidence, is_idle=is_idle)
     outcome, why = decide_outcome(evidence)
     log.debug("%s: %s by %s", attempt.name, outcome.value, evidence)
     started = start.at if start else history.started.get(attempt.name, at or now)
@@ -240,18 +236,6 @@ def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bo
     previous = read_end(run.attempt(started[position - 1])) if position else None
     has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
     return has_left and previous is not None and previous.highest_step is not None
-
-
-def _shows_nothing(
-    run: RunDir, attempt: Attempt, start: attempt_record.Start | None, at: datetime | None, history: TrainHistory
-) -> bool:
-    """Whether an idle attempt was over at once, in a train without any sign of a training so far."""
-    if start is None or at is None or at - start.at > MAX_EMPTY or find_newest(run) is not None:
-        return False
-    ends = [end for name in history.started if name != attempt.name and (end := read_end(run.attempt(name)))]
-    return not any(
-        end.new_checkpoint or end.highest_step is not None or end.ended - end.started > MAX_EMPTY for end in ends
-    )
 
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:

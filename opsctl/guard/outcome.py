@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
     IDLE = "idle"
-    """The body exited with 0 and did nothing of a training: it printed its usage, or showed no sign and soon ended."""
+    """The body exited with 0 and printed its usage and made no step."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -140,8 +140,6 @@ class Evidence:
     """Whether neither a step nor a new checkpoint of the attempt is known."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
-    has_no_sign: bool = False
-    """Whether the attempt was over at once, and no attempt of the train has shown a step, a checkpoint or long work."""
     usage_line: str = ""
     """The first line of a help text that the body printed."""
     at_its_limit: bool = False
@@ -276,12 +274,6 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
     return outcome, f"{exited}{why}"
 
 
-NO_SIGN = (
-    " at once, and no step or checkpoint of the train is known; correct the command by opsctl edit, then release, or"
-    " opsctl cancel if the training is over"
-)
-
-
 def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     """Yield whether a rule applies, its outcome and its reason, the strongest rule first."""
     rule, unfinished, finished = evidence.on_exit_0, evidence.unfinished_line, evidence.finished_line
@@ -297,7 +289,6 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
     yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
-    yield evidence.has_no_sign, Outcome.IDLE, NO_SIGN
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
     unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
     yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"

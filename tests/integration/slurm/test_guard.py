@@ -56,7 +56,7 @@ def test_slurm_sees_the_exit_code_of_the_body(make: Make) -> None:
         guarded_train.wait()
         assert (guarded_train.task(1).exit_code, guarded_train.end()["outcome"]) == (
             f"{code}:0",
-            "crashed" if code else "idle",
+            "crashed" if code else "finished",
         )
 
 
@@ -125,7 +125,7 @@ def test_last_iteration_in_the_log_means_finished(train: GuardedTrain) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        'echo " iteration 30 | lm loss: 2.0E+00 |"',
+        "sleep 0.1",
         'echo "[rank0]: Training completed"; echo " iteration 30/ 40 | lm loss: 2.0E+00 |"',
         'touch "$TRAIN_FINISHED"; exit 1',
     ],
@@ -232,7 +232,7 @@ def test_attempt_of_killed_guard_is_finalized_by_the_next(train: GuardedTrain) -
     train.wait()
     assert find_processes(train) == []
     assert train.end(1)["outcome"] == "crashed"
-    assert train.end(2)["outcome"] == "idle"
+    assert train.end(2)["outcome"] == "finished"
 
 
 def test_finished_train_runs_no_body_after_killed_guard(train: GuardedTrain) -> None:

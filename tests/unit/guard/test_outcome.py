@@ -6,7 +6,6 @@ import pytest
 
 from opsctl.guard.outcome import (
     ACTIONS,
-    NO_SIGN,
     Action,
     Evidence,
     Outcome,
@@ -92,7 +91,6 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "the body exited with 0; nobody asked for it, and no further step is known;"
             " no step of this attempt is known either",
         ),
-        (Evidence(code=0, is_idle=True, has_no_sign=True), Outcome.IDLE, f"the body exited with 0{NO_SIGN}"),
         (
             Evidence(code=0, is_idle=True, is_idle_again=True, usage_line="usage: train.py [-h]"),
             Outcome.IDLE,
@@ -100,7 +98,7 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             " then release",
         ),
         (
-            Evidence(code=0, is_idle=True, has_no_sign=True, on_exit_0="finish"),
+            Evidence(code=0, is_idle=True, usage_line="usage: train.py [-h]", on_exit_0="finish"),
             Outcome.FINISHED,
             'the body exited with 0, and on_exit_0 = "finish"',
         ),
