@@ -7,13 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
@@ -106,7 +106,7 @@ class Watch:
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
         if isinstance(clock := self.services.clock, SteadyClock):
             clock.settle(self._open_memory())
-        observed_at = self.services.clock.now()
+        ledger = self.services.alerting.ledger.begin_cycle()
         self._start_answers()
         self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:
@@ -126,7 +126,7 @@ class Watch:
         if self.acts and self._is_alert_owner():
             findings += self._judge_vanished(context, results, findings)
             self._apply_answers(runs)
-            transitions, deliveries = self._notify(findings, observed_at)
+            transitions, deliveries = self._notify(findings, ledger)
             seconds = self.services.clock.monotonic() - began
             self._ping_all([train.name for train in context.trains], findings, seconds)
         report = CycleReport(
@@ -325,7 +325,7 @@ class Watch:
         except OpsctlError:
             return {}
 
-    def _notify(self, findings: Sequence[Finding], observed_at: datetime) -> tuple[list[Transition], list[Delivery]]:
+    def _notify(self, findings: Sequence[Finding], ledger: AlertLedger) -> tuple[list[Transition], list[Delivery]]:
         alerting = self.services.alerting
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
@@ -333,7 +333,7 @@ class Watch:
             muted = frozenset[str]()
             if alerting.rules.maintenance_reservations:
                 muted = read_maintenance(self.services.scheduler, findings, self.services.clock.now(), self._problems)
-            transitions = replace(alerting.ledger, muted=muted, observed_at=observed_at).record(findings)
+            transitions = replace(ledger, muted=muted).record(findings)
             deliveries = dispatch.send_alerts(alerting, self._senders, wait_s=SEND_WAIT_S)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")
