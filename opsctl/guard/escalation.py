@@ -76,8 +76,8 @@ class Escalation:
     def _is_reacting(self, run: RunDir, attempt: Attempt) -> bool:
         """Return whether the trainer saves or exits, within the time limit of that phase.
 
-        The limit counts from the moment at which the guard first reads the heartbeat, after the stop request: the clock of
-        the trainer's node may differ, and either clock may jump.
+        The limit counts from the moment at which the guard first reads the heartbeat, after the stop request: the
+        clock of the trainer's node may differ, and either clock may jump.
         """
         heartbeat = read_heartbeat(run.heartbeat / "train.json")
         if heartbeat != self._heartbeat:
