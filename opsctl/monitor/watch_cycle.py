@@ -27,11 +27,11 @@ from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.cycle_report import CycleReport, log_deliveries, log_report
-from opsctl.monitor.evaluate import evaluate
 from opsctl.monitor.handle_answers import AnswerPoller
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
+from opsctl.monitor.run_watchdog import run_watchdog
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.vanished import CheckedParts, is_node_alert, judge_vanished
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
@@ -268,7 +268,7 @@ class Watch:
             if watchdog.needs_slurm and not self._slurm_answers:
                 continue
             for name, target in self._select_targets(watchdog, context):
-                yield (watchdog.name, name), partial(evaluate, watchdog, context, target)
+                yield (watchdog.name, name), partial(run_watchdog, watchdog, context, target)
 
     def _select_targets(
         self, watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext

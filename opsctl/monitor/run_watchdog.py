@@ -14,7 +14,7 @@ from opsctl.watchdogs.context import WatchContext, WatchedTrain
 log = logging.getLogger(__name__)
 
 
-def evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
+def run_watchdog(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
     """Return what a watchdog finds about its target."""
     began = context.clock.monotonic()
     findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
