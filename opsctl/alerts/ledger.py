@@ -188,7 +188,7 @@ class AlertLedger:
                 if site is sites[-1]:
                     raise
                 continue
-            if site is self.site and self.spare and self.spare in sites:
+            if site is self.site and self.spare and self.spare in sites and _path(self.spare).exists():
                 with contextlib.suppress(OSError):  # obsolete by its revision, if it cannot be removed
                     _path(self.spare).unlink(missing_ok=True)
             return
