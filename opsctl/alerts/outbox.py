@@ -127,7 +127,7 @@ class Outbox:
 
     def take_over(self, channel: str) -> None:
         """Move the waiting items of `channel` from the other outbox: one queue keeps the items of a thread in order."""
-        if self.other is None or not (items := _items(self.other.queue(channel))):
+        if self.other is None or not _items(self.other.queue(channel)):
             return
         queue = self.queue(channel)
         try:
@@ -135,12 +135,11 @@ class Outbox:
         except OSError as error:
             raise cannot_write(queue, error) from error
         with contextlib.suppress(LeaseBusy), self._lock(channel):
-            for item in items:
-                path = self.other.queue(channel) / item.name
-                if path.exists() and (item.is_delivered or not self.knows(item)):
+            for item in _items(self.other.queue(channel)):
+                if item.is_delivered or not self.knows(item):
                     self._write(queue / item.name, item)
                 with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+                    (self.other.queue(channel) / item.name).unlink(missing_ok=True)
 
     def flush(self, channel: str, deliver: Deliver, choose_fallback: ChooseFallback) -> list[Delivery]:
         """Deliver the waiting items of `channel` if any item is due.
@@ -246,7 +245,8 @@ class Outbox:
 
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
         """Archive an item that is already delivered, also by another channel; return whether it is."""
-        by_fallback = item.fallback and self.has_delivered(item, item.fallback)
+        outboxes = (self, self.other) if self.other else (self,)
+        by_fallback = item.fallback and any(outbox.has_delivered(item, item.fallback) for outbox in outboxes)
         is_done = bool(by_fallback or self._is_delivered_elsewhere(item))
         if item.is_delivered:
             self._archive_delivered(path, item, is_written=True)

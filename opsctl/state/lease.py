@@ -103,7 +103,12 @@ def is_held(directory: Path, clock: Clock) -> bool:
     """Return whether another process holds the lease of `directory`, without writing: the disk may be full."""
     lock, now = directory / ".lease", clock.now().timestamp()
     try:
-        return not _is_stale(_read(lock), lock.lstat().st_mtime, now, now)
+        written = lock.lstat().st_mtime
+        touched = now
+        with contextlib.suppress(OSError):  # on a read-only file system
+            os.utime(directory)  # needs no space, and shows the file system's time
+            touched = directory.stat().st_mtime
+        return not _is_stale(_read(lock), written, touched, now)
     except OSError:
         return False
 

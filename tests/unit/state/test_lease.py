@@ -165,13 +165,15 @@ def test_holder_in_a_container_is_respected(tmp_path):
         holder.communicate(b"")
 
 
-def test_lease_from_before_the_disk_was_full_is_respected(tmp_path, monkeypatch):
+@pytest.mark.parametrize("skew_h", [0, 6, -6])
+def test_lease_from_before_the_disk_was_full_is_respected(tmp_path, monkeypatch, skew_h):
     def refuse(path, data, *, mode):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    skewed = FakeClock(at=datetime.now(UTC) + timedelta(hours=skew_h))
     with lease(tmp_path, FakeClock()):
         monkeypatch.setattr("opsctl.state.lease.create", refuse)
-        with pytest.raises(LeaseBusy), lease(tmp_path, FakeClock(), wait=1):
+        with pytest.raises(LeaseBusy), lease(tmp_path, skewed, wait=1):
             pass
     with pytest.raises(RunDirError, match="No space"), lease(tmp_path, FakeClock()):
         pass
