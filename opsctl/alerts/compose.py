@@ -9,7 +9,7 @@ from functools import partial
 from opsctl.alerts import routes
 from opsctl.alerts.ledger_state import AlertTransition, Batch, LedgerState, Thread
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
-from opsctl.alerts.outbox import OutboxItem
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.model import Level
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 

@@ -18,7 +18,8 @@ from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message, make_message
-from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, Undelivered
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.alerts.senders import Refill, Senders
 from opsctl.errors import OpsctlError, RunDirError
 from opsctl.model import Level
@@ -54,11 +55,6 @@ class Alerting:
         return routes.select_channels(self.rules, self.site)
 
     @property
-    def ledgers(self) -> tuple[AlertLedger, AlertLedger]:
-        """The site's ledger and the spare ledger."""
-        return AlertLedger(self.site, self.clock, self.rules), AlertLedger(self.spare, self.clock, self.rules)
-
-    @property
     def outboxes(self) -> tuple[Outbox, Outbox]:
         """The site's outbox and the spare outbox."""
         journal = self.ledger.journal
@@ -74,18 +70,17 @@ def send_alerts(alerting: Alerting, senders: Senders | None = None, *, wait_s: f
     their deliveries are returned by a later call with the same `senders`. Raises RunDirError if neither directory can
     be written.
     """
-    errors: list[RunDirError] = []
-    for ledger, outbox in zip(alerting.ledgers, alerting.outboxes, strict=True):
-        try:
-            _enqueue_pending(alerting, ledger, outbox)
-        except RunDirError as error:
-            errors.append(error)
+    failed: RunDirError | None = None
+    try:
+        _enqueue_pending(alerting)
+    except RunDirError as error:
+        failed = error
     senders = senders or Senders(alerting.clock)
     senders.start(_list_queues(alerting), partial(_flush_channel, alerting, senders))
     senders.wait(wait_s)
     deliveries = senders.collect()
-    if errors and not alerting.ledgers[1].path.exists():
-        raise errors[-1]
+    if failed:
+        raise failed
     return deliveries
 
 
@@ -100,12 +95,11 @@ def _flush_channel(alerting: Alerting, senders: Senders, channel: str, refill: R
     main, spare = (replace(outbox, unrecorded=senders.unrecorded) for outbox in alerting.outboxes)
     deliveries = []
     try:
+        main.take_over(channel)
         deliveries += _flush(alerting, main, channel, refill)
     except RunDirError:
         # A delivery that cannot be recorded would be repeated for ever: move the messages to the spare outbox.
-        for item in main.waiting():
-            if item.channel == channel:
-                spare.put(item)
+        spare.take_over(channel)
     return deliveries + _flush(alerting, spare, channel, refill)
 
 
@@ -183,16 +177,26 @@ def send_now(alerting: Alerting, channels: Sequence[str], message: Message) -> I
             yield name, None
 
 
-def _enqueue_pending(alerting: Alerting, ledger: AlertLedger, outbox: Outbox) -> None:
+def enqueue(alerting: Alerting, item: OutboxItem) -> None:
+    """Put `item` into the site's outbox, or else into the spare one. Raises RunDirError if neither can be written."""
+    main, spare = alerting.outboxes
+    try:
+        main.put(item)
+    except RunDirError:
+        spare.put(item)
+
+
+def _enqueue_pending(alerting: Alerting) -> None:
     """Move the ledger's pending transitions into the outbox. Idempotent."""
+    ledger = alerting.ledger
     if not ledger.read().pending:
         return
     with ledger.open() as state:
         for batch in state.pending:
             for change in batch.changes:
-                alerting.ledger.journal("transition", **summarize(change.transition))
+                ledger.journal("transition", **summarize(change.transition))
             for item in compose_items(state, batch, alerting.rules, alerting.channels):
-                outbox.put(item)
+                enqueue(alerting, item)
         state.pending = []
 
 

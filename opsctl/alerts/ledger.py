@@ -2,7 +2,8 @@
 
 The new severities and the transitions without messages are written to one file in one step. A process that dies
 between recording and sending leaves the transitions for the next cycle. A ledger that cannot be written, such as on a
-full disk, continues in the spare directory: the full disk itself must be alerted.
+full disk, continues in the spare directory: the full disk itself must be alerted. A change holds the leases of both
+directories and continues the state with the higher revision, so that two watchers never judge by different states.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from opsctl.alerts.ledger_state import (
 )
 from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
-from opsctl.errors import InputError, OpsctlError, RunDirError, cannot_read
+from opsctl.errors import InputError, RunDirError, cannot_read
 from opsctl.host.system import hostname
 from opsctl.model import Finding, Level, Transition
 from opsctl.ports import Clock
@@ -65,6 +66,15 @@ class AlertLedger:
     """Keys that are silenced from outside, such as nodes under maintenance."""
     observed_at: datetime | None = None
     """Start of the cycle that made the findings; None: now."""
+    observed_revision: int | None = None
+    """Revision of the ledger at the start of this cycle; None: the current one."""
+
+    def begin_cycle(self) -> AlertLedger:
+        """Return this ledger for findings that are made from now on."""
+        revision = None
+        with contextlib.suppress(RunDirError):
+            revision = self.read().revision
+        return replace(self, observed_at=self.clock.now(), observed_revision=revision)
 
     def record(self, findings: Sequence[Finding]) -> list[Transition]:
         """Record `findings` and return the transitions that people must be notified of.
@@ -72,17 +82,8 @@ class AlertLedger:
         Of several concurrent watch cycles, only one gets a transition. A key without a finding keeps its severity. A
         lasting alert is repeated after the repeat time; its `before` equals its severity.
         """
-        try:
-            with contextlib.ExitStack() as stack:
-                spare_state = self._take_back(stack)
-                with self.open() as state:
-                    _merge(state, spare_state)
-                    changes = self._judge(state, findings)
-        except RunDirError:
-            if self.spare is None:
-                raise
-            with self.open_spare() as state:
-                changes = self._judge(state, findings)
+        with self.open() as state:
+            changes = self._judge(state, findings)
         return [change.transition for change in changes]
 
     def levels(self) -> dict[str, LedgerEntry]:
@@ -123,49 +124,81 @@ class AlertLedger:
 
     @property
     def path(self) -> Path:
-        return self.site.alerts / "ledger.json"
+        return _path(self.site)
 
     def read(self) -> LedgerState:
         """Return the current state without writing anything."""
-        if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
-            return _read(spare.path)
-        return _read(self.path)
+        spare = self._read_spare()  # first: the spare ledger is removed only after its state is in the site's ledger
+        try:
+            return _combine(_read(self.path), spare)
+        except RunDirError:
+            if spare is None:
+                raise
+            return spare
 
     @contextlib.contextmanager
     def open(self) -> Iterator[LedgerState]:
-        """Lock the ledger and yield its state; write the state on success, nothing on an error."""
-        self.site.create()
-        with lease(self.site.alerts, self.clock):
-            state = _read(self.path, rename_broken=True)
-            yield state
-            self.site.write(self.path, dump(state))
+        """Lock the ledger and yield its state; write the state on success, nothing on an error.
 
-    @contextlib.contextmanager
-    def open_spare(self) -> Iterator[LedgerState]:
-        """Do what `open` does with the spare ledger, which starts as a copy of the site's ledger."""
-        assert self.spare is not None
-        spare = replace(self, site=self.spare, spare=None)
-        with spare.open() as state:
-            if not spare.path.exists():
-                with contextlib.suppress(RunDirError):
-                    copied = self.read()
-                    state.number, state.entries, state.pending = copied.number, copied.entries, copied.pending
-                    state.silences, state.threads = copied.silences, copied.threads
-            yield state
-
-    def _take_back(self, stack: contextlib.ExitStack) -> LedgerState:
-        """Return the state of the spare ledger, whose entries count also before its batches are in an outbox.
-
-        Once they are, `stack` removes the spare ledger when it closes without an error.
+        The state is written to the spare directory if the site's cannot be written.
         """
-        with contextlib.suppress(OpsctlError):
-            if self.spare and (spare := replace(self, site=self.spare, spare=None)).path.exists():
-                stack.enter_context(lease(spare.site.alerts, self.clock))
-                state = spare.read()
-                if not state.pending:
-                    stack.push(lambda failed, *_: None if failed else spare.path.unlink(missing_ok=True))
-                return state
-        return LedgerState()
+        with contextlib.ExitStack() as stack:
+            sites = self._lock(stack)
+            state = self._continue()
+            yield state
+            state.revision += 1
+            self._write(state, sites)
+
+    def _lock(self, stack: contextlib.ExitStack) -> list[SiteDir]:
+        """Take the leases of both directories and return the directories that can be written.
+
+        One lease is enough on a full disk: `lease` respects a lease that another process took before.
+        """
+        sites, errors = [], []
+        for site in filter(None, (self.site, self.spare)):
+            try:
+                site.create()
+                stack.enter_context(lease(site.alerts, self.clock))
+                sites.append(site)
+            except RunDirError as error:
+                errors.append(error)
+                if site is self.site and not _is_own(site.path):
+                    raise  # only the owner's ledger continues in the spare directory
+        if not sites:
+            raise errors[0]
+        return sites
+
+    def _continue(self) -> LedgerState:
+        """Return the newest state; an empty one if the site's ledger cannot be read and there is no spare one."""
+        spare = self._read_spare()
+        try:
+            return _combine(_read(self.path, rename_broken=True), spare)
+        except RunDirError:
+            if self.spare is None:
+                raise
+            return spare or LedgerState(is_separate=True)
+
+    def _write(self, state: LedgerState, sites: Sequence[SiteDir]) -> None:
+        is_separate = state.is_separate
+        for site in sites:
+            state.is_separate = is_separate and site is not self.site
+            try:
+                site.write(_path(site), dump(state))
+            except RunDirError:
+                if site is sites[-1]:
+                    raise
+                continue
+            if site is self.site and self.spare and self.spare in sites and _path(self.spare).exists():
+                with contextlib.suppress(OSError):  # obsolete by its revision, if it cannot be removed
+                    _path(self.spare).unlink(missing_ok=True)
+            return
+
+    def _read_spare(self) -> LedgerState | None:
+        if self.spare is None or not _path(self.spare).exists():
+            return None
+        with contextlib.suppress(RunDirError):
+            return _read(_path(self.spare))
+        return None
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
         now, changes = self.clock.now(), []
@@ -193,9 +226,18 @@ class AlertLedger:
         is_muted = bool(state.silenced(finding.key, now) or find_planned_silence(finding, self.rules, now))
         is_muted = is_muted or finding.key in self.muted
         is_silenced = is_muted or (bool(cause) and not (finding.is_certain and is_reported))
+        is_late = bool(before and self.observed_revision is not None and self.observed_revision < before.changed_in)
         entry, change = next_entry(
-            before, finding, now, self.rules, is_silenced=is_silenced, observed_at=self.observed_at
+            before,
+            finding,
+            now,
+            self.rules,
+            is_silenced=is_silenced,
+            observed_at=self.observed_at,
+            is_late=is_late,
         )
+        if before is None or entry.level is not before.level:
+            entry = replace(entry, changed_in=state.revision + 1)
         was_withheld = bool(before and before.follows)
         is_withheld = bool(cause) or (was_withheld and finding.level is Level.OK)
         follows = cause or (before.follows if before and not change else "")
@@ -240,13 +282,32 @@ def _read(path: Path, *, rename_broken: bool = False) -> LedgerState:
         raise cannot_read(path, error) from error
 
 
-def _merge(state: LedgerState, other: LedgerState) -> None:
-    """Copy into `state` the entries of `other` with a later check."""
-    for key, entry in other.entries.items():
-        if key not in state.entries or entry.checked_at > state.entries[key].checked_at:
+def _path(site: SiteDir) -> Path:
+    return site.alerts / "ledger.json"
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether this user owns `path`; yes for a missing one."""
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return True
+
+
+def _combine(state: LedgerState, spare: LedgerState | None) -> LedgerState:
+    """Return the newer state. No times are compared: the clocks of hosts differ."""
+    if spare is None:
+        return state
+    if not spare.is_separate:
+        return spare if spare.revision >= state.revision else state
+    for key, entry in spare.entries.items():
+        if key not in state.entries or entry.checked_at >= state.entries[key].checked_at:
             state.entries[key] = entry
-    state.threads |= other.threads
-    state.number = max(state.number, other.number)
+    state.threads |= spare.threads
+    state.silences += spare.silences
+    state.pending += spare.pending
+    state.number = max(state.number, spare.number)
+    return state
 
 
 def _forget(state: LedgerState, now: datetime) -> None:

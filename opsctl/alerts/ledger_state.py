@@ -68,6 +68,8 @@ class LedgerEntry:
     acknowledged: Acknowledgement | None = None
     escalated: int = 0
     """Number of escalation steps taken at this severity."""
+    changed_in: int = 0
+    """Revision of the ledger in which `level` changed."""
     follows: str = ""
     """Key of the alert that reports the cause of this one, whose own messages are withheld."""
 
@@ -109,6 +111,10 @@ class Thread:
 
 @dataclass(slots=True, kw_only=True)
 class LedgerState:
+    revision: int = 0
+    """Number of changes. Of the site's ledger and the spare one, the one with more changes counts."""
+    is_separate: bool = False
+    """A spare ledger that began while the site's ledger could not be read."""
     number: int = 0
     """Number of the last batch. Messages are delivered in this order, whatever the clocks of the hosts say."""
     entries: dict[str, LedgerEntry] = field(default_factory=dict)

@@ -18,14 +18,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from opsctl.alerts.message import Message
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.errors import OpsctlError, RunDirError, cannot_write
 from opsctl.model import Level
 from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
-from opsctl.state.lease import HeldLease, LeaseBusy, is_held, lease
+from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
-from opsctl.state.time_stamps import is_from_future
 
 FIRST_WAIT = timedelta(seconds=30)
 MAX_WAIT = timedelta(hours=1)
@@ -57,56 +56,6 @@ class Undelivered(OpsctlError):
         self.is_permanent = is_permanent
         self.is_ambiguous = is_ambiguous
         self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxItem:
-    """One message for one channel."""
-
-    message: Message
-    channel: str
-    number: int
-    """Number of the batch: items are delivered in this order."""
-    not_before: datetime | None = None
-    """End of the quiet hours that delay the item."""
-    tries: int = 0
-    tried_at: datetime | None = None
-    next_try: datetime | None = None
-    retry_not_before: datetime | None = None
-    """The channel asked for no message at all before this time."""
-    is_refused: bool = False
-    """The channel refused the message permanently; other messages do not wait for this one."""
-    sending: datetime | None = None
-    """Start of a try with unknown result."""
-    error: str = ""
-    fallback: str = ""
-    """The channel that received the message instead."""
-    reference: str = ""
-    """The channel's own name for the delivered message."""
-    is_delivered: bool = False
-    """The channel took the message; the file may still lie in the queue."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.number:08d}~{self.message.id}.json"
-
-    def is_held_back(self, now: datetime) -> bool:
-        """Return whether quiet hours delay the item. An end more than a day ahead comes from a wrong clock."""
-        return self.not_before is not None and now < self.not_before < now + timedelta(hours=25)
-
-    def must_wait(self, now: datetime) -> bool:
-        """Return whether the channel's requested delay lasts."""
-        return self.retry_not_before is not None and now < self.retry_not_before and not self._has_wrong_times(now)
-
-    def is_due(self, now: datetime) -> bool:
-        """Return whether to try now."""
-        if self.is_held_back(now):
-            return False
-        return self.next_try is None or now >= self.next_try or self._has_wrong_times(now)
-
-    def _has_wrong_times(self, now: datetime) -> bool:
-        """Return whether a clock that was ahead wrote the times of the last try, which then delay nothing."""
-        return self.tried_at is None or is_from_future(self.tried_at, now)
 
 
 _ITEM = TypeAdapter(OutboxItem)
@@ -176,6 +125,22 @@ class Outbox:
         paths = self.delivered(channel).glob(f"*~{message}.json")
         return next((item.reference for path in paths if (item := _read(path))), "")
 
+    def take_over(self, channel: str) -> None:
+        """Move the waiting items of `channel` from the other outbox: one queue keeps the items of a thread in order."""
+        if self.other is None or not _items(self.other.queue(channel)):
+            return
+        queue = self.queue(channel)
+        try:
+            queue.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(queue, error) from error
+        with contextlib.suppress(LeaseBusy), self._lock(channel):
+            for item in _items(self.other.queue(channel)):
+                if item.is_delivered or not self.knows(item):
+                    self._write(queue / item.name, item)
+                with contextlib.suppress(OSError):
+                    (self.other.queue(channel) / item.name).unlink(missing_ok=True)
+
     def flush(self, channel: str, deliver: Deliver, choose_fallback: ChooseFallback) -> list[Delivery]:
         """Deliver the waiting items of `channel` if any item is due.
 
@@ -228,7 +193,7 @@ class Outbox:
         """Take the leases of the channel's queue, here and in the other outbox.
 
         The order is always the same, so that two processes do not block each other. On a full disk no lease can be
-        taken, but a process that took one before may still be sending. Raises LeaseBusy, RunDirError.
+        taken. Raises LeaseBusy, RunDirError.
         """
         mine = self.queue(channel)
         queues = {mine, self.other.queue(channel)} if self.other else {mine}
@@ -238,8 +203,6 @@ class Outbox:
                 try:
                     leases.append(stack.enter_context(lease(queue, self.clock, wait=0)))
                 except RunDirError:
-                    if is_held(queue, self.clock):
-                        raise LeaseBusy(f"{queue}: another process is sending") from None
                     if queue == mine:
                         raise
             yield leases
@@ -282,7 +245,8 @@ class Outbox:
 
     def _is_done(self, path: Path, item: OutboxItem) -> bool:
         """Archive an item that is already delivered, also by another channel; return whether it is."""
-        by_fallback = item.fallback and self.has_delivered(item, item.fallback)
+        outboxes = (self, self.other) if self.other else (self,)
+        by_fallback = item.fallback and any(outbox.has_delivered(item, item.fallback) for outbox in outboxes)
         is_done = bool(by_fallback or self._is_delivered_elsewhere(item))
         if item.is_delivered:
             self._archive_delivered(path, item, is_written=True)

@@ -28,19 +28,23 @@ def next_entry(
     *,
     is_silenced: bool = False,
     observed_at: datetime | None = None,
+    is_late: bool = False,
 ) -> tuple[LedgerEntry, AlertTransition | None]:
     """Return the new ledger entry, and the transition if there is one. A silence postpones transitions.
 
-    A better finding that was observed before the alert, such as by a slow cycle, resolves nothing.
+    A better finding that was observed before the alert, such as by a slow cycle, resolves nothing; a worse one that was
+    observed before the improvement reopens nothing. `is_late`: whatever the clocks say, the cycle of the finding began
+    before the entry's severity changed.
     """
     observed_at = min(observed_at or now, now)
     if entry is None:
         entry = LedgerEntry(key=finding.key, since=now, latest_level=finding.level, checked_at=now)
-    is_outdated = SEVERITY[finding.level] < SEVERITY[entry.level] and observed_at < entry.since
+    change = SEVERITY[finding.level] - SEVERITY[entry.level]
+    is_outdated = (is_late or observed_at < entry.since) and (change < 0 or (change > 0 and entry.has_improved))
     entry = replace(_clamp_times(entry, now), latest_level=finding.level, checked_at=now)
     if is_outdated:
-        # Observed before the alert, or by a clock behind the one of the alert: the next cycle decides.
-        return replace(entry, since=observed_at), None
+        # Observed before the alert or its end, or by a clock behind the one of the alert: the next cycle decides.
+        return replace(entry, since=min(observed_at, entry.since)), None
     if finding.level is entry.level:
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
         return _repeat(entry, finding, now, rules, is_silenced=is_silenced)

@@ -12,7 +12,7 @@ from rich.text import Text
 from opsctl.alerts import dispatch
 from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
-from opsctl.alerts.outbox import OutboxItem
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment

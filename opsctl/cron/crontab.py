@@ -134,7 +134,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def is_due(entry: CronEntry, since: datetime, now: datetime) -> bool:
-    """Return whether one or more of the entry's times have passed: a tick runs an entry at most once."""
+def is_due(entry: CronEntry, since: datetime, now: datetime, started: datetime | None = None) -> bool:
+    """Return whether one or more of the entry's times have passed: a tick runs an entry at most once.
+
+    A last run that `started` after `since` had a clock ahead. That run counts for the one time that it took for past;
+    if there are several such times, the clock is too wrong for the entry, which goes on.
+    """
     next_time = entry.when.after(since)
+    if next_time and started and next_time <= started:
+        later_time = entry.when.after(next_time)
+        next_time = later_time if later_time is None or started < later_time else next_time
     return next_time is not None and next_time <= now

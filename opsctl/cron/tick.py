@@ -88,14 +88,14 @@ class TickRunner:
             cron_entry
             for cron_entry in schedule.entries
             if (cron_entry.id in cut_off and not cron_entry.is_batch)
-            or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now)
+            or is_due(cron_entry, max(entries[cron_entry.id].since, floor), now, entries[cron_entry.id].started)
         ]
 
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
-        start = EntryRun(
-            since=self.now, started=self.cron.clock.now(), result=EntryResult.RUNNING, again=before.was_cut_off
-        )
+        now = self.cron.clock.now()
+        since = max(now, self.slot) if self.slot else now  # never before `started`, unless a clock was ahead
+        start = EntryRun(since=since, started=now, result=EntryResult.RUNNING, again=before.was_cut_off)
         self._note(entry, start)
         log.debug("%s: starts, %.0f s are left", entry.id, left)
         done = replace(start, result=EntryResult.FAILED, detail="ended together with the tick")

@@ -16,7 +16,7 @@ from opsctl.ports import Clock
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import is_regular, read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.trainer.contract import Phase, read_heartbeat
+from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
 READER_S, OTHER_S = 300.0, 60.0
 """Default time from the stop request to the signal: for a trainer that is known to read the request, and any other."""
@@ -49,6 +49,9 @@ class Escalation:
     has_signalled: bool = False
     _signal_at_s: float | None = None
     _kill_at_s: float | None = None
+    _heartbeat: Heartbeat | None = None
+    """The newest heartbeat, and when the guard first read it."""
+    _read_at_s: float = 0.0
 
     def begin(self, plan: StopPlan, now: datetime) -> None:
         """Start the steps of a new request that was made `now`."""
@@ -56,20 +59,35 @@ class Escalation:
         self._signal_at_s = self._to_monotonic(plan.signal_at, now)
         self._kill_at_s = self._to_monotonic(plan.kill_at, now)
 
-    def is_signal_due(self) -> bool:
-        """Return whether the signal is to be sent now."""
-        return not self.has_signalled and _is_past(self._signal_at_s, self.clock.monotonic())
+    def is_signal_due(self, run: RunDir, attempt: Attempt) -> bool:
+        """Return whether the signal is to be sent now: the trainer does not react to the stop request."""
+        return not self.has_signalled and self._is_due(self._signal_at_s, run, attempt)
 
-    def is_kill_due(self) -> bool:
-        """Return whether the ranks are to be ended now."""
-        return _is_past(self._kill_at_s, self.clock.monotonic())
+    def is_kill_due(self, run: RunDir, attempt: Attempt) -> bool:
+        """Return whether the ranks are to be ended now: the trainer reacts neither to the request nor to the signal."""
+        return self._is_due(self._kill_at_s, run, attempt)
+
+    def _is_due(self, at_s: float | None, run: RunDir, attempt: Attempt) -> bool:
+        if at_s is None:
+            return False
+        is_reacting = self._is_reacting(run, attempt)  # also before the time has come, to date the heartbeat
+        return self.clock.monotonic() >= at_s and not is_reacting
+
+    def _is_reacting(self, run: RunDir, attempt: Attempt) -> bool:
+        """Return whether the trainer saves or exits, within the time limit of that phase.
+
+        The limit counts from the moment at which the guard first reads the heartbeat, after the stop request: the
+        clock of the trainer's node may differ, and either clock may jump.
+        """
+        heartbeat = read_heartbeat(run.heartbeat / "train.json")
+        if heartbeat != self._heartbeat:
+            self._heartbeat, self._read_at_s = heartbeat, self.clock.monotonic()
+        if heartbeat is None or heartbeat.attempt != attempt.name or heartbeat.phase not in {Phase.SAVE, Phase.EXIT}:
+            return False
+        return self.clock.monotonic() - self._read_at_s < heartbeat.limit_s
 
     def _to_monotonic(self, at: datetime | None, now: datetime) -> float | None:
         return None if at is None else self.clock.monotonic() + (at - now).total_seconds()
-
-
-def _is_past(at_s: float | None, now_s: float) -> bool:
-    return at_s is not None and now_s >= at_s
 
 
 def plan_stop(
@@ -119,14 +137,6 @@ def _read_text(path: Path) -> str:
         return read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode(errors="replace")
     except (OSError, ValueError):  # ValueError: a name with a null character
         return ""
-
-
-def is_reacting(run: RunDir, attempt: Attempt, now: datetime) -> bool:
-    """Return whether the heartbeat shows that the trainer saves or exits, within the time limit of that phase."""
-    heartbeat = read_heartbeat(run.heartbeat / "train.json")
-    if heartbeat is None or heartbeat.attempt != attempt.name:
-        return False
-    return heartbeat.phase in {Phase.SAVE, Phase.EXIT} and now.timestamp() - heartbeat.at < heartbeat.limit_s
 
 
 def describe_plan(run: RunDir, rules: GuardSettings) -> str:

@@ -57,6 +57,8 @@ class QuietRanks:
     _size_bytes: int = -1
     _grew_s: float = 0.0
     _since_s: float | None = None
+    _action_at: float | None = None
+    _action_s: float = 0.0
     _progress: tuple[object, ...] = ()
     _counts_output: bool = False
     _line_s: float | None = None
@@ -140,10 +142,15 @@ class QuietRanks:
         return log.steps[-1:], output, heartbeat.at if heartbeat else None
 
     def _date_action(self, heartbeat: Heartbeat | None) -> float:
-        """Return the time of the trainer's last action on the monotonic clock; 0 if unknown."""
+        """Return when the guard first read the trainer's last action, on the monotonic clock; 0 without a heartbeat.
+
+        The time in the heartbeat is of another node's clock, and clocks jump.
+        """
         if heartbeat is None:
             return 0.0
-        return self.clock.monotonic() - max(0.0, self.clock.now().timestamp() - heartbeat.at)
+        if heartbeat.at != self._action_at:
+            self._action_at, self._action_s = heartbeat.at, self.clock.monotonic()
+        return self._action_s
 
     def _measure_lines(self, log: LogSigns, trained_s: float) -> float | None:
         """Return the seconds from line to line: as logged, otherwise of all the time since the start."""

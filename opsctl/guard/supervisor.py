@@ -23,7 +23,7 @@ from opsctl.guard.before_body import list_unfinalized, wants_node_check
 from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
-from opsctl.guard.escalation import Escalation, is_reacting, plan_stop, reads_stop_request
+from opsctl.guard.escalation import Escalation, plan_stop, reads_stop_request
 from opsctl.guard.lost_node import find_lost_node, find_missing_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
@@ -324,7 +324,7 @@ class Supervisor:
 
     def _escalate(self) -> None:
         """Send the stop signal if it is due and the trainer does not react to the stop request."""
-        if not self.escalation.is_signal_due() or is_reacting(self.run, self.attempt, self.clock.now()):
+        if not self.escalation.is_signal_due(self.run, self.attempt):
             return
         self.escalation.has_signalled = True
         name = self.escalation.plan.signal
@@ -336,7 +336,7 @@ class Supervisor:
 
     def _is_kill_due(self) -> bool:
         """Whether neither the stop request nor the signal ended the body; then the ranks are killed."""
-        if not self.escalation.is_kill_due() or is_reacting(self.run, self.attempt, self.clock.now()):
+        if not self.escalation.is_kill_due(self.run, self.attempt):
             return False
         log.warning("no reaction to the stop request: ending the ranks")
         with self.tolerated("ending the ranks"):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from opsctl.alerts.answers.answer import AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
-from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.dispatch import Alerting, enqueue
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import OutboxItem
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.errors import InputError, OpsctlError
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Level
@@ -222,4 +222,4 @@ def _confirm(alerting: Alerting, state: LedgerState, answer: RawAnswer, person: 
         subject=f"[{alerting.rules.site_name}] {person}: {results[0]}",
         body="\n".join([*results, ""]),
     )
-    alerting.outboxes[0].put(OutboxItem(message=message, channel=answer.channel, number=state.number))
+    enqueue(alerting, OutboxItem(message=message, channel=answer.channel, number=state.number))

@@ -7,13 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
@@ -23,7 +23,6 @@ from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
-from opsctl.launch.tracker_runs import add_links
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
@@ -32,7 +31,7 @@ from opsctl.monitor.handle_answers import AnswerPoller
 from opsctl.monitor.heartbeat_pings import describe_cycle, list_train_pings
 from opsctl.monitor.maintenance import read_maintenance
 from opsctl.monitor.reconcile import ReconciledTrain
-from opsctl.monitor.rollback_proposal import propose_rollback
+from opsctl.monitor.run_watchdog import run_watchdog
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.vanished import CheckedParts, is_node_alert, judge_vanished
 from opsctl.ports import Clock, Runner, Scheduler, Watchdog
@@ -106,12 +105,12 @@ class Watch:
         began, self._problems, self._is_complete = self.services.clock.monotonic(), [], True
         if isinstance(clock := self.services.clock, SteadyClock):
             clock.settle(self._open_memory())
-        observed_at = self.services.clock.now()
+        ledger = self.services.alerting.ledger.begin_cycle()
         self._start_answers()
         self._ping(PingKind.START)
         if problem := self.services.alerting.site_problem:
             self._problems.append(f"{problem}: alerts, cron and node history are kept in your own state directory")
-        runs = [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
+        runs = self._list_runs()
         jobs, slurm_findings = self._read_queue() if runs else ([], [])
         self._slurm_answers = jobs is not None
         reconciled = self._reconcile(runs, jobs) if self.acts and jobs is not None else []
@@ -126,7 +125,7 @@ class Watch:
         if self.acts and self._is_alert_owner():
             findings += self._judge_vanished(context, results, findings)
             self._apply_answers(runs)
-            transitions, deliveries = self._notify(findings, observed_at)
+            transitions, deliveries = self._notify(findings, ledger)
             seconds = self.services.clock.monotonic() - began
             self._ping_all([train.name for train in context.trains], findings, seconds)
         report = CycleReport(
@@ -160,15 +159,26 @@ class Watch:
             # The directory does not exist yet: a user who can create the directory becomes the owner.
             return not path.parent.exists() or os.access(path.parent, os.W_OK)
 
+    def _list_runs(self) -> list[RunDir]:
+        """Return the selected trains; none if only watchdogs of the site are asked."""
+        if not self.acts and all(watchdog.of == "site" for watchdog in self.watchdogs.values()):
+            return []
+        return [run for run in all_trains(self.services.site.root_path) if not self.trains or run.name in self.trains]
+
     def _read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
-        """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer."""
-        key = SLURM_KEY
+        """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.
+
+        Nothing is found if only watchdogs are asked that need no Slurm.
+        """
+        is_needed = self.acts or any(watchdog.needs_slurm for watchdog in self.watchdogs.values())
+        found = Finding(key=SLURM_KEY, level=Level.OK, summary="Slurm answers")
+        jobs: list[Job] | None = None
         try:
-            return self.services.scheduler.jobs(), [Finding(key=key, level=Level.OK, summary="Slurm answers")]
+            jobs = self.services.scheduler.jobs()
         except OpsctlError as error:
             self._is_complete = False
-            summary = f"Slurm: {error.message}"
-            return None, [Finding(key=key, level=Level.UNKNOWN, summary=summary, remedy="opsctl doctor")]
+            found = replace(found, level=Level.UNKNOWN, summary=f"Slurm: {error.message}", remedy="opsctl doctor")
+        return jobs, [found] if is_needed else []
 
     def _read_nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
         """Return every node if a train runs or a node's alert is open; None if Slurm does not answer."""
@@ -207,7 +217,10 @@ class Watch:
         results = self._isolation.run({("train", run.name): partial(self._read_train, run, jobs) for run in runs})
         trains: list[WatchedTrain] = []
         unreadable: list[Finding] = []
+        is_needed = self.acts or any(watchdog.of == "train" for watchdog in self.watchdogs.values())
         for (_, name), result in results.items():
+            if isinstance(result, Failed) and not is_needed:
+                continue
             if isinstance(result, Failed):
                 unreadable.append(
                     Finding(
@@ -255,7 +268,7 @@ class Watch:
             if watchdog.needs_slurm and not self._slurm_answers:
                 continue
             for name, target in self._select_targets(watchdog, context):
-                yield (watchdog.name, name), partial(_evaluate, watchdog, context, target)
+                yield (watchdog.name, name), partial(run_watchdog, watchdog, context, target)
 
     def _select_targets(
         self, watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext
@@ -325,7 +338,7 @@ class Watch:
         except OpsctlError:
             return {}
 
-    def _notify(self, findings: Sequence[Finding], observed_at: datetime) -> tuple[list[Transition], list[Delivery]]:
+    def _notify(self, findings: Sequence[Finding], ledger: AlertLedger) -> tuple[list[Transition], list[Delivery]]:
         alerting = self.services.alerting
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
@@ -333,7 +346,7 @@ class Watch:
             muted = frozenset[str]()
             if alerting.rules.maintenance_reservations:
                 muted = read_maintenance(self.services.scheduler, findings, self.services.clock.now(), self._problems)
-            transitions = replace(alerting.ledger, muted=muted, observed_at=observed_at).record(findings)
+            transitions = replace(ledger, muted=muted).record(findings)
             deliveries = dispatch.send_alerts(alerting, self._senders, wait_s=SEND_WAIT_S)
         except (OpsctlError, OSError) as error:
             self._problems.append(f"alerting: {error}")
@@ -378,18 +391,6 @@ class Watch:
 def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
     """Return the file systems that the site names, or else the file system of the trains."""
     return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
-
-
-def _evaluate(watchdog: Watchdog[WatchContext, Any, Any], context: WatchContext, target: object) -> list[Finding]:
-    began = context.clock.monotonic()
-    findings = list(watchdog.judge(watchdog.probe(context, target), context.now))
-    if isinstance(target, WatchedTrain):
-        findings = add_links([propose_rollback(finding, target) for finding in findings], target.run, target.events)
-    seconds = context.clock.monotonic() - began
-    log.debug("watchdog %s: %d findings in %.3f s", watchdog.name, len(findings), seconds)
-    for finding in findings:
-        log.debug("%s: %s: %s", finding.key, finding.level.value, finding.summary)
-    return findings
 
 
 def _has_failed(result: object) -> bool:

@@ -72,14 +72,17 @@ class HeldLease:
 
 @contextlib.contextmanager
 def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[HeldLease]:
-    """Hold the lease of `directory`. Raises LeaseBusy after `wait` seconds, RunDirError if no lease can be made."""
+    """Hold the lease of `directory`. Raises LeaseBusy after `wait` seconds, RunDirError if no lease can be made.
+
+    On a full disk no lease can be made, but another process that took the lease before may still be writing: this
+    process waits for the other one.
+    """
     lock = directory / ".lease"
     mine = directory / f".lease.{uuid.uuid4().hex}"
     deadline = clock.monotonic() + wait
     try:
-        _write(lock, mine, clock)
         held, has_waited = HeldLease(lock, mine, clock), False
-        while not _take(lock, mine):
+        while not _take(lock, mine, clock):
             if _break_stale(lock, mine, clock.now().timestamp()):
                 continue  # also with wait=0: the holder was killed
             if clock.monotonic() >= deadline:
@@ -100,7 +103,12 @@ def is_held(directory: Path, clock: Clock) -> bool:
     """Return whether another process holds the lease of `directory`, without writing: the disk may be full."""
     lock, now = directory / ".lease", clock.now().timestamp()
     try:
-        return not _is_stale(_read(lock), lock.lstat().st_mtime, now, now)
+        written = lock.lstat().st_mtime
+        touched = now
+        with contextlib.suppress(OSError):  # on a read-only file system
+            os.utime(directory)  # needs no space, and shows the file system's time
+            touched = directory.stat().st_mtime
+        return not _is_stale(_read(lock), written, touched, now)
     except OSError:
         return False
 
@@ -112,20 +120,20 @@ def find_holder(directory: Path, clock: Clock) -> LeaseHolder | None:
     return None if holder is None or _is_stale(holder, holder.at, now, now) else holder
 
 
-def _write(lock: Path, mine: Path, clock: Clock) -> None:
-    """Write the file of this process, on disk before it becomes the lease: a crash must leave no empty lease."""
-    try:
-        create(mine, _holder(clock), mode=0o644)
-    except OSError as error:
-        raise _cannot_lock(lock, error) from error
+def _take(lock: Path, mine: Path, clock: Clock) -> bool:
+    """Try to take the lease; return whether that worked.
 
-
-def _take(lock: Path, mine: Path) -> bool:
+    The file of this process is on disk before it becomes the lease: a crash must leave no empty lease.
+    """
     try:
+        if not mine.exists():
+            create(mine, _holder(clock), mode=0o644)
         os.link(mine, lock)
     except FileExistsError:
         return False
     except OSError as error:
+        if is_held(lock.parent, clock):
+            return False
         raise _cannot_lock(lock, error) from error
     return True
 

@@ -23,6 +23,8 @@ VOLATILE = {
     "seconds",
     "until",
     "pid",
+    "revision",
+    "changed_in",
     "looked",
     "opened",
     "told_at",

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.endurance.soak.servers import Inbox, rows
 
@@ -29,6 +30,8 @@ class Figures:
     memory_mib: list[int] = field(default_factory=list)
     programs: list[Counter[str]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    is_cut_off: bool = False
+    """Whether the soak was out of time before the last alerts arrived: then its figures of lost alerts mean nothing."""
     story: list[str] = field(default_factory=list)
     """The beginning and the end of every fault, by cycle, to explain a failed soak."""
 
@@ -48,6 +51,7 @@ def report(
     """Return the figures by their names in docs/explanation/reliability.md."""
     return {
         "cycles": figures.cycles,
+        "cut off": figures.is_cut_off,
         "trains": trains,
         "faults": sum(figures.faults.values()),
         "faults by kind": dict(figures.faults.most_common()),
@@ -60,6 +64,39 @@ def report(
         **_report_cost(figures),
         "left in outboxes": undelivered,
     }
+
+
+def render_table(fields: dict[str, Any], minutes: float) -> list[str]:
+    """Return the rows of the table in docs/explanation/reliability.md, for one seed."""
+
+    def per_channel(name: str) -> str:
+        counts = [fields[name][channel] for channel in ("mail", "slack")]
+        return " / ".join(str(count if isinstance(count, int) else sum(count.values())) for count in counts)
+
+    died, bugs = (len(fields[name]) for name in ("cycles that died", "bugs"))
+    memory, programs = fields["memory after each quarter, MiB"], fields["Slurm's programs per cycle"]
+    median_s, worst_s = fields["seconds of a cycle, median and worst"]
+    rows = {
+        "cycles": fields["cycles"],
+        "faults": fields["faults"],
+        "alerts expected": fields["alerts expected"],
+        "sent by mail / by Slack": per_channel("sent"),
+        "sent by the fallback, after a channel had refused for good or for hours": fields["sent by the fallback"],
+        "**lost** (on no channel)": sum(fields["lost"].values()),
+        "lost on one channel and its fallback": per_channel("lost on a channel"),
+        "**made up** (nothing was wrong)": per_channel("false"),
+        "doubled, mail / Slack: the answer was cut off, or the sender killed before it could note it": per_channel(
+            "doubled"
+        ),
+        "doubled though the answer had arrived": per_channel("doubled though answered"),
+        "cycles that died, bugs met, messages left in an outbox": f"{died}, {bugs}, {fields['left in outboxes']}",
+        "resident memory of the watcher, start to end, MiB": f"{memory[0]} to {memory[-1]}",
+        "Slurm's programs a cycle": ", ".join(f"{name} {count}" for name, count in programs.items()),
+        "most of each in one cycle": ", ".join(map(str, fields["most in one cycle"].values())),
+        "seconds of a cycle, median / worst": f"{median_s} / {worst_s}",
+        "minutes": f"{minutes:.0f}",
+    }
+    return [f"| {name} | {figure} |" for name, figure in rows.items()]
 
 
 def _report_alerts(expected: Alerts, inboxes: dict[str, Inbox], fallback: Alerts) -> dict[str, object]:

@@ -175,3 +175,15 @@ def test_hanging_channel_does_not_stop_the_cycle(site, monkeypatch):
         assert [transition.finding.key for transition in report.transitions] == ["train/gpt"]
         assert report.deliveries == ()
         assert report.seconds < 10  # Slack alone waits 15 s for an answer
+
+
+@pytest.mark.parametrize(("name", "reports_slurm"), [("fs_quota", False), ("cron_alive", False), ("hang", True)])
+def test_watchdog_alone_needs_its_own_sources_only(site, name, reports_slurm):
+    """Slurm does not answer, and the settings of a train cannot be read."""
+    broken = build(site).root / "broken"
+    broken.mkdir(parents=True)
+    (broken / "train.toml").write_text("[")
+    findings = Watch(services=build(site), names=[name], acts=False).cycle().findings
+    keys = {finding.key for finding in findings}
+    assert ({"slurm/site", "train/broken"} <= keys) is reports_slurm
+    assert reports_slurm or keys == {f"{name}/{'root' if name == 'fs_quota' else 'site'}"}

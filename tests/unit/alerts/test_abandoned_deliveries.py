@@ -7,7 +7,8 @@ from click.testing import CliRunner
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import MIN_TRIES_BEFORE_ABANDON, OutboxItem
+from opsctl.alerts.outbox import MIN_TRIES_BEFORE_ABANDON
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.cli import cli
 from opsctl.model import Level
 

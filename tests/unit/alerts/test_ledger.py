@@ -1,5 +1,6 @@
 """Findings become transitions: once, damped, and without loss."""
 
+import errno
 import json
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.errors import InputError, RunDirError
 from opsctl.model import Level
+from opsctl.state.files import write_atomic
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock, World, finding, format_change
 
@@ -328,3 +330,60 @@ def test_alert_pending_in_the_spare_ledger_is_not_recorded_again(world):
     assert world.record("C") == []
     world.clock.forward(minutes=10)
     assert world.record(".") == ["C>."]
+
+
+def test_alert_of_the_spare_ledger_can_be_acknowledged(world):
+    blocked = world.path / "blocked"
+    blocked.write_text("a file, not a directory")
+    other = replace(world.ledger, site=replace(world.site, path=blocked))
+    other.record([finding(Level.CRITICAL)])
+    world.ledger.ack("hang/gpt", "on it")
+    world.clock.forward(hours=2)
+    assert world.record("C") == []
+    assert world.ledger.levels()["hang/gpt"].acknowledged is not None
+
+
+def test_ledger_of_another_user_does_not_continue_elsewhere(world, monkeypatch):
+    world.record("C")
+    monkeypatch.setattr("opsctl.alerts.ledger.lease", _refuse)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(RunDirError):
+        world.ledger.ack("hang/gpt", "on it")
+    assert not world.spare.path.joinpath("alerts/ledger.json").exists()
+
+
+def _refuse(directory, clock):
+    raise RunDirError(f"{directory}: cannot be locked: Permission denied")
+
+
+def test_newer_ledger_counts_whatever_the_clocks_say(world, monkeypatch):
+    """The spare ledger continues on a node whose clock is behind, or by a time that stands still."""
+    world.record(".")
+    other = World(world.path, clock=replace(world.clock))
+    other.clock.forward(minutes=-1)
+    with monkeypatch.context() as patch:
+        patch.setattr("opsctl.state.site_dir.write_atomic", _refuse_below(world.site.path))
+        assert other.record("C") == [".>C"]
+    assert world.record("C") == []
+
+
+def _refuse_below(full):
+    def write(path, data, *, mode):
+        if path.is_relative_to(full):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomic(path, data, mode=mode)
+
+    return write
+
+
+def test_finding_from_before_the_end_of_an_alert_reopens_nothing(world):
+    world.record("C")
+    world.clock.forward(minutes=10)
+    slow = world.ledger.begin_cycle()
+    clock = replace(world.clock)
+    clock.forward(seconds=-60)  # of another node, still within what clocks may differ by
+    assert len(replace(world.ledger, clock=clock).record([finding(Level.OK)])) == 1
+    assert slow.record([finding(Level.CRITICAL)]) == []
+    world.clock.forward(minutes=30)
+    assert world.record(".") == []
+    assert world.record("C") == [".>C"]

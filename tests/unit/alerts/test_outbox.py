@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts.message import Message
-from opsctl.alerts.outbox import MAX_WAIT, MIN_TRIES_BEFORE_ABANDON, Outbox, OutboxItem, Undelivered
+from opsctl.alerts.outbox import MAX_WAIT, MIN_TRIES_BEFORE_ABANDON, Outbox, Undelivered
+from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.model import Level
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
@@ -333,3 +334,14 @@ def test_critical_thread_is_sent_before_older_warnings(channel):
     channel.put(3, "b.2", root="b.1", level=Level.OK)
     channel.flush()
     assert channel.sent == ["b.1", "b.2", "a.1"]
+
+
+def test_items_of_both_outboxes_are_sent_in_order(world):
+    """The alert waits in the spare outbox, its end in the site's."""
+    main, spare = (FakeChannel(site, world.clock) for site in (world.site, world.spare))
+    main.outbox, spare.outbox = replace(main.outbox, other=spare.outbox), replace(spare.outbox, other=main.outbox)
+    spare.put(1, "a.1")
+    main.put(2, "a.2")
+    main.outbox.take_over("mail")
+    main.flush()
+    assert (main.sent, spare.waiting) == (["a.1", "a.2"], [])

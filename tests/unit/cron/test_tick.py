@@ -279,6 +279,28 @@ def test_tick_of_a_clock_ahead_stops_no_entry(cron_site: CronSite) -> None:
     assert [len(cron_site.tick(after=600)) for _ in range(3)] == [0, 1, 1]
 
 
+def test_clock_hours_ahead_runs_no_daily_entry_twice(cron_site: CronSite) -> None:
+    """Every other tick runs on a node whose clock is 12 hours ahead."""
+    cron_site.crontab("0 6 * * * echo daily >>$HERE/log\n*/10 * * * * echo often >>$HERE/log\n")
+    for number in range(16):
+        cron_site.clock.time = NOON + number * timedelta(hours=3) + timedelta(hours=12 * (number % 2))
+        cron_site.tick()
+    assert cron_site.log_lines.count("daily") == 2, "on 3 and 4 March by the clock that is ahead"
+    assert cron_site.log_lines.count("often") >= 8, "an entry that runs more often than the clocks differ goes on"
+
+
+def test_daily_entry_runs_again_after_a_clock_was_ahead(cron_site: CronSite) -> None:
+    cron_site.crontab("0 6 * * * echo daily >>$HERE/log\n")
+    cron_site.tick()
+    cron_site.tick(after=DAY - 3600)
+    cron_site.clock.time = NOON
+    counts = []
+    for _ in range(4):
+        cron_site.tick(after=DAY)
+        counts.append(len(cron_site.log_lines))
+    assert counts == [1, 2, 3, 4]
+
+
 def test_small_difference_of_clocks_runs_nothing_twice(cron_site: CronSite) -> None:
     cron_site.crontab("0 12 * * * echo >>$HERE/log\n")
     cron_site.tick(after=60)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from opsctl.guard.escalation import (
     Escalation,
     StopPlan,
     describe_stop,
-    is_reacting,
     plan_stop,
     reads_stop_request,
 )
@@ -73,20 +73,20 @@ def test_time_limit_is_followed_by_a_signal_that_is_set(
     assert (seconds(plan)[1], plan.kill_at) == (signal_at, None)
 
 
-def test_steps_come_due_once() -> None:
-    clock = FakeClock(BEGIN)
+def test_steps_come_due_once(train: QueuedTrain) -> None:
+    clock, attempt = FakeClock(BEGIN), train.start_attempt()
     escalation = Escalation(clock)
-    assert not escalation.is_signal_due()
-    assert not escalation.is_kill_due()
+    assert not escalation.is_signal_due(train.run, attempt)
+    assert not escalation.is_kill_due(train.run, attempt)
     escalation.begin(plan_stop(StopKind.KILL, BEGIN, GuardSettings(), reads_request=False), BEGIN)
     clock.sleep(59)
-    assert not escalation.is_signal_due()
+    assert not escalation.is_signal_due(train.run, attempt)
     clock.sleep(1)
-    assert escalation.is_signal_due()
+    assert escalation.is_signal_due(train.run, attempt)
     escalation.has_signalled = True
-    assert not escalation.is_signal_due()
+    assert not escalation.is_signal_due(train.run, attempt)
     clock.sleep(120)
-    assert escalation.is_kill_due()
+    assert escalation.is_kill_due(train.run, attempt)
 
 
 def test_reader_of_the_stop_request_is_known(train: QueuedTrain, tmp_path: Path) -> None:
@@ -100,21 +100,41 @@ def test_reader_of_the_stop_request_is_known(train: QueuedTrain, tmp_path: Path)
     assert reads_stop_request(train.run)
 
 
-@pytest.mark.parametrize(("phase", "after_s", "reacts"), [("save", 5, True), ("train", 5, False), ("save", 90, False)])
-def test_saving_trainer_is_left_alone(train: QueuedTrain, phase: str, after_s: float, reacts: bool) -> None:
+@dataclass
+class SkewedClock(FakeClock):
+    """A clock whose time of day jumps."""
+
+    skew_s: float = 0.0
+
+    def now(self) -> datetime:
+        return self.time + timedelta(seconds=self.skew_s)
+
+
+@pytest.mark.parametrize("skew_s", [0, 6 * 3600, -6 * 3600])
+@pytest.mark.parametrize(("phase", "after_s", "is_due"), [("save", 50, False), ("train", 50, True), ("save", 90, True)])
+def test_saving_trainer_is_left_alone(
+    train: QueuedTrain, phase: str, after_s: float, is_due: bool, skew_s: float
+) -> None:
     attempt = train.start_attempt()
+    clock = SkewedClock(BEGIN)
+    escalation = Escalation(clock)
+    at = BEGIN + timedelta(seconds=10)
+    escalation.begin(StopPlan(signal="TERM", signal_at=at, kill_at=at), BEGIN)
     heartbeat = Heartbeat(
         attempt=attempt.name,
         node="n",
         rank=0,
         phase=Phase(phase),
         step=3,
-        at=train.clock.now().timestamp(),
+        at=BEGIN.timestamp(),
         limit_s=60,
     )
     (train.run.heartbeat / "train.json").write_text(to_json(heartbeat))
-    train.clock.sleep(after_s)
-    assert is_reacting(train.run, attempt, train.clock.now()) is reacts
+    assert not escalation.is_signal_due(train.run, attempt)
+    clock.skew_s = skew_s
+    clock.sleep(after_s)
+    assert escalation.is_signal_due(train.run, attempt) is is_due
+    assert escalation.is_kill_due(train.run, attempt) is is_due
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """When the guard is certain that an attempt hangs."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -190,6 +191,20 @@ def test_action_of_the_trainer_is_progress(tmp_path):
     attempt.mark(*IDLE)
     assert attempt.wait(56) == ""
     assert attempt.wait(10) != ""
+
+
+def test_clock_of_the_trainers_node_ends_no_attempt(attempt):
+    """The clock of rank 0 is an hour behind, a line takes 100 s, and a person stops a rank for a moment."""
+    attempt.train(30)
+    attempt.clock.sleep(100)
+    heartbeat = make_heartbeat(attempt)
+    attempt.heartbeat = replace(heartbeat, at=heartbeat.at - 3600)
+    attempt.mark("stopped-5-6")
+    assert attempt.wait(10) == ""
+    attempt.clear()
+    attempt.wait(2)
+    attempt.mark("stopped-5-6")
+    assert attempt.wait(100) != "", "the same heartbeat is no progress"
 
 
 def test_steps_done_again_are_progress(attempt):

@@ -1,5 +1,6 @@
 """Leases: a single writer at a time, without file locks."""
 
+import errno
 import json
 import os
 import signal
@@ -162,3 +163,17 @@ def test_holder_in_a_container_is_respected(tmp_path):
             pass
     finally:
         holder.communicate(b"")
+
+
+@pytest.mark.parametrize("skew_h", [0, 6, -6])
+def test_lease_from_before_the_disk_was_full_is_respected(tmp_path, monkeypatch, skew_h):
+    def refuse(path, data, *, mode):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    skewed = FakeClock(at=datetime.now(UTC) + timedelta(hours=skew_h))
+    with lease(tmp_path, FakeClock()):
+        monkeypatch.setattr("opsctl.state.lease.create", refuse)
+        with pytest.raises(LeaseBusy), lease(tmp_path, skewed, wait=1):
+            pass
+    with pytest.raises(RunDirError, match="No space"), lease(tmp_path, FakeClock()):
+        pass
