@@ -182,8 +182,8 @@ class Packing:
     is filled with tokens `filler`, a document that is not learnt.
     """
 
-    def __init__(self, length: int, filler: int) -> None:
-        self._length, self._filler = length, filler
+    def __init__(self, length: int, filler: int, *, may_be_empty: bool = False) -> None:
+        self._length, self._filler, self._may_be_empty = length, filler, may_be_empty
         self._conversations = self._learnt = self._cut = self._left_out = 0
 
     def __str__(self) -> str:
@@ -194,7 +194,10 @@ class Packing:
         return f"{self._conversations} conversations{shown}, {self._learnt} tokens learnt"
 
     def pack(self, conversations: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Yield the conversations, sequence by sequence, and what fills the sequences."""
+        """Yield the conversations, sequence by sequence, and what fills the sequences.
+
+        Raises Refused if every conversation was left out, unless the result may be empty.
+        """
         rows: list[tuple[int, list[npt.NDArray[Any]]]] = []
         for conversation in conversations:
             size = min(conversation.shape[1], self._length)
@@ -214,6 +217,11 @@ class Packing:
                 yield from self._fill(*rows.pop(fullest))
         for row in rows:
             yield from self._fill(*row)
+        if not (self._conversations or self._may_be_empty):
+            raise Refused(
+                f"none of {self._left_out} conversations has a learnt token in its first {self._length} tokens:"
+                " nothing is left to learn; choose a longer --chat"
+            )
 
     def _fill(self, free: int, members: list[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         yield from members

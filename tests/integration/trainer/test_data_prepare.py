@@ -173,6 +173,48 @@ def test_invalid_options_are_refused(tmp_path, capsys, arguments, words):
     assert words in read_refusal(capsys, "--input", tmp_path, "--output", tmp_path / "x", *arguments)
 
 
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        ("--input", "text"),
+        ("--suffix", ".txt"),
+        ("--json-key", "content"),
+        ("--max-bytes", 8),
+        ("--tokenizer", "tokenizer.json"),
+        ("--chat", 8),
+        ("--processes", 2),
+        ("--progress-s", 1),
+    ],
+    ids=lambda words: words[0],
+)
+def test_merge_refuses_options_that_have_no_effect(tmp_path, texts, capsys, ignored):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "0/1") == 0
+    words = read_refusal(capsys, "--output", tmp_path / "c", "--merge", 1, *ignored)
+    assert f"{ignored[0]} has no effect with --merge" in words
+    assert not (tmp_path / "c.idx").exists()
+
+
+def test_key_of_the_text_is_refused_for_conversations(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--chat", 8, "--json-key", "messages")
+    assert "--json-key has no effect with --chat" in read_refusal(capsys, *arguments)
+
+
+def test_limit_below_the_first_document_is_named(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("12345")
+    arguments = ("--input", tmp_path / "a.txt", "--output", tmp_path / "x", "--max-bytes", 4)
+    assert "the first document has more than --max-bytes 4" in read_refusal(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_merge_of_empty_shards_is_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("")
+    for number in range(2):
+        assert prepare("--input", tmp_path / "a.txt", "--output", tmp_path / "c", "--shard", f"{number}/2") == 0
+    assert "the 2 shards hold no document" in read_refusal(capsys, "--output", tmp_path / "c", "--merge", 2)
+    assert not (tmp_path / "c.idx").exists()
+
+
 def test_max_bytes_ends_with_a_whole_document(tmp_path):
     for name, text in (("a", "12345"), ("b", "678"), ("c", "9")):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)

@@ -94,6 +94,10 @@ def test_packed_corpus_states_its_sequence(tmp_path):
     rows = np.stack((np.arange(8), np.ones(8)))
     write_corpus([rows], tmp_path / "c", vocabulary=257, facts={"sequence": 8}, is_packed=True)
     assert corpus_files.read(tmp_path / "c", "c").packed == 8
+    (tmp_path / "c.learnt").write_bytes(b"\0")
+    assert "c.learnt has 1 bytes, and should have 8" in corpus_files.read(tmp_path / "c", "c").problem
+    (tmp_path / "c.learnt").unlink()
+    assert corpus_files.read(tmp_path / "c", "c").missing == ("c.learnt",)
 
 
 def test_truncated_corpus_data_is_a_problem(tmp_path):
