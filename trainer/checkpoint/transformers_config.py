@@ -21,11 +21,33 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),
         "layer_norm_epsilon": (1e-5,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
     },
-    "bloom": {"apply_residual_connection_post_layernorm": (False,), "layer_norm_epsilon": (1e-5,)},
-    "llama": {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+    "bloom": {
+        "apply_residual_connection_post_layernorm": (False,),
+        "layer_norm_epsilon": (1e-5,),
+        "tie_word_embeddings": (True,),
+    },
+    "llama": {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "mlp_bias": (False,)},
 }
 """The values that this trainer has, the default of transformers first, by type of model."""
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 1024},
+    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
+    "mistral": {
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
+    "qwen2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32},
+    "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128},
+}
+"""What transformers takes for an absent key that is not a size of the model's matrices, and for two that are."""
+_FREE = ("dropout", "init_std", "sequence")
+"""Keys of the model table that the weights do not determine."""
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -123,6 +145,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
         raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
+    fields = _DEFAULTS.get(kind, {}) | fields
     try:
         if problems := list(_find_differences(fields, kind, sequence)):
             raise Refused(f"{directory}: {'; '.join(problems)}")
@@ -130,8 +153,43 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
         return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
     except ValidationError as error:
         raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise Refused(f"{directory}/config.json: {error!r} is missing or of a wrong type") from error
+    except KeyError as error:
+        raise Refused(f"{directory}/config.json: {error.args[0]} is missing") from error
+    except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise Refused(f"{directory}/config.json: a value is of a wrong type ({error})") from error
+
+
+def refuse_other_model(directory: Path, config: ModelConfig) -> None:
+    """Raise Refused if the model in `directory` is not that of `config`, whose vocabulary may be larger; OSError."""
+    there = read_model(directory, sequence=config.sequence)
+    both = [
+        (key, _resolved(there, key), _resolved(config, key)) for key in ModelConfig.model_fields if key not in _FREE
+    ]
+    differences = [
+        f"{key} is {theirs} there and {ours} here"
+        for key, theirs, ours in both
+        if theirs != ours and not (key == "vocabulary" and ours > theirs)
+    ]
+    if differences:
+        raise Refused(f"{directory} is another model: {'; '.join(differences)} (opsctl checkpoint import prints it)")
+    longest = read_model(directory).sequence if config.family == "gpt2" else config.sequence
+    if config.sequence > longest:
+        raise Refused(f"{directory} has {longest} learnt positions, fewer than sequence = {config.sequence}")
+
+
+def _resolved(model: ModelConfig, key: str) -> Any:
+    """Return the value of a key, or what stands for an absent one."""
+    if model.family != "llama":
+        return getattr(model, key)
+    resolved = {
+        "kv_heads": model.group_count,
+        "head_width": model.width_of_head,
+        "ffn": model.width_of_ffn,
+        "rope_theta": model.rope_theta or 10_000.0,
+        "norm_eps": model.norm_eps or 1e-5,
+        "tied": model.is_tied,
+    }
+    return resolved.get(key, getattr(model, key))
 
 
 def read_fields(directory: Path) -> dict[str, Any]:
