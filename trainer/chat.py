@@ -20,7 +20,7 @@ import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.tokens import TokenPlaces
+from opsctl.trainer.tokens import TokenPlaces, read_tokenizer_config
 
 TOKENS, LEARNT = 0, 1
 """Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
@@ -104,8 +104,7 @@ def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate
     try:
         config: dict[str, Any] = {}
         if tokenizer:
-            config = _read_json(tokenizer.with_name("tokenizer_config.json"))
-            config |= _read_json(tokenizer.with_name("special_tokens_map.json"))
+            config = read_tokenizer_config(tokenizer)
             own_file = tokenizer.with_name("chat_template.jinja")
             template = template or (own_file if own_file.exists() else None)
         source = template.read_text() if template else _default(config.get("chat_template"))
@@ -124,11 +123,6 @@ def _default(templates: Any) -> Any:
 
 def _text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    loaded = json.loads(path.read_text()) if path.exists() else {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 class ConversationEncoder:
