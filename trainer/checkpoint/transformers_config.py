@@ -14,6 +14,8 @@ from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+"""Files of weights: where each tensor is, or all tensors."""
 _MAX_CONFIG_BYTES = 1 << 20
 _LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -160,7 +162,9 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
 
 
 def refuse_other_model(directory: Path, config: ModelConfig) -> None:
-    """Raise Refused if the model in `directory` is not that of `config`, whose vocabulary may be larger; OSError."""
+    """Raise Refused if `directory` has no weights of the model of `config`, whose vocabulary may be larger; OSError."""
+    if not any((directory / name).exists() for name in (INDEX, SINGLE)):
+        raise Refused(f"{directory} has neither {INDEX} nor {SINGLE}: only safetensors are read")
     there = read_model(directory, sequence=config.sequence)
     both = [
         (key, _resolved(there, key), _resolved(config, key)) for key in ModelConfig.model_fields if key not in _FREE

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
+from opsctl.trainer.checkpoint.transformers_config import INDEX, SINGLE, refuse_other_model
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, layer_name
 from opsctl.trainer.checkpoint.weights import cut_axis
 from opsctl.trainer.contract import read_bounded
@@ -23,8 +23,6 @@ from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 << 20
 _BUFFERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 """Tensors of older files that follow from the configuration."""
@@ -124,16 +122,14 @@ def _spellings(name: str) -> tuple[str, str]:
 
 def _map_names(directory: Path, reader: _Reader) -> Iterator[tuple[str, str]]:
     """Yield the names of all tensors and the file that holds each."""
-    if not (directory / _INDEX).exists():
-        if not (directory / _SINGLE).exists():
-            raise Refused(f"{directory} has neither {_INDEX} nor {_SINGLE}: only safetensors are read")
-        yield from ((name, _SINGLE) for name in reader.open(_SINGLE).keys())  # noqa: SIM118 - no mapping
+    if not (directory / INDEX).exists():
+        yield from ((name, SINGLE) for name in reader.open(SINGLE).keys())  # noqa: SIM118 - no mapping
         return
     try:
-        weight_map = json.loads(read_bounded(directory / _INDEX, _MAX_INDEX_BYTES, follow=True))["weight_map"]
+        weight_map = json.loads(read_bounded(directory / INDEX, _MAX_INDEX_BYTES, follow=True))["weight_map"]
         for name, file in weight_map.items():
             if Path(file).name != file:
-                raise Refused(f"{directory}/{_INDEX} names {file!r:.80}, which is not a file of its directory")
+                raise Refused(f"{directory}/{INDEX} names {file!r:.80}, which is not a file of its directory")
             yield name, file
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(f"{directory}/{_INDEX} cannot be understood: {error!r}") from error
+        raise Refused(f"{directory}/{INDEX} cannot be understood: {error!r}") from error

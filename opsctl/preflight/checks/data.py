@@ -1,4 +1,4 @@
-"""Corpora and tokenizers: present, complete, and made for this model."""
+"""Corpora, weights and tokenizers: present, complete, and made for this model."""
 
 from __future__ import annotations
 
@@ -56,6 +56,15 @@ def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:
         else "preprocess the corpus"
     )
     return f"{how}; relative paths start at the current directory"
+
+
+def weights(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """A run with a checkpoint resumes it, and needs the weights no more."""
+    if facts.weights_problem and facts.saved is None:
+        yield error(
+            f"[trainer] weights: {facts.weights_problem}",
+            "correct the path, or take the tables that `opsctl checkpoint import` prints",
+        )
 
 
 def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -367,3 +367,45 @@ def test_failing_accounting_is_unavailable_alone(gather_train, fails, account, u
         unavailable,
     )
     assert set(unavailable) <= set(gather_train(FOREIGN, slurm=cluster_facts).unknown.values())
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 264,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
+
+
+BEGINS_WITH_WEIGHTS = """name = "t"
+[trainer]
+steps = 10
+weights = "hf"
+[trainer.model]
+family = "llama"
+layers = 2
+hidden = HIDDEN
+heads = 4
+ffn = 80
+sequence = 64
+norm_eps = 1e-6
+[slurm]
+nodes = 1
+time_limit = "60"
+"""
+
+
+def test_weights_are_compared_with_the_model(tmp_path, gather_train):
+    """The path is relative to the directory of the launch, as those of the corpora."""
+    train = BEGINS_WITH_WEIGHTS.replace("HIDDEN", "32")
+    assert "has neither model.safetensors" in gather_train(train).weights_problem
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "model.safetensors").touch()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(LLAMA))
+    assert not gather_train(train).weights_problem
+    other = BEGINS_WITH_WEIGHTS.replace("HIDDEN", "64")
+    assert "hidden is 32 there and 64 here" in gather_train(other).weights_problem
+    assert not gather_train(TINY).weights_problem
