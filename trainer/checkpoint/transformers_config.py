@@ -217,6 +217,9 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
     width = fields.get("n_inner")
     if kind == "gpt2" and width not in (None, 4 * int(fields.get("n_embd", 0))):
         yield f"n_inner is {width}, and this trainer has only 4 x n_embd"
+    stretch = _stretch_kind(_rope(fields))
+    if stretch not in ("default", "linear", "llama3"):
+        yield f"rotary positions of type {stretch} are not known; known are default, linear and llama3"
     window = fields.get("sliding_window") if fields.get("use_sliding_window", kind == "mistral") else None
     if window and (sequence or int(fields.get("max_position_embeddings", 0))) > window:
         yield f"its attention sees the last {window} tokens: choose a sequence up to {window}"
@@ -246,7 +249,7 @@ def _read_bloom(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
     kind, heads = fields["model_type"], fields["num_attention_heads"]
-    rope = fields.get("rope_parameters") or {}
+    rope = _rope(fields)
     table = {
         "family": "llama",
         "layers": fields["num_hidden_layers"],
@@ -263,16 +266,23 @@ def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
         "qkv_bias": kind == "qwen2",
         "tied": bool(fields.get("tie_word_embeddings", False)),
     }
-    scaling = _read_scaling(rope or fields.get("rope_scaling") or {})
+    scaling = _read_scaling(rope)
     return table | ({"rope_scaling": scaling} if scaling else {})
 
 
+def _rope(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the rotary positions, which older files call `rope_scaling`."""
+    return fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+
+
+def _stretch_kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
 def _read_scaling(rope: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = _stretch_kind(rope)
     if kind == "default":
         return None
-    if kind not in ("linear", "llama3"):
-        raise Refused(f"rotary positions of type {kind} are not known; known are default, linear and llama3")
     names = {
         "factor": "factor",
         "low_freq_factor": "low_freq_factor",

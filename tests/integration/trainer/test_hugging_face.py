@@ -67,7 +67,7 @@ def save_model(name, directory, **changes):
     """Save a model of transformers with random weights, vectors included; return it."""
     kind, fields = MODELS[name]
     torch.manual_seed(3)
-    config = getattr(transformers, kind)(**fields, **changes)
+    config = getattr(transformers, kind)(**fields | changes)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.2)
@@ -212,7 +212,7 @@ def test_absent_keys_have_the_defaults_of_transformers(tmp_path, name):
         ("{", "is no JSON"),
         ('{"model_type": "mamba"}', "is of type mamba; known are gpt2"),
         ('{"model_type": "llama"}', "num_attention_heads"),
-        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}}', "num_attention_heads"),
+        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}, "mlp_bias": true}', "mlp_bias.*; .*type yarn"),
         ('{"model_type": "llama", "quantization_config": {"bits": 4}}', "its weights are quantised"),
     ],
 )
