@@ -253,6 +253,8 @@ def _find_ignored(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         return f"{_options(beside_merge)} has no effect with --merge, which only joins shards"
     if arguments.chat and arguments.json_key:
         return "--json-key has no effect with --chat, which reads whole objects"
+    if arguments.suffix and arguments.input and all(path.is_file() for path in arguments.input):
+        return "--suffix has no effect: no --input is a directory"
     return ""
 
 

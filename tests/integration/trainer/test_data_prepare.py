@@ -231,6 +231,12 @@ def test_key_of_the_text_is_refused_for_conversations(tmp_path, capsys):
     assert "--json-key has no effect with --chat" in read_refusal(capsys, *arguments)
 
 
+def test_suffix_is_refused_for_files_alone(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+    arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--suffix", ".txt")
+    assert "--suffix has no effect: no --input is a directory" in read_refusal(capsys, *arguments)
+
+
 def test_limit_below_the_first_document_is_named(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("12345")
     arguments = ("--input", tmp_path / "a.txt", "--output", tmp_path / "x", "--max-bytes", 4)
