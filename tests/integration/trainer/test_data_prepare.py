@@ -113,7 +113,8 @@ def test_every_frame_of_zstd_is_read(tmp_path):
     """`zstd` of several files, and pzstd, write one frame after the other."""
     library = pytest.importorskip("zstandard")
     frames = [library.ZstdCompressor().compress(line) for line in LINES.splitlines(keepends=True)]
-    (tmp_path / "x.jsonl.zst").write_bytes(b"".join(frames))
+    size = b"\x50\x2a\x4d\x18" + b"\4\0\0\0" + b"size"  # pzstd writes such a frame before each
+    (tmp_path / "x.jsonl.zst").write_bytes(b"".join(size + frame for frame in frames))
     assert prepare("--input", tmp_path / "x.jsonl.zst", "--output", tmp_path / "out") == 0
     assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
 
