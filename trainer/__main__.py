@@ -39,7 +39,7 @@ def main() -> NoReturn:
 
 
 def _run(arguments: Sequence[str]) -> NoReturn:
-    namespace = _parser().parse_args(arguments)
+    namespace = _parse(arguments)
     if namespace.dry_run:
         _leave(dry_run.main(namespace.config, processes=namespace.processes, environ=os.environ), "")
     me = rank_process.from_environment(os.environ)
@@ -58,6 +58,18 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     if packages:
         trace.trace(packages, trace.trace_file(os.environ, me))
     run(settings, me, os.environ)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments. Exits with 2 if one of them would have no effect."""
+    parser = _parser()
+    namespace = parser.parse_args(arguments)
+    real = {"--trace": namespace.trace, "--skip-samples": namespace.skip_samples, "--accept": namespace.accept}
+    if namespace.dry_run and (ignored := [option for option, value in real.items() if value]):
+        parser.error(f"{', '.join(ignored)} has no effect with --dry-run")
+    if namespace.processes and not namespace.dry_run:
+        parser.error("--processes has no effect without --dry-run")
+    return namespace
 
 
 def _parser() -> argparse.ArgumentParser:

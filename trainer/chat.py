@@ -20,7 +20,7 @@ import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.tokens import TokenPlaces
+from opsctl.trainer.tokens import TokenPlaces, read_tokenizer_config
 
 TOKENS, LEARNT = 0, 1
 """Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
@@ -104,8 +104,7 @@ def find_template(tokenizer: Path | None, template: Path | None) -> ChatTemplate
     try:
         config: dict[str, Any] = {}
         if tokenizer:
-            config = _read_json(tokenizer.with_name("tokenizer_config.json"))
-            config |= _read_json(tokenizer.with_name("special_tokens_map.json"))
+            config = read_tokenizer_config(tokenizer)
             own_file = tokenizer.with_name("chat_template.jinja")
             template = template or (own_file if own_file.exists() else None)
         source = template.read_text() if template else _default(config.get("chat_template"))
@@ -124,11 +123,6 @@ def _default(templates: Any) -> Any:
 
 def _text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    loaded = json.loads(path.read_text()) if path.exists() else {}
-    return loaded if isinstance(loaded, dict) else {}
 
 
 class ConversationEncoder:
@@ -182,8 +176,8 @@ class Packing:
     is filled with tokens `filler`, a document that is not learnt.
     """
 
-    def __init__(self, length: int, filler: int) -> None:
-        self._length, self._filler = length, filler
+    def __init__(self, length: int, filler: int, *, may_be_empty: bool = False) -> None:
+        self._length, self._filler, self._may_be_empty = length, filler, may_be_empty
         self._conversations = self._learnt = self._cut = self._left_out = 0
 
     def __str__(self) -> str:
@@ -194,7 +188,10 @@ class Packing:
         return f"{self._conversations} conversations{shown}, {self._learnt} tokens learnt"
 
     def pack(self, conversations: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-        """Yield the conversations, sequence by sequence, and what fills the sequences."""
+        """Yield the conversations, sequence by sequence, and what fills the sequences.
+
+        Raises Refused if every conversation was left out, unless the result may be empty.
+        """
         rows: list[tuple[int, list[npt.NDArray[Any]]]] = []
         for conversation in conversations:
             size = min(conversation.shape[1], self._length)
@@ -214,6 +211,11 @@ class Packing:
                 yield from self._fill(*rows.pop(fullest))
         for row in rows:
             yield from self._fill(*row)
+        if not (self._conversations or self._may_be_empty):
+            raise Refused(
+                f"none of {self._left_out} conversations has a learnt token in its first {self._length} tokens:"
+                " nothing is left to learn; choose a longer --chat"
+            )
 
     def _fill(self, free: int, members: list[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         yield from members

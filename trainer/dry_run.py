@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.trainer import blend, footprint
+from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
@@ -45,8 +46,9 @@ def report(config: TrainerConfig, processes: int) -> tuple[list[str], list[str]]
     lines = [*_model(config), *_steps(config)]
     if not problems:
         lines += _layout(config, layout(config, processes))
-    data, wrong = _data(config)
-    return [*lines, *data], problems + wrong
+    for more, wrong in (_weights(config), _data(config)):
+        lines, problems = lines + more, problems + wrong
+    return lines, problems
 
 
 def _row(name: str, text: str) -> str:
@@ -136,6 +138,19 @@ def _short(count: float) -> str:
         if count >= size:
             return f"{count / size:.4g}{unit}"
     return f"{count:g}"
+
+
+def _weights(config: TrainerConfig) -> tuple[list[str], list[str]]:
+    if config.weights is None:
+        return [], []
+    directory, text, problems = Path(config.weights), "not on this machine, not checked", list[str]()
+    if directory.exists():
+        try:
+            refuse_other_model(directory, config.model)
+            text = "of this model"
+        except (OSError, Refused) as error:
+            text, problems = "refused", [str(error)]
+    return [_row("weights", f"{directory}: {text}")], problems
 
 
 def _data(config: TrainerConfig) -> tuple[list[str], list[str]]:

@@ -70,9 +70,11 @@ def documents(paths: Iterable[Path], *, key: str | None, limit: int | None) -> I
         if not isinstance(text, bytes):
             wrong.append(str(text))
             continue
-        total += len(text)
-        if limit is not None and total > limit:
+        if limit is not None and total + len(text) > limit:
+            if not (total or wrong):
+                raise Refused(f"the first document has more than --max-bytes {limit}: {len(text)} bytes")
             break
+        total += len(text)
         if text and not wrong:
             yield text
     if wrong:
@@ -179,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         "--suffix", default="", help="suffix of files to read below directories, such as .py (default: all files)"
     )
     parser.add_argument(
-        "--json-key", default="text", metavar="KEY", help="key or column of the text in JSON and Parquet"
+        "--json-key", metavar="KEY", help="key or column of the text in JSON and Parquet (default: text)"
     )
     parser.add_argument(
         "--max-bytes", type=_count, metavar="N", help="stop before the document that exceeds this total"
@@ -225,6 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if ignored := _find_ignored(parser, arguments):
+        parser.error(ignored)
     if arguments.end_token and not arguments.tokenizer:
         parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
     if not arguments.input and not arguments.merge:
@@ -239,6 +243,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.exit(2, f"prepare: {error}\n")
     sys.stdout.write(f"{line}\n")
     return 0
+
+
+def _find_ignored(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
+    """Return why an option has no effect beside another; empty if all options have an effect."""
+    given = [key for key, value in vars(arguments).items() if value != parser.get_default(key)]
+    beside_merge = [key for key in given if key not in ("output", "merge")]
+    if arguments.merge and beside_merge:
+        return f"{_options(beside_merge)} has no effect with --merge, which only joins shards"
+    if arguments.chat and arguments.json_key:
+        return "--json-key has no effect with --chat, which reads whole objects"
+    if arguments.suffix and arguments.input and all(path.is_file() for path in arguments.input):
+        return "--suffix has no effect: no --input is a directory"
+    return ""
+
+
+def _options(keys: Iterable[str]) -> str:
+    return ", ".join(f"--{key.replace('_', '-')}" for key in keys)
 
 
 def _merge(arguments: argparse.Namespace) -> str:
@@ -259,17 +280,20 @@ def _prepare(arguments: argparse.Namespace) -> str:
         template = find_template(arguments.tokenizer, arguments.chat_template)
         facts |= {"sequence": arguments.chat} | ({"template": f"sha256:{template.sha256}"} if template else {})
     paths, prefix = list(text_files(arguments.input, suffix=arguments.suffix)), arguments.output
+    key = None if arguments.chat else arguments.json_key or "text"
     if arguments.shard:
         prefix = shards.shard_prefix(prefix, *arguments.shard)
         paths = shards.files_of_shard(paths, *arguments.shard)
-        options = {"key": arguments.json_key, "end": arguments.end_token, **facts}
+        options = {"key": key, "end": arguments.end_token, **facts}
         facts["input"] = shards.describe_input(paths, options)
         if shards.is_prepared(prefix, facts["input"]):
             return f"{prefix}: is there already"
-    texts = documents(paths, key=None if arguments.chat else arguments.json_key, limit=arguments.max_bytes)
+    texts = documents(paths, key=key, limit=arguments.max_bytes)
     progress = _Progress(every=arguments.progress_s, may_be_empty=bool(arguments.shard))
     tokens = progress.watch(encoded(texts, encoding, processes=arguments.processes))
-    packing = Packing(arguments.chat, (known or ByteLevel()).end) if arguments.chat else None
+    packing = None
+    if arguments.chat:
+        packing = Packing(arguments.chat, (known or ByteLevel()).end, may_be_empty=bool(arguments.shard))
     written = packing.pack(tokens) if packing else tokens
     vocabulary = known.vocabulary if known else _BYTES
     count, total = write_corpus(written, prefix, vocabulary=vocabulary, facts=facts, is_packed=bool(packing))

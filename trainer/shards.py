@@ -58,7 +58,8 @@ def is_prepared(prefix: Path, described: str) -> bool:
 def merge(prefix: Path, count: int) -> tuple[int, int]:
     """Write the corpus at `prefix` from its `count` shards; return the numbers of documents and tokens.
 
-    Raises OSError. Raises Refused with every shard that is missing or incomplete, or was made with another tokenizer.
+    Raises OSError. Raises Refused with every shard that is missing or incomplete, or was made with another tokenizer,
+    and if all shards are empty.
     """
     shards, problems = list[Corpus](), list[str]()
     for number in range(count):
@@ -72,6 +73,8 @@ def merge(prefix: Path, count: int) -> tuple[int, int]:
     if len(kinds) > 1:
         what = "tokenizers, vocabularies, chat templates or sequences"
         raise Refused(f"the shards have {len(kinds)} {what}: {', '.join(sorted(kinds))}")
+    if not any(len(shard.tokens) for shard in shards):
+        raise Refused(f"the {count} shards hold no document")
     common = json.loads(kinds.pop())
     vocabulary = common.pop("vocabulary")
     if not isinstance(vocabulary, int):

@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from typing import IO, Any, cast
 from opsctl.trainer.errors import Refused
 
 _PROBE_BYTES = 1 << 16
-_ZSTD, _PARQUET = b"\x28\xb5\x2f\xfd", b"PAR1"
+_ZSTD, _SKIPPABLE, _PARQUET = b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18", b"PAR1"
+_MAX_WINDOW_BYTES = 1 << 31
+"""The largest window of zstd, of `zstd --ultra --long=31`."""
 _COMPRESSIONS: dict[bytes, Callable[[Path, str], object]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -41,6 +44,11 @@ _CONTROL = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b\b"))
 _MAX_CONTROL_SHARE = 0.05
 """Control characters in text are rare; compressed data has one in nine."""
 _COMPRESSED_NAMES = {".gz", ".zst", ".bz2", ".xz"}
+_BOM = b"\xef\xbb\xbf"
+_LINE, _ARRAY = re.compile(rb'\s*\{\s*"'), re.compile(rb'\[\s*\{\s*"')
+"""What a line of JSON Lines begins with, and an array of objects."""
+_PROBED_LINES = 100
+_MAX_FIRST_LINE_BYTES = 1 << 24
 _MAX_JSON_BYTES = 1 << 30
 """An array is read whole. A larger one should be JSON Lines."""
 _PARQUET_ROWS = 1024
@@ -72,10 +80,15 @@ def read_documents(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
             return
         with _open_decompressed(path, first) as file:
             probe = file.read(_PROBE_BYTES)
-        _refuse_binary(path, probe)
+            _refuse_binary(path, probe)
+            start = probe.removeprefix(_BOM).lstrip()
+            if start.startswith(b"{") and b"\n" not in start:
+                start += file.readline(_MAX_FIRST_LINE_BYTES)
         with _open_decompressed(path, first) as file:
-            yield from _read_text(path, file, probe.lstrip(b"\xef\xbb\xbf \t\r\n"), key)
-    except _DAMAGED as error:
+            yield from _read_text(path, file, start, key)
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise Refused(f"{path}: the compressed data is damaged or cut short ({error})") from error
 
 
@@ -83,10 +96,49 @@ def _open_decompressed(path: Path, first: bytes) -> IO[bytes]:
     for magic, opener in _COMPRESSIONS.items():
         if first.startswith(magic):
             return cast("IO[bytes]", opener(path, "rb"))
-    if first.startswith(_ZSTD):
-        decompressor = _import("zstandard", path).ZstdDecompressor()
-        return io.BufferedReader(decompressor.stream_reader(path.open("rb"), read_across_frames=True))
+    if first.startswith(_ZSTD) or (first[1:4] == _SKIPPABLE and first[0] >> 4 == 5):
+        return io.BufferedReader(_ZstdFile(path, _import("zstandard", path)), _PROBE_BYTES)
     return path.open("rb")
+
+
+class _ZstdFile(io.RawIOBase):
+    """The content of all frames. Raises EOFError if the last frame is cut short, which zstandard's reader does not."""
+
+    def __init__(self, path: Path, library: Any) -> None:
+        self._file, self._library = path.open("rb"), library
+        self._decompressor, self._left, self._is_within = self._new_frame(), memoryview(b""), False
+
+    def _new_frame(self) -> Any:
+        return self._library.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            packed = self._file.read(_PROBE_BYTES)
+            if not packed:
+                if self._is_within:
+                    raise EOFError("zstd frame ended too early")
+                return 0
+            self._left = memoryview(b"".join(self._decompress(packed)))
+        part, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def _decompress(self, packed: bytes) -> Iterator[bytes]:
+        while packed:
+            try:
+                yield self._decompressor.decompress(packed)
+            except self._library.ZstdError as error:
+                raise EOFError(str(error)) from error
+            packed, self._is_within = self._decompressor.unused_data, not self._decompressor.eof
+            if self._decompressor.eof:
+                self._decompressor = self._new_frame()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _import(name: str, path: Path) -> Any:
@@ -106,39 +158,46 @@ def _refuse_binary(path: Path, probe: bytes) -> None:
 
 
 def _read_text(path: Path, file: IO[bytes], start: bytes, key: str | None) -> Iterator[bytes | NoDocument]:
-    suffix = next((suffix for suffix in reversed(path.suffixes) if suffix not in _COMPRESSED_NAMES), "")
-    if suffix in {".jsonl", ".ndjson"} or _starts_with_object(start, key="" if suffix == ".json" else key or ""):
+    suffix = next((suffix for suffix in reversed(path.suffixes) if suffix not in _COMPRESSED_NAMES), "").lower()
+    if suffix in {".jsonl", ".ndjson"} or _is_json_lines(start, key="" if suffix == ".json" else key or ""):
         yield from _read_lines(path, file, key)
-    elif suffix == ".json" or key is None:
+    elif suffix == ".json" or key is None or _ARRAY.match(start):
         yield from _read_array(path, file.read(_MAX_JSON_BYTES + 1), key)
     else:
-        yield file.read()
+        yield file.read().removeprefix(_BOM)
 
 
-def _starts_with_object(start: bytes, *, key: str) -> bool:
-    """Return whether the first line is a whole JSON object, with `key` if given; a line may outlast the probe."""
-    line, newline, _ = start.partition(b"\n")
-    if not newline and len(start) > _PROBE_BYTES // 2:
-        return line.startswith(b"{") and f'"{key}"'.encode() in line
-    try:
-        item = json.loads(line)
-    except (ValueError, RecursionError):
+def _is_json_lines(start: bytes, *, key: str) -> bool:
+    """Whether the first line is an object with `key`, or most lines begin as objects and some are, with any key."""
+    lines = [line for line in start.split(b"\n")[:_PROBED_LINES] if line.strip()]
+    if not lines or not _LINE.match(lines[0]):
         return False
-    return isinstance(item, dict) and (not key or key in item)
+    first = _parse(lines[0])
+    if isinstance(first, dict) and (not key or key in first):
+        return True
+    begun = sum(_LINE.match(line) is not None for line in lines)
+    return begun > max(1, len(lines) / 2) and any(isinstance(_parse(line), dict) for line in lines)
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read_lines(path: Path, lines: Iterable[bytes], key: str | None) -> Iterator[bytes | NoDocument]:
     for number, line in enumerate(lines, start=1):
         text = line.removeprefix(b"\xef\xbb\xbf")
-        if text.strip():
-            yield _take_text(f"{path}:{number}", text, key)
+        if stripped := text.strip():
+            yield _take_text(f"{path}:{number}", stripped, key)
 
 
 def _take_text(place: str, line: bytes, key: str | None) -> bytes | NoDocument:
     try:
         return _pick(json.loads(line), key, place)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return NoDocument(place, f"{error!r:.200}")
+    except (ValueError, RecursionError) as error:
+        return NoDocument(place, f"{error!s:.200}")
 
 
 def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes | NoDocument]:
@@ -152,8 +211,8 @@ def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes |
         place = f"{path}[{number}]"
         try:
             yield _encode(item) if isinstance(item, str) and key else _pick(item, key, place)
-        except (KeyError, TypeError, AttributeError) as error:
-            yield NoDocument(place, f"{error!r:.200}")
+        except ValueError as error:
+            yield NoDocument(place, str(error))
 
 
 def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
@@ -164,16 +223,30 @@ def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
             raise Refused(f"{path}: no column {key!r}; it has {', '.join(file.schema_arrow.names)} (--json-key)")
         batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=None if key is None else [key])
         for row, item in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
-            is_text = key is None or isinstance(item[key], str)
             place = f"{path} row {row}"
-            yield _pick(item, key, place) if is_text else NoDocument(place, f"{item[key]!r:.200}")
+            try:
+                yield _pick(item, key, place)
+            except ValueError as error:
+                yield NoDocument(place, str(error))
     except importlib.import_module("pyarrow").ArrowException as error:
         raise Refused(f"{path}: {error}") from error
 
 
 def _pick(item: Any, key: str | None, place: str) -> bytes:
-    """Return the text under `key`, or without a key the place and the item as JSON."""
-    return _encode(item[key]) if key is not None else json.dumps([place, item], default=str).encode()
+    """Return the text under `key`, or without a key the place and the item as JSON. Raises ValueError."""
+    if key is None:
+        return json.dumps([place, item], default=str).encode()
+    if not isinstance(item, dict):
+        raise ValueError(f"no object: {_shorten(item)}")
+    if key not in item:
+        raise ValueError(f"no key {key!r}; it has {_shorten(', '.join(item))}")
+    if not isinstance(item[key], str):
+        raise ValueError(f"no text: {_shorten(item[key])}")
+    return _encode(item[key])
+
+
+def _shorten(value: Any) -> str:
+    return f"{value if isinstance(value, str) else json.dumps(value, default=str):.80}"
 
 
 def _encode(text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,16 @@ END_OF_DOCUMENT = 256
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 
 Encode = Callable[[bytes], npt.NDArray[Any]]
+
+
+def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
+    """Return special tokens and chat template of the files beside `tokenizer`. Raises OSError, ValueError."""
+    config: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = tokenizer.with_name(name)
+        loaded = json.loads(path.read_text()) if path.exists() else {}
+        config |= loaded if isinstance(loaded, dict) else {}
+    return config
 
 
 class TokenPlaces(Protocol):
@@ -59,10 +70,10 @@ class Tokenizer:
             self._tokenizer = library.Tokenizer.from_file(str(path))
             self._tokenizer.no_truncation()  # the file may cut and fill texts, as for batches of sentences
             self._tokenizer.no_padding()
+            ends = [end] if end else self._likely_ends(path)
         except Exception as error:  # the library raises Exception itself
             raise Refused(f"tokenizer {path} cannot be read: {error}") from error
         self.vocabulary: int = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        ends = (end,) if end else _USUAL_ENDS
         numbers = (self._tokenizer.token_to_id(token) for token in ends)
         found = next((number for number in numbers if number is not None), None)
         if found is None:
@@ -70,6 +81,15 @@ class Tokenizer:
                 f"tokenizer {path} has none of {', '.join(ends)}: specify the end-of-document token with --end-token"
             )
         self.end: int = found
+
+    def _likely_ends(self, path: Path) -> list[str]:
+        """Return the usual ends that are special tokens, that of the model's configuration, and the usual ends."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        special = {token.content for token in added if token.special}
+        configured = read_tokenizer_config(path).get("eos_token")
+        named = configured.get("content") if isinstance(configured, dict) else configured
+        likely = [*(token for token in _USUAL_ENDS if token in special), named, *_USUAL_ENDS]
+        return list(dict.fromkeys(token for token in likely if isinstance(token, str)))
 
     def __call__(self, text: bytes) -> npt.NDArray[Any]:
         """Return the tokens of a document and the end-of-document token; invalid UTF-8 becomes U+FFFD."""

@@ -19,15 +19,18 @@ _WIDTHS = {1: (1,), 2: (1,), 3: (2,), 4: (4,), 5: (8,), 6: (2,), 7: (4,), 8: (2,
 
 def read(prefix: Path, name: str) -> CorpusFacts:
     """Read the corpus at `prefix`, which the user calls `name`. Never raises."""
-    data, index = Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
+    data, index, learnt = Path(f"{prefix}.bin"), Path(f"{prefix}.idx"), Path(f"{prefix}.learnt")
+    description = _read_description(Path(f"{prefix}.json"))
+    needed = (data, index, learnt) if description.get("packed") else (data, index)
     try:
-        missing = tuple(path.name for path in (data, index) if not path.is_file())
+        missing = tuple(path.name for path in needed if not path.is_file())
         if missing:
             return CorpusFacts(prefix=name, missing=missing)
         tokens, width = _tokens(data, index)
+        if learnt in needed and (size := learnt.stat().st_size) != tokens:
+            raise ValueError(f"{learnt.name} has {size} bytes, and should have {tokens}, one for each token")
     except (OSError, struct.error, ValueError) as error:
         return CorpusFacts(prefix=name, problem=str(error))
-    description = _read_description(Path(f"{prefix}.json"))
     return CorpusFacts(prefix=name, tokens=tokens, width=width, **description)
 
 

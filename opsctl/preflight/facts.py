@@ -123,6 +123,8 @@ class Facts:
     switches: tuple[ArmedSwitch, ...] = ()
     free_space: FreeSpace | None = None
     corpora: tuple[CorpusFacts, ...] = ()
+    weights_problem: str = ""
+    """Why the run cannot begin with the weights that it names; empty if it can."""
     tokenizers: Mapping[str, int | None] = field(default_factory=dict)
     """Number of tokens in each `tokenizer.json`, by path; None if the file has no vocabulary."""
     files: Mapping[str, bool] = field(default_factory=dict)

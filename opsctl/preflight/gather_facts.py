@@ -41,6 +41,8 @@ from opsctl.state.switches import Switch, read
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.trainer import manifest
+from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
+from opsctl.trainer.errors import Refused
 
 MAX_SCRIPT_BYTES = 1 << 20
 
@@ -115,6 +117,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         switches=_read_switches(place.run, why),
         free_space=_measure_free_space(request, place, why),
         corpora=tuple(_read_corpora(request, place)),
+        weights_problem=_check_weights(request, place),
         tokenizers={
             path: corpus_files.tokenizer_size(_trainer_path(request, place, path)) for path in request.recipe.tokenizers
         },
@@ -199,6 +202,17 @@ def _read_corpora(request: LaunchRequest, place: LaunchPlace) -> Iterable[Corpus
         path = place.base / prefix if request.recipe.is_embedded else _trainer_path(request, place, prefix)
         if request.recipe.is_embedded or not exists(path):  # some trainers read a directory
             yield corpus_files.read(path, prefix)
+
+
+def _check_weights(request: LaunchRequest, place: LaunchPlace) -> str:
+    config = request.recipe.embedded
+    if config is None or config.weights is None:
+        return ""
+    try:
+        refuse_other_model(place.base / config.weights, config.model)
+    except (Refused, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _find_files(request: LaunchRequest, place: LaunchPlace) -> dict[str, bool]:

@@ -241,7 +241,7 @@ def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:
     model, parallel, batch, saving = config.model, config.parallel, config.batch, config.checkpoint
-    ramp = batch.rampup
+    ramp, sets = batch.rampup, config.evaluation.sets if config.evaluation.every else []
     return Recipe(
         embedded=config,
         layers=model.layers,
@@ -271,7 +271,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         keep_every=saving.keep_every,
         embedding_slots=parallel.balance == "blocks-and-embeddings",
         uneven=parallel.blocks is not None,
-        corpora=tuple(config.data.corpora()),
+        corpora=tuple(dict.fromkeys([*config.data.corpora(), *(table.prefix for table in sets)])),
     )
 
 

@@ -14,6 +14,8 @@ from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+"""Files of weights: where each tensor is, or all tensors."""
 _MAX_CONFIG_BYTES = 1 << 20
 _LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -21,11 +23,33 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),
         "layer_norm_epsilon": (1e-5,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
     },
-    "bloom": {"apply_residual_connection_post_layernorm": (False,), "layer_norm_epsilon": (1e-5,)},
-    "llama": {"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+    "bloom": {
+        "apply_residual_connection_post_layernorm": (False,),
+        "layer_norm_epsilon": (1e-5,),
+        "tie_word_embeddings": (True,),
+    },
+    "llama": {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "mlp_bias": (False,)},
 }
 """The values that this trainer has, the default of transformers first, by type of model."""
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 1024},
+    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
+    "mistral": {
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
+    "qwen2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32},
+    "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128},
+}
+"""What transformers takes for an absent key that is not a size of the model's matrices, and for two that are."""
+_FREE = ("dropout", "init_std", "sequence")
+"""Keys of the model table that the weights do not determine."""
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -123,6 +147,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
         raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
+    fields = _DEFAULTS.get(kind, {}) | fields
     try:
         if problems := list(_find_differences(fields, kind, sequence)):
             raise Refused(f"{directory}: {'; '.join(problems)}")
@@ -130,8 +155,45 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
         return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
     except ValidationError as error:
         raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise Refused(f"{directory}/config.json: {error!r} is missing or of a wrong type") from error
+    except KeyError as error:
+        raise Refused(f"{directory}/config.json: {error.args[0]} is missing") from error
+    except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise Refused(f"{directory}/config.json: a value is of a wrong type ({error})") from error
+
+
+def refuse_other_model(directory: Path, config: ModelConfig) -> None:
+    """Raise Refused if `directory` has no weights of the model of `config`, whose vocabulary may be larger; OSError."""
+    if not any((directory / name).exists() for name in (INDEX, SINGLE)):
+        raise Refused(f"{directory} has neither {INDEX} nor {SINGLE}: only safetensors are read")
+    there = read_model(directory, sequence=config.sequence)
+    both = [
+        (key, _resolved(there, key), _resolved(config, key)) for key in ModelConfig.model_fields if key not in _FREE
+    ]
+    differences = [
+        f"{key} is {theirs} there and {ours} here"
+        for key, theirs, ours in both
+        if theirs != ours and not (key == "vocabulary" and ours > theirs)
+    ]
+    if differences:
+        raise Refused(f"{directory} is another model: {'; '.join(differences)} (opsctl checkpoint import prints it)")
+    longest = read_model(directory).sequence if config.family == "gpt2" else config.sequence
+    if config.sequence > longest:
+        raise Refused(f"{directory} has {longest} learnt positions, fewer than sequence = {config.sequence}")
+
+
+def _resolved(model: ModelConfig, key: str) -> Any:
+    """Return the value of a key, or what stands for an absent one."""
+    if model.family != "llama":
+        return getattr(model, key)
+    resolved = {
+        "kv_heads": model.group_count,
+        "head_width": model.width_of_head,
+        "ffn": model.width_of_ffn,
+        "rope_theta": model.rope_theta or 10_000.0,
+        "norm_eps": model.norm_eps or 1e-5,
+        "tied": model.is_tied,
+    }
+    return resolved.get(key, getattr(model, key))
 
 
 def read_fields(directory: Path) -> dict[str, Any]:
@@ -155,6 +217,9 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
     width = fields.get("n_inner")
     if kind == "gpt2" and width not in (None, 4 * int(fields.get("n_embd", 0))):
         yield f"n_inner is {width}, and this trainer has only 4 x n_embd"
+    stretch = _stretch_kind(_rope(fields))
+    if stretch not in ("default", "linear", "llama3"):
+        yield f"rotary positions of type {stretch} are not known; known are default, linear and llama3"
     window = fields.get("sliding_window") if fields.get("use_sliding_window", kind == "mistral") else None
     if window and (sequence or int(fields.get("max_position_embeddings", 0))) > window:
         yield f"its attention sees the last {window} tokens: choose a sequence up to {window}"
@@ -184,7 +249,7 @@ def _read_bloom(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
     kind, heads = fields["model_type"], fields["num_attention_heads"]
-    rope = fields.get("rope_parameters") or {}
+    rope = _rope(fields)
     table = {
         "family": "llama",
         "layers": fields["num_hidden_layers"],
@@ -201,16 +266,23 @@ def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
         "qkv_bias": kind == "qwen2",
         "tied": bool(fields.get("tie_word_embeddings", False)),
     }
-    scaling = _read_scaling(rope or fields.get("rope_scaling") or {})
+    scaling = _read_scaling(rope)
     return table | ({"rope_scaling": scaling} if scaling else {})
 
 
+def _rope(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the rotary positions, which older files call `rope_scaling`."""
+    return fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+
+
+def _stretch_kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
 def _read_scaling(rope: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = _stretch_kind(rope)
     if kind == "default":
         return None
-    if kind not in ("linear", "llama3"):
-        raise Refused(f"rotary positions of type {kind} are not known; known are default, linear and llama3")
     names = {
         "factor": "factor",
         "low_freq_factor": "low_freq_factor",

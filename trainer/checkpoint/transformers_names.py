@@ -74,17 +74,18 @@ def from_transformers(config: ModelConfig, number: int, names: Iterator[str], re
     return layer
 
 
+def layer_name(config: ModelConfig, number: int) -> str:
+    """Return the name in transformers of layer `number`; empty if it has no parameters there."""
+    if number == config.layers + 3:
+        return _OUTPUT
+    ends = {0: _EMBEDDINGS, 1: _BEHIND, config.layers + 2: _NORMS}
+    return ends[number][config.family] if number in ends else f"{_PREFIXES[config.family]}{number - 2}"
+
+
 def _transformers_name(config: ModelConfig, number: int, name: str) -> str:
     part, _, kind = name.rpartition(".")
-    if number == 0:
-        return f"{_EMBEDDINGS[config.family]}.{kind}"
-    if number == 1:
-        return f"{_BEHIND[config.family]}.{kind}"
-    if number == config.layers + 2:
-        return f"{_NORMS[config.family]}.{kind}"
-    if number == config.layers + 3:
-        return f"{_OUTPUT}.{kind}"
-    return f"{_PREFIXES[config.family]}{number - 2}.{_BLOCKS[config.family][part]}.{kind}"
+    inner = f".{_BLOCKS[config.family][part]}" if 2 <= number < config.layers + 2 else ""
+    return f"{layer_name(config, number)}{inner}.{kind}"
 
 
 def _rearranged(config: ModelConfig, part: str, tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Every rank reads only the tensors of its own layers and keeps its slices, so tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,32 +15,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from opsctl.trainer.checkpoint.transformers_config import read_model
-from opsctl.trainer.checkpoint.transformers_names import from_transformers
+from opsctl.trainer.checkpoint.transformers_config import INDEX, SINGLE, refuse_other_model
+from opsctl.trainer.checkpoint.transformers_names import from_transformers, layer_name
 from opsctl.trainer.checkpoint.weights import cut_axis
 from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 << 20
-_FREE = ("dropout", "init_std", "sequence")
-"""Keys of the model table that the weights do not determine."""
+_BUFFERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
+"""Tensors of older files that follow from the configuration."""
 
 
 def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: ModelConfig, part: Slice) -> None:
     """Replace the parameters of `layers`, by their number in the whole model, by this rank's slices of the weights.
 
-    Raises Refused if the directory holds another model or lacks a tensor; OSError.
+    A larger vocabulary than the model's gets rows for the added tokens. Raises Refused if the directory holds another
+    model, lacks a tensor or has one that would be left out; OSError.
     """
-    _refuse_other_model(directory, config)
+    refuse_other_model(directory, config)
     with ExitStack() as stack, torch.no_grad():
         read = _Reader(directory, stack)
         for number, module in layers.items():
             parameters = dict(module.named_parameters())
-            for name, whole in from_transformers(config, number, iter(parameters), read).items():
+            for name, stored in from_transformers(config, number, iter(parameters), read).items():
+                is_vocabulary = number in (0, config.layers + 3)
+                whole = _pad(stored, config.vocabulary) if is_vocabulary else stored
                 axis = cut_axis(config, f"{number}.{name}")
                 sliced = whole if axis is None or part.size == 1 else part.of(whole, dim=axis)
                 if sliced.shape != parameters[name].shape:
@@ -48,33 +50,29 @@ def load_weights(layers: Mapping[int, nn.Module], directory: Path, config: Model
                         f" {list(parameters[name].shape)} here"
                     )
                 parameters[name].copy_(sliced)
+            if number == 0 and config.is_tied:
+                _refuse_other_output(directory, config, read)
+                read.refuse_unread(layer_name(config, config.layers + 3))
+            read.refuse_unread(layer_name(config, number))
 
 
-def _refuse_other_model(directory: Path, config: ModelConfig) -> None:
-    there = read_model(directory, sequence=config.sequence)
-    both = [
-        (key, _resolved(there, key), _resolved(config, key)) for key in ModelConfig.model_fields if key not in _FREE
-    ]
-    if differences := [f"{key} is {theirs} there and {ours} here" for key, theirs, ours in both if theirs != ours]:
-        raise Refused(f"{directory} is another model: {'; '.join(differences)} (opsctl checkpoint import prints it)")
-    longest = read_model(directory).sequence if config.family == "gpt2" else config.sequence
-    if config.sequence > longest:
-        raise Refused(f"{directory} has {longest} learnt positions, fewer than sequence = {config.sequence}")
+def _pad(rows: Tensor, count: int) -> Tensor:
+    """Return `count` rows: those of the model, and their mean for every added token.
+
+    A logit of the mean is the mean of all logits, so the loss grows by at most log(1 + added rows / rows).
+    """
+    added = count - len(rows)
+    return torch.cat((rows, rows.mean(dim=0, keepdim=True).expand(added, -1))) if added > 0 else rows
 
 
-def _resolved(model: ModelConfig, key: str) -> Any:
-    """Return the value of a key, or what stands for an absent one."""
-    if model.family != "llama":
-        return getattr(model, key)
-    resolved = {
-        "kv_heads": model.group_count,
-        "head_width": model.width_of_head,
-        "ffn": model.width_of_ffn,
-        "rope_theta": model.rope_theta or 10_000.0,
-        "norm_eps": model.norm_eps or 1e-5,
-        "tied": model.is_tied,
-    }
-    return resolved.get(key, getattr(model, key))
+def _refuse_other_output(directory: Path, config: ModelConfig, read: _Reader) -> None:
+    """Raise Refused if the directory has an output of its own, which a tied model would leave out."""
+    output, embedding = (f"{layer_name(config, number)}.weight" for number in (config.layers + 3, 0))
+    if output in read and not read(output).equal(read(embedding)):
+        raise Refused(
+            f"{directory}: {output} differs from the embedding, and the model is tied: set"
+            " tie_word_embeddings = false in its config.json, and tied = false (only with family = llama)"
+        )
 
 
 class _Reader:
@@ -84,13 +82,24 @@ class _Reader:
         self._directory, self._stack = directory, stack
         self._files: dict[str, Any] = {}
         self._map = dict(_map_names(directory, self))
+        self._unread = {name for name in self._map if not _BUFFERS.search(name)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._map
 
     def __call__(self, name: str) -> Tensor:
-        shorter = name.removeprefix("transformer.")  # GPT-2's and BLOOM's own files leave the prefix out
-        known = next((spelled for spelled in (name, shorter) if spelled in self._map), None)
+        known = next((spelled for spelled in _spellings(name) if spelled in self._map), None)
         if known is None:
             raise Refused(f"{self._directory} has no tensor {name}")
+        self._unread.discard(known)
         return self.open(self._map[known]).get_tensor(known).float()
+
+    def refuse_unread(self, layer: str) -> None:
+        """Raise Refused if a tensor of `layer` was not read: the model does more than this trainer."""
+        prefixes = tuple(f"{spelled}." for spelled in _spellings(layer))
+        if left := sorted(name for name in self._unread if name.startswith(prefixes)):
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise Refused(f"{self._directory} has {left[0]}{more}, which its config.json does not announce: not read")
 
     def open(self, file: str) -> Any:
         """Return the open file. Raises Refused if it is missing or no safetensors file."""
@@ -106,18 +115,21 @@ class _Reader:
         return self._files[file]
 
 
+def _spellings(name: str) -> tuple[str, str]:
+    """Return the name with and without the prefix that GPT-2's and BLOOM's own files leave out."""
+    return name, name.removeprefix("transformer.")
+
+
 def _map_names(directory: Path, reader: _Reader) -> Iterator[tuple[str, str]]:
     """Yield the names of all tensors and the file that holds each."""
-    if not (directory / _INDEX).exists():
-        if not (directory / _SINGLE).exists():
-            raise Refused(f"{directory} has neither {_INDEX} nor {_SINGLE}: only safetensors are read")
-        yield from ((name, _SINGLE) for name in reader.open(_SINGLE).keys())  # noqa: SIM118 - no mapping
+    if not (directory / INDEX).exists():
+        yield from ((name, SINGLE) for name in reader.open(SINGLE).keys())  # noqa: SIM118 - no mapping
         return
     try:
-        weight_map = json.loads(read_bounded(directory / _INDEX, _MAX_INDEX_BYTES, follow=True))["weight_map"]
+        weight_map = json.loads(read_bounded(directory / INDEX, _MAX_INDEX_BYTES, follow=True))["weight_map"]
         for name, file in weight_map.items():
             if Path(file).name != file:
-                raise Refused(f"{directory}/{_INDEX} names {file!r:.80}, which is not a file of its directory")
+                raise Refused(f"{directory}/{INDEX} names {file!r:.80}, which is not a file of its directory")
             yield name, file
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(f"{directory}/{_INDEX} cannot be understood: {error!r}") from error
+        raise Refused(f"{directory}/{INDEX} cannot be understood: {error!r}") from error

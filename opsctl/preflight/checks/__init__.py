@@ -73,6 +73,7 @@ CHECKS: dict[str, Check] = {
     "resume": Check(check=saving.resume, source="opsctl.trainer.checkpoint.resume"),
     "finished": Check(check=saving.finished, source="opsctl.trainer.manifest"),
     "data": Check(check=data.data, source="opsctl.trainer.indexed_corpus"),
+    "weights": Check(check=data.weights, source="opsctl.trainer.checkpoint.transformers_config, refuse_other_model"),
     "tokens": Check(check=data.tokens, source="opsctl.trainer.indexed_corpus, refuse_vocabulary"),
     "tokenizer": Check(check=data.tokenizer, source="opsctl.trainer.prepare"),
     "timeouts": Check(check=timeouts.timeouts, source="PyTorch, init_process_group timeout; NCCL watchdog"),

@@ -1,4 +1,4 @@
-"""Corpora and tokenizers: present, complete, and made for this model."""
+"""Corpora, weights and tokenizers: present, complete, and made for this model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,23 @@ def data(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
                 f" is {request.recipe.sequence}",
                 f"set that sequence, or prepare the corpus with --chat {request.recipe.sequence}",
             )
+        elif corpus.packed and _mixes_documents(request):
+            yield error(
+                f"corpus {corpus.prefix} holds packed conversations, which would attend to each other",
+                "set [trainer.data] separate_documents = true",
+            )
         elif _is_too_short(corpus, request.recipe.sequence):
             yield error(
                 f"corpus {corpus.prefix} has {corpus.tokens} tokens, too few for one sample"
                 f" of {request.recipe.sequence}",
                 "add text, or set a shorter sequence",
             )
+
+
+def _mixes_documents(request: LaunchRequest) -> bool:
+    """Whether the embedded trainer lets documents attend to each other although its model can keep them apart."""
+    config = request.recipe.embedded
+    return config is not None and config.model.family != "bloom" and not config.data.separate_documents
 
 
 def _is_too_short(corpus: CorpusFacts, sequence: int | None) -> bool:
@@ -45,6 +56,15 @@ def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:
         else "preprocess the corpus"
     )
     return f"{how}; relative paths start at the current directory"
+
+
+def weights(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """A run with a checkpoint resumes it, and needs the weights no more."""
+    if facts.weights_problem and facts.saved is None:
+        yield error(
+            f"[trainer] weights: {facts.weights_problem}",
+            "correct the path, or take the tables that `opsctl checkpoint import` prints",
+        )
 
 
 def tokens(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

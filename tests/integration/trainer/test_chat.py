@@ -153,6 +153,19 @@ def prepare(*arguments):
     return main([str(argument) for argument in arguments])
 
 
+def test_corpus_of_no_learnt_token_is_refused(tmp_path, capsys):
+    write_pairs(tmp_path / "chats.jsonl", [("a prompt of 20 bytes", "cd")] * 3)
+    arguments = ("--input", tmp_path / "chats.jsonl", "--output", tmp_path / "c", "--chat", 8)
+    with pytest.raises(SystemExit):
+        prepare(*arguments)
+    error = capsys.readouterr().err
+    assert "none of 3 conversations has a learnt token in its first 8 tokens" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
+    assert prepare(*arguments, "--shard", "0/1") == 0  # another shard may have some
+    with pytest.raises(SystemExit):
+        prepare("--output", tmp_path / "c", "--merge", 1)
+
+
 def test_prepared_conversations_read_back(tmp_path, capsys):
     write_pairs(tmp_path / "chats.jsonl", [("ab", "cd"), ("e", "fgh"), ("prompt", "x" * 40)])
     for out, processes in (("one", 1), ("two", 2)):

@@ -1,5 +1,6 @@
 """`--dry-run`: the description of a run, compared with published measurements, and its problems."""
 
+import json
 import re
 import subprocess
 import sys
@@ -164,3 +165,34 @@ def test_unreadable_config_is_refused(tmp_path):
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_weights_of_another_model_are_a_problem(tmp_path, capsys):
+    model = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 264}
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "model.safetensors").touch()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(model))
+    table = {"family": "bloom", "hidden": 64, "layers": 2, "heads": 4, "vocabulary": 264, "sequence": 64}
+    for vocabulary, words in (
+        (264, "of this model"),
+        (272, "of this model"),
+        (256, "vocabulary is 264 there and 256 here"),
+    ):
+        trainer = {"steps": 1, "weights": str(tmp_path / "hf"), "model": table | {"vocabulary": vocabulary}}
+        (tmp_path / "trainer.json").write_text(json.dumps(trainer))
+        status, text = run_dry(capsys, tmp_path / "trainer.json", 1)
+        assert words in text
+        assert status == (2 if vocabulary == 256 else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--dry-run", "--accept", "--skip-samples", "1-2"), "--skip-samples, --accept has no effect with --dry-run"),
+        (("--processes", 4), "--processes has no effect without --dry-run"),
+    ],
+)
+def test_options_without_effect_are_refused(arguments, words):
+    done = command("examples/gpt-13b.toml", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

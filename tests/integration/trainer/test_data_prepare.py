@@ -12,7 +12,7 @@ np = pytest.importorskip("numpy")
 
 from opsctl.trainer.indexed_corpus import Corpus  # noqa: E402 - after the check that it can be imported
 from opsctl.trainer.prepare import main  # noqa: E402
-from opsctl.trainer.tokens import END_OF_DOCUMENT  # noqa: E402
+from opsctl.trainer.tokens import END_OF_DOCUMENT, Tokenizer  # noqa: E402
 
 
 def prepare(*arguments):
@@ -70,6 +70,9 @@ LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
         ("strings.json", json.dumps(TEXTS).encode()),
         ("marked.jsonl", b"\xef\xbb\xbf" + LINES),
         ("named-wrongly.txt", gzip.compress(LINES)),
+        ("part-00000", b'{"meta": "' + b"m" * 100_000 + b'", ' + LINES[1:]),
+        ("part-00001", json.dumps([{"text": text} for text in TEXTS]).encode()),
+        ("one-a-line.json", b"[\n" + LINES.strip().replace(b"\n", b",\n") + b"\n]\n"),
     ],
 )
 def test_form_is_told_by_the_content(tmp_path, name, content):
@@ -78,11 +81,40 @@ def test_form_is_told_by_the_content(tmp_path, name, content):
     assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"content": "a"}\n{"content": "b"}\n', "part-00000:1 (no key 'text'; it has content)"),
+        (b'{"text": "a"\n' + LINES, "part-00000:1 (Expecting ',' delimiter"),
+        (b"BZh9" + 9 * b"garbage", "part-00000: the compressed data is damaged or cut short"),
+    ],
+)
+def test_broken_lines_of_a_file_without_suffix_are_no_text(tmp_path, capsys, content, words):
+    (tmp_path / "part-00000").write_bytes(content)
+    assert words in read_refusal(capsys, "--input", tmp_path / "part-00000", "--output", tmp_path / "out")
+
+
+def test_mark_at_the_beginning_of_a_text_is_no_token(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbftext")
+    assert prepare("--input", tmp_path / "x.txt", "--output", tmp_path / "out") == 0
+    assert read_tokens(tmp_path / "out") == as_bytes("text")
+
+
+def test_damaged_zstd_is_refused(tmp_path, capsys):
+    library = pytest.importorskip("zstandard")
+    whole = library.ZstdCompressor(write_checksum=True).compress(LINES * 50)
+    for name, content in (("cut", whole[:-9]), ("spoilt", whole[:20] + b"\xff" + whole[21:])):
+        (tmp_path / name).write_bytes(content)
+        words = read_refusal(capsys, "--input", tmp_path / name, "--output", tmp_path / "out")
+        assert f"{name}: the compressed data is damaged or cut short" in words
+
+
 def test_every_frame_of_zstd_is_read(tmp_path):
     """`zstd` of several files, and pzstd, write one frame after the other."""
     library = pytest.importorskip("zstandard")
     frames = [library.ZstdCompressor().compress(line) for line in LINES.splitlines(keepends=True)]
-    (tmp_path / "x.jsonl.zst").write_bytes(b"".join(frames))
+    size = b"\x50\x2a\x4d\x18" + b"\4\0\0\0" + b"size"  # pzstd writes such a frame before each
+    (tmp_path / "x.jsonl.zst").write_bytes(b"".join(size + frame for frame in frames))
     assert prepare("--input", tmp_path / "x.jsonl.zst", "--output", tmp_path / "out") == 0
     assert read_tokens(tmp_path / "out") == as_bytes(*TEXTS)
 
@@ -146,8 +178,8 @@ def test_invalid_lines_are_named_and_nothing_is_written(tmp_path, capsys):
     assert prepare("--input", tmp_path / "y.jsonl", "--output", tmp_path / "y") == 0
     for name in ("x", "y"):  # y exists already and must not change
         words = read_refusal(capsys, "--input", tmp_path / "x.jsonl", tmp_path / "y.jsonl", "--output", tmp_path / name)
-        assert f"no text under 'text': {tmp_path}/x.jsonl:2 (KeyError('text')); " in words
-        assert f"{tmp_path}/x.jsonl:4 (TypeError" in words
+        assert f"no text under 'text': {tmp_path}/x.jsonl:2 (no key 'text'; it has content); " in words
+        assert f"{tmp_path}/x.jsonl:4 (no object: [])" in words
         assert words.endswith("; and 2 more\n")
     assert read_tokens(tmp_path / "y") == as_bytes("a")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "y.bin", "y.idx", "y.json", "y.jsonl"]
@@ -171,6 +203,54 @@ def test_empty_input_is_refused(tmp_path, capsys):
 )
 def test_invalid_options_are_refused(tmp_path, capsys, arguments, words):
     assert words in read_refusal(capsys, "--input", tmp_path, "--output", tmp_path / "x", *arguments)
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        ("--input", "text"),
+        ("--suffix", ".txt"),
+        ("--json-key", "content"),
+        ("--max-bytes", 8),
+        ("--tokenizer", "tokenizer.json"),
+        ("--chat", 8),
+        ("--processes", 2),
+        ("--progress-s", 1),
+    ],
+    ids=lambda words: words[0],
+)
+def test_merge_refuses_options_that_have_no_effect(tmp_path, texts, capsys, ignored):
+    assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "0/1") == 0
+    words = read_refusal(capsys, "--output", tmp_path / "c", "--merge", 1, *ignored)
+    assert f"{ignored[0]} has no effect with --merge" in words
+    assert not (tmp_path / "c.idx").exists()
+
+
+def test_key_of_the_text_is_refused_for_conversations(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--chat", 8, "--json-key", "messages")
+    assert "--json-key has no effect with --chat" in read_refusal(capsys, *arguments)
+
+
+def test_suffix_is_refused_for_files_alone(tmp_path, capsys):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+    arguments = ("--input", tmp_path / "x.jsonl", "--output", tmp_path / "x", "--suffix", ".txt")
+    assert "--suffix has no effect: no --input is a directory" in read_refusal(capsys, *arguments)
+
+
+def test_limit_below_the_first_document_is_named(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("12345")
+    arguments = ("--input", tmp_path / "a.txt", "--output", tmp_path / "x", "--max-bytes", 4)
+    assert "the first document has more than --max-bytes 4" in read_refusal(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_merge_of_empty_shards_is_refused(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("")
+    for number in range(2):
+        assert prepare("--input", tmp_path / "a.txt", "--output", tmp_path / "c", "--shard", f"{number}/2") == 0
+    assert "the 2 shards hold no document" in read_refusal(capsys, "--output", tmp_path / "c", "--merge", 2)
+    assert not (tmp_path / "c.idx").exists()
 
 
 def test_max_bytes_ends_with_a_whole_document(tmp_path):
@@ -218,6 +298,22 @@ def test_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer, capsys):
     )
     tokenizer.write_text("{}")
     assert "cannot be read" in read_refusal(capsys, *arguments)
+
+
+def test_end_is_a_special_token_or_the_one_of_the_model(tmp_path):
+    """Gemma's vocabulary has </s>, a word of HTML, and DeepSeek's end has a name of its own."""
+    library = pytest.importorskip("tokenizers")
+    known = {"</s>": 0, "a": 1, "<eos>": 2, "<fin>": 3, "<unk>": 4}
+    words = library.Tokenizer(library.models.WordLevel(known, unk_token="<unk>"))
+    path = tmp_path / "tokenizer.json"
+    words.save(str(path))
+    assert Tokenizer(path).end == 0
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<fin>"}}')
+    assert Tokenizer(path).end == 3
+    words.add_special_tokens(["<eos>"])
+    words.save(str(path))
+    assert Tokenizer(path).end == 2
+    assert Tokenizer(path, end="a").end == 1
 
 
 def test_several_processes_write_the_same_corpus(tmp_path, tokenizer, capsys):

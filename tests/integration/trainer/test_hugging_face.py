@@ -1,6 +1,8 @@
 """Weights of real models of transformers: read, trained on, and written, with the same logits."""
 
 import json
+import math
+import re
 import shutil
 import tomllib
 
@@ -65,12 +67,17 @@ def save_model(name, directory, **changes):
     """Save a model of transformers with random weights, vectors included; return it."""
     kind, fields = MODELS[name]
     torch.manual_seed(3)
-    config = getattr(transformers, kind)(**fields, **changes)
+    config = getattr(transformers, kind)(**fields | changes)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=float(parameter.ndim == 1), std=0.2)
     model.save_pretrained(directory)
     return model
+
+
+def add_tensor(directory, name, tensor):
+    tensors = safetensors.load_file(directory / "model.safetensors")
+    safetensors.save_file(tensors | {name: tensor}, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def compute_logits(config, directory, tokens):
@@ -153,6 +160,7 @@ REFUSED = {
     "llama": ({"hidden_act": "gelu"}, "hidden_act is gelu, and this trainer has only silu"),
     "llama3-tied": ({"attention_bias": True}, "attention_bias is True"),
     "gpt2": ({"activation_function": "relu", "n_inner": 100}, "activation_function is relu.*n_inner is 100"),
+    "bloom": ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
 }
 
 
@@ -165,13 +173,46 @@ def test_what_the_trainer_cannot_do_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [("scale_attn_by_inverse_layer_idx", True), ("tie_word_embeddings", False), ("add_cross_attention", True)],
+)
+def test_variants_of_gpt2_are_refused(tmp_path, key, value):
+    save_model("gpt2", tmp_path, **{key: value})
+    with pytest.raises(Refused, match=f"{key} is {value}, and this trainer has only"):
+        read_model(tmp_path)
+
+
+DEFAULTS = {
+    "llama": (("num_key_value_heads", 4), ("rms_norm_eps", 1e-6), ("max_position_embeddings", 2048), ("head_dim", 8)),
+    "mistral": (("num_key_value_heads", 8), ("max_position_embeddings", 131072)),
+    "qwen2": (("num_key_value_heads", 32), ("max_position_embeddings", 32768), ("rms_norm_eps", 1e-6)),
+    "qwen3": (("head_dim", 128), ("max_position_embeddings", 32768)),
+    "gpt2": (("n_positions", 1024),),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_absent_keys_have_the_defaults_of_transformers(tmp_path, name):
+    kind, fields = MODELS[name]
+    defaults = dict(DEFAULTS[name])
+    sizes = {"num_attention_heads": 32, "hidden_size": 64} if name in {"mistral", "qwen2"} else {}
+    getattr(transformers, kind)(**fields | sizes | defaults).save_pretrained(tmp_path)
+    whole = read_model(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in written.items() if k not in defaults}))
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert {key: getattr(theirs, key) for key in defaults} == defaults
+    assert read_model(tmp_path) == whole
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         ("[]", "is no JSON object"),
         ("{", "is no JSON"),
         ('{"model_type": "mamba"}', "is of type mamba; known are gpt2"),
         ('{"model_type": "llama"}', "num_attention_heads"),
-        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}}', "num_attention_heads"),
+        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}, "mlp_bias": true}', "mlp_bias.*; .*type yarn"),
         ('{"model_type": "llama", "quantization_config": {"bits": 4}}', "its weights are quantised"),
     ],
 )
@@ -195,6 +236,66 @@ def test_missing_tensor_is_named(tmp_path):
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(Refused, match=r"has no tensor model\.layers\.1\.mlp\.up_proj\.weight"):
         compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("llama", "model.layers.1.self_attn.q_proj.bias"),
+        ("llama", "lm_head.bias"),
+        ("qwen2", "model.layers.0.self_attn.o_proj.bias"),
+        ("gpt2", "transformer.h.0.crossattention.c_proj.bias"),
+    ],
+)
+def test_tensor_that_would_be_left_out_is_refused(tmp_path, name, tensor):
+    save_model(name, tmp_path)
+    add_tensor(tmp_path, tensor, torch.ones(32))
+    with pytest.raises(Refused, match=f"has {re.escape(tensor)}, which"):
+        compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("llama", "model.layers.1.self_attn.rotary_emb.inv_freq"),
+        ("gpt2", "h.1.attn.bias"),
+        ("gpt2", "h.1.attn.masked_bias"),
+    ],
+)
+def test_buffers_of_older_files_are_left_out(tmp_path, name, tensor):
+    save_model(name, tmp_path)
+    add_tensor(tmp_path, tensor, torch.ones(4))
+    compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_output_beside_a_tied_embedding_must_be_the_same(tmp_path, is_same):
+    """transformers uses the output of the file if it differs."""
+    theirs = save_model("llama3-tied", tmp_path)
+    add_tensor(tmp_path, "lm_head.weight", theirs.lm_head.weight.detach() + (not is_same))
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    if is_same:
+        compute_logits(read_model(tmp_path), tmp_path, tokens)
+        return
+    with pytest.raises(Refused, match=r"lm_head\.weight differs from the embedding.*tie_word_embeddings = false"):
+        compute_logits(read_model(tmp_path), tmp_path, tokens)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama3-tied", "gpt2"])
+def test_added_rows_are_the_mean_of_the_others(tmp_path, name):
+    """A vocabulary that tensor ranks do not divide is padded; the loss grows by at most log(1 + added / rows)."""
+    theirs = save_model(name, tmp_path)
+    config = read_model(tmp_path, sequence=48).model_copy(update={"vocabulary": 267})
+    tokens = torch.randint(264, (2, 48), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    logits = compute_logits(config, tmp_path, tokens)
+    assert logits.shape[-1] == 267
+    assert float((logits[..., :264] - expected).abs().max()) <= MAX_DIFFERENCE * float(expected.abs().max())
+    growth = logits.logsumexp(-1) - expected.logsumexp(-1)
+    assert float(growth.max()) <= math.log(1 + 3 / 264) + 1e-5
+    with pytest.raises(Refused, match="vocabulary is 264 there and 263 here"):
+        load_weights({}, tmp_path, config.model_copy(update={"vocabulary": 263}), Slice())
 
 
 def test_import_prints_the_tables_of_a_train(tmp_path, capsys):

@@ -17,7 +17,6 @@ from opsctl.launch.launch_plan import job_spec
 from opsctl.model import Job, JobState, Limits
 from opsctl.nodes.history import Card, NodeRecord
 from opsctl.ports import Completed, TimedOut
-from opsctl.preflight import corpus_files
 from opsctl.preflight.checks import resuming, settings
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
@@ -78,59 +77,6 @@ def gather_train(tmp_path, run):
         return gather(request, place, slurm, {})
 
     return gather_facts
-
-
-@pytest.mark.parametrize("vocabulary", [257, 70_000])
-def test_corpus_is_read_from_its_header(tmp_path, vocabulary):
-    documents = [np.arange(5), np.arange(1000), np.arange(7)]
-    write_corpus(documents, tmp_path / "c", vocabulary=vocabulary, facts={"tokenizer": "bytes"})
-    corpus_facts = corpus_files.read(tmp_path / "c", "c")
-    assert (corpus_facts.tokens, corpus_facts.width, corpus_facts.vocabulary) == (
-        1012,
-        2 if vocabulary < 65500 else 4,
-        vocabulary,
-    )
-    assert (corpus_facts.tokenizer, corpus_facts.missing, corpus_facts.problem) == ("bytes", (), "")
-
-
-def test_packed_corpus_states_its_sequence(tmp_path):
-    rows = np.stack((np.arange(8), np.ones(8)))
-    write_corpus([rows], tmp_path / "c", vocabulary=257, facts={"sequence": 8}, is_packed=True)
-    assert corpus_files.read(tmp_path / "c", "c").packed == 8
-
-
-def test_truncated_corpus_data_is_a_problem(tmp_path):
-    write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
-    os.truncate(tmp_path / "c.bin", 1500)
-    assert corpus_files.read(tmp_path / "c", "c").problem == "c.bin has 1500 bytes, but its index records 2000"
-
-
-def test_truncated_corpus_index_is_a_problem(tmp_path):
-    write_corpus([np.arange(1000)], tmp_path / "c", vocabulary=257)
-    os.truncate(tmp_path / "c.idx", 40)
-    assert (
-        corpus_files.read(tmp_path / "c", "c").problem
-        == "c.idx has 40 bytes, and should have 62: the file is truncated"
-    )
-
-
-def test_invalid_index_is_a_problem(tmp_path):
-    (tmp_path / "c.bin").touch()
-    (tmp_path / "c.idx").write_text("hello")
-    assert corpus_files.read(tmp_path / "c", "c").problem == "c.idx is not an index in Megatron's format"
-
-
-@pytest.mark.parametrize(
-    ("model", "known"),
-    [
-        ({"type": "BPE", "vocab": {"a": 0, "b": 7}}, 11),
-        ({"type": "Unigram", "vocab": [["a", 0.0]] * 20}, 20),
-        ({"type": "BPE"}, None),
-    ],
-)
-def test_tokenizer_size_is_the_highest_id_plus_one(tmp_path, model, known):
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": [{"id": 10}]}))
-    assert corpus_files.tokenizer_size(tmp_path) == known
 
 
 def test_embedded_corpus_is_relative_to_the_launch(gather_train, tmp_path):
@@ -395,3 +341,45 @@ time_limit = "60"
     assert [shared.train for shared in facts.shared_saves] == ["other"] * is_shared
     problems = list(resuming.save(SimpleNamespace(recipe=Recipe()), facts))
     assert [problem.level for problem in problems] == [ProblemLevel.WARNING] * is_shared
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 264,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
+
+
+BEGINS_WITH_WEIGHTS = """name = "t"
+[trainer]
+steps = 10
+weights = "hf"
+[trainer.model]
+family = "llama"
+layers = 2
+hidden = HIDDEN
+heads = 4
+ffn = 80
+sequence = 64
+norm_eps = 1e-6
+[slurm]
+nodes = 1
+time_limit = "60"
+"""
+
+
+def test_weights_are_compared_with_the_model(tmp_path, gather_train):
+    """The path is relative to the TRAIN.toml, as those of the corpora."""
+    train = BEGINS_WITH_WEIGHTS.replace("HIDDEN", "32")
+    assert "has neither model.safetensors" in gather_train(train).weights_problem
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "model.safetensors").touch()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(LLAMA))
+    assert not gather_train(train).weights_problem
+    other = BEGINS_WITH_WEIGHTS.replace("HIDDEN", "64")
+    assert "hidden is 32 there and 64 here" in gather_train(other).weights_problem
+    assert not gather_train(TINY).weights_problem

@@ -165,3 +165,11 @@ def test_no_command_raises(flags):
 def test_embedded_trainer_cuts_the_sequence_only_if_set(cuts):
     table = {"steps": 1, "parallel": {"tensor": 2, "sequence_parallel": cuts}}
     assert order(table, nodes=1, ranks=2).recipe.topology(2).norm_split == 1 + cuts
+
+
+@pytest.mark.parametrize("every", [0, 10])
+def test_corpora_of_evaluation_sets_are_read(every):
+    sets = [{"name": "wiki", "prefix": "data/wiki"}, {"name": "web", "prefix": "data/web"}]
+    trainer = {"steps": 10, "data": {"prefix": "data/web"}, "evaluation": {"every": every, "sets": sets}}
+    recipe = order(trainer, nodes=1, ranks=1).recipe
+    assert recipe.corpora == (("data/web", "data/wiki") if every else ("data/web",))
