@@ -18,6 +18,7 @@ from opsctl import app as composition
 from opsctl.actions.hold_release import Released, disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
+from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
@@ -178,8 +179,9 @@ class Train:
         """Hold the queued tasks and return their arrays: `opsctl hold`. The running task goes on.
 
         If the job belongs to another user, the pause switch is armed instead, and the list is empty. Raises InputError
-        if nothing is queued.
+        if nothing is queued, and while a rollback runs.
         """
+        check_may_hold(self._run(), self._app.clock)
         run = self._reconciled()
         chain = self._app.chain(run)
         if not chain.check().waiting:
@@ -190,17 +192,20 @@ class Train:
         """Release the queued tasks and disarm the pause switch: `opsctl release`.
 
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
-        and the result is None.
+        and the result is None. Raises InputError if nothing is queued, and while a rollback runs or waits to be
+        finished.
         """
+        check_not_rolling_back(self._run(), self._app.clock)
         run = self._reconciled()
-        chain = self._app.chain(run)
-        snapshot = chain.check()
-        is_paused = read_switch(run, Switch.PAUSE) is not None
-        if not (snapshot.waiting or is_paused or snapshot.history.held):
-            raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
-        if is_paused:
-            disarm_switch(self._app, run, Switch.PAUSE)
-        return release_or_request(chain, snapshot, exclude)
+        with without_rollback(run, self._app.clock):
+            chain = self._app.chain(run)
+            snapshot = chain.check()
+            is_paused = read_switch(run, Switch.PAUSE) is not None
+            if not (snapshot.waiting or is_paused or snapshot.history.held):
+                raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
+            if is_paused:
+                disarm_switch(self._app, run, Switch.PAUSE)
+            return release_or_request(chain, snapshot, exclude)
 
     def cancel(self, reason: str = "cancelled from Python") -> list[str]:
         """Cancel the queued and the running tasks, without time to save, and return the arrays: `opsctl cancel`.

@@ -6,6 +6,7 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App
 from opsctl.errors import InputError, RunDirError
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_text
@@ -21,6 +22,7 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can queue tasks")
     if tasks < 1:
         raise InputError(f"{run.name}: {tasks} tasks cannot be queued", hint="give a number from 1 on")
+    check_not_rolling_back(run, app.clock)
     jobs = app.chain(run).check().jobs
     if not jobs:
         raise InputError(

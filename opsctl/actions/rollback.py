@@ -203,9 +203,10 @@ def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, ke
     """Hold the queued tasks, ask the running task to save and stop, and wait for its end. Raises WaitTimedOut."""
     chain, clock = app.chain(run), app.clock
     until_s = clock.monotonic() + timeout.total_seconds()
-    snapshot = chain.check()
-    if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
-        chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
+    with lease(run.path, clock):  # after a launch or a release that has begun before the rollback
+        snapshot = chain.check()
+        if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
+            chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
     if chain.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
         arm(run, Switch.PAUSE, why=why)
     is_waiting = False

@@ -62,7 +62,28 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
             print_text(difference or f"{run.name}: nothing would change")
         return
     reconcile_as_owner(app, run)
+    revision = _replace(app, run, now, new, code=code, allowed=allowed)
+    if as_json:
+        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
+    elif revision:
+        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
+    else:
+        print_text(f"{run.name}: nothing has changed")
+
+
+def _replace(
+    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[AllowedError]
+) -> str:
+    """Replace the files `now` by `new` and return the revision with the earlier ones; empty if nothing changed.
+
+    Raises RunDirError if another process has replaced them since.
+    """
     with lease(run.path, app.clock):
+        if read_files(run) != now:
+            raise RunDirError(
+                f"{run.name}: the files have changed meanwhile, by another edit or a rollback",
+                hint=f"opsctl edit {run.name} again; --dry-run shows the difference",
+            )
         if code:
             store(code, run)
         revision = swap(run, new)
@@ -70,12 +91,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
         note_edit(run, journal, revision)
         if revision:
             note_allowed(journal, allowed)
-    if as_json:
-        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
-    elif revision:
-        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
-    else:
-        print_text(f"{run.name}: nothing has changed")
+    return revision
 
 
 def _checked(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
-from opsctl.actions.start_rollback import read_rollback_state
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
@@ -20,6 +19,7 @@ from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.errors import OpsctlError
+from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.model import Job, Node
 from opsctl.state.run_dir import RunDir, may_act, scan
 

@@ -14,6 +14,7 @@ from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.exclusions import Exclusion, Exclusions
@@ -82,6 +83,9 @@ def prepare_train(
 
     `config` is the text of its train.toml; `where` names its origin in errors.
     """
+    run = RunDir(context.root / train.name)
+    check_owner(run)
+    check_not_rolling_back(run, context.clock)
     exclusions = context.exclusions.now()
     bad_nodes = [exclusion.node for exclusion in exclusions]
     if bad_nodes:
@@ -94,8 +98,6 @@ def prepare_train(
         exclude=",".join(filter(None, (options.exclude, *bad_nodes))),
         nice=options.nice,
     )
-    run = RunDir(context.root / train.name)
-    check_owner(run)
     _check_run_directory(context, run)
     site_file = context.site_path and context.site_path.absolute()
     code, refusals = _freeze(context, train, warn)

@@ -15,7 +15,7 @@ import pytest
 from opsctl.actions import rollback
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
-from opsctl.actions.start_rollback import read_rollback_state, start_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
@@ -23,6 +23,7 @@ from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.errors import InputError, RunDirError, WaitTimedOut
 from opsctl.launch.revisions import Files
 from opsctl.launch.rollback_record import RollbackPhase, to_record, write_record
+from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.lease import LeaseBusy
 from opsctl.state.run_dir import RunDir

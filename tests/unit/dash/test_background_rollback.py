@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.actions.start_rollback import RollbackState, read_rollback_state, start_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import App, build
 from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
@@ -19,6 +19,7 @@ from opsctl.errors import InputError, RunDirError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.launch.rollback_state import RollbackState, read_rollback_state
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from tests.support.saved_checkpoints import save
