@@ -20,9 +20,10 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.submit import Launch, SubmittedArray
+from opsctl.launch.train_paths import load_resolved
 from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
-from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
+from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
@@ -102,7 +103,7 @@ class Train:
     def from_toml(cls, path: StrPath, *, site: StrPath | None = None) -> Train:
         """Return the train that a TRAIN.toml describes. Raises ConfigError with every problem."""
         file = Path(path)
-        settings = load_train(file, layout=False)
+        settings = load_resolved(file)
         train = cls.__new__(cls)
         train._set(settings.name, site, settings=settings, config=file.read_text(encoding="utf-8"), where=str(file))
         return train

@@ -17,13 +17,14 @@ from opsctl.launch.revisions import Files, syntax_problems
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
+from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
 from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Clock
 from opsctl.preflight.allowed_checks import MUST_PASS, list_allowed
 from opsctl.preflight.check_train import PreflightContext, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
-from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir
 from opsctl.state.run_dir import RunDir
 
@@ -66,7 +67,7 @@ def prepare_launch(
 
     Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
     """
-    train = load_train(file, layout=False)
+    train = load_resolved(file)
     return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
 
 

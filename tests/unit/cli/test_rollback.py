@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 import pytest
 
-from opsctl.actions import rollback
+from opsctl.actions import rollback, rollback_plan
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
 from opsctl.actions.start_rollback import start_rollback
@@ -20,7 +20,7 @@ from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.dash.shown_rollback import describe_rollback
-from opsctl.errors import InputError, RunDirError, WaitTimedOut
+from opsctl.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.launch.revisions import Files
 from opsctl.launch.rollback_record import RollbackPhase, to_record, write_record
 from opsctl.launch.rollback_state import read_rollback_state
@@ -107,6 +107,21 @@ def test_edit_during_the_wait_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPat
     text = run.config.read_text()
     assert "time_limit = '7'" in text and "step = 10" in text
     assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [10]
+
+
+def test_preflight_reads_the_code_that_the_task_runs(run: RunDir, tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", run.path / "code" / "1f"
+    for directory in (source, copy):
+        directory.mkdir(parents=True)
+    (copy / "train.sh").touch()
+    more = f"[setup]\nfreeze = 'copy'\ndirectory = '{source}'\n"
+    config = TRAIN.replace("['true']", "['bash', 'train.sh']") + more
+    run.body.write_text(f"cd -- {copy}\n")
+    app, files = build(run.path.parents[1] / "site.toml"), Files(config=config, trainer="", body="")
+    assert rollback_plan._run_preflight(app, run, files, (), print) == ()
+    (copy / "train.sh").unlink()
+    with pytest.raises(ConfigError, match=r"train\.sh"):
+        rollback_plan._run_preflight(app, run, files, (), print)
 
 
 def test_nothing_moves_without_the_chosen_checkpoint(run: RunDir) -> None:
