@@ -246,16 +246,16 @@ class Train:
 
         Raises WaitTimedOut if the running task has not stopped after `timeout_s` seconds: call again.
         """
-        from opsctl.actions.rollback import roll_back  # noqa: PLC0415 (slow import: rollback only)
-        from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback  # noqa: PLC0415 (as above)
+        from opsctl.actions.rollback import plan_and_roll_back  # noqa: PLC0415 (slow import: rollback only)
+        from opsctl.actions.rollback_plan import RollbackOptions  # noqa: PLC0415 (as above)
 
         try:
             skipped = tuple(map(check_range, skip_samples))
         except ValueError as error:
             raise InputError(str(error)) from error
         options = RollbackOptions(to=to, skip_samples=skipped, lr_scale=lr_scale, allow=tuple(allow))
-        plan = plan_rollback(self._app, self._run(), options, show=log.info)
-        return roll_back(self._app, plan, timedelta(seconds=timeout_s), show=log.info)
+        timeout = timedelta(seconds=timeout_s)
+        return plan_and_roll_back(self._app, self._run(), options, timeout, show=log.info)[1]
 
     def undo_rollback(self, *, timeout_s: float = 1800) -> RollbackResult:
         """Take the newest rollback back: `opsctl rollback --undo`. Raises as `rollback`."""

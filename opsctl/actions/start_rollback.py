@@ -16,7 +16,7 @@ from opsctl.errors import RunDirError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import records_dir
-from opsctl.launch.rollback_state import make_refusal, output_path, read_start, start_path
+from opsctl.launch.rollback_state import is_working, make_refusal, output_path, read_start, start_path
 from opsctl.state.lease import find_holder
 from opsctl.state.run_dir import RunDir
 
@@ -25,9 +25,9 @@ def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) ->
     """Start the rollback and return what happens now. Raises InputError and LeaseBusy while one is running, and
     RunDirError."""
     check_may_roll_back(app, run)
-    _refuse_second(run, has_lease=find_holder(records_dir(run), app.clock) is not None)
+    _refuse_second(app, run, has_lease=find_holder(records_dir(run), app.clock) is not None)
     with hold_rollback(app, run):
-        _refuse_second(run, has_lease=False)  # started since the first look
+        _refuse_second(app, run, has_lease=False)  # started since the first look
         output = output_path(run)
         output.unlink(missing_ok=True)
         words = [*app.program, "rollback", f"--to={step}", f"--reason={reason}", "--", str(run.path)]
@@ -50,7 +50,7 @@ def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) ->
     return f"the rollback to step {step} has started and continues without this page; the page shows the progress"
 
 
-def _refuse_second(run: RunDir, *, has_lease: bool) -> None:
+def _refuse_second(app: App, run: RunDir, *, has_lease: bool) -> None:
     started = read_start(run)
-    if has_lease or (started and started.is_alive):
+    if has_lease or (started and is_working(run, started, app.clock)):
         raise make_refusal(run)

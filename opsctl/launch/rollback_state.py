@@ -23,6 +23,8 @@ from opsctl.state.run_dir import RunDir
 
 SHOWN_FOR = timedelta(days=1)
 """The result of a rollback that a page started is shown for this long."""
+BEGINS_WITHIN = timedelta(seconds=30)
+"""A process that a page has started holds the lease, or has printed why not, after this time."""
 MAX_START_BYTES = 4096
 MAX_OUTPUT_BYTES = 4096
 MAX_LINES = 6
@@ -45,6 +47,10 @@ class StartedRollback:
     def is_here(self) -> bool:
         """Whether this machine can see its process. Of a process on another machine, only its lease is known."""
         return self.host == hostname()
+
+    def may_begin(self, now: datetime) -> bool:
+        """Whether it may be about to take the lease, on a machine whose processes are not known here."""
+        return not self.is_here and abs(now - self.at) < BEGINS_WITHIN
 
     @property
     def is_alive(self) -> bool:
@@ -96,7 +102,7 @@ def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
     except (OSError, ValueError):
         record = None
     started, holder = read_start(run), find_holder(records_dir(run), clock)
-    is_from_page = started is not None and (started.is_alive or started.is_holder(holder))
+    is_from_page = started is not None and (is_working(run, started, clock) or started.is_holder(holder))
     is_running = holder is not None or is_from_page
     if is_running and not is_from_page:
         started = None
@@ -109,6 +115,11 @@ def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
         step = record.step
     output = _read_output(run) if started and is_recent and started.step == step else ()
     return RollbackState(step=step, record=record, is_running=is_running, started=started, output=output)
+
+
+def is_working(run: RunDir, started: StartedRollback, clock: Clock) -> bool:
+    """Whether the process that a page has started runs, or is about to take the lease."""
+    return started.is_alive or (started.may_begin(clock.now()) and not _read_output(run))
 
 
 def check_not_rolling_back(run: RunDir, clock: Clock) -> None:
