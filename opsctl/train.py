@@ -18,10 +18,12 @@ from opsctl import app as composition
 from opsctl.actions.hold_release import Released, disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
+from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.submit import Launch, SubmittedArray
+from opsctl.launch.train_paths import load_resolved
 from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
-from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
+from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
@@ -107,7 +109,7 @@ class Train:
     def from_toml(cls, path: StrPath, *, site: StrPath | None = None) -> Train:
         """Return the train that a TRAIN.toml describes. Raises ConfigError with every problem."""
         file = Path(path)
-        settings = load_train(file, layout=False)
+        settings = load_resolved(file)
         train = cls.__new__(cls)
         train._set(settings.name, site, settings=settings, config=file.read_text(encoding="utf-8"), where=str(file))
         return train
@@ -184,8 +186,9 @@ class Train:
         """Hold the queued tasks and return their arrays: `opsctl hold`. The running task goes on.
 
         If the job belongs to another user, the pause switch is armed instead, and the list is empty. Raises InputError
-        if nothing is queued.
+        if nothing is queued, and while a rollback runs.
         """
+        check_may_hold(self._run(), self._app.clock)
         run = self._reconciled()
         chain = self._app.chain(run)
         if not chain.check().waiting:
@@ -196,17 +199,20 @@ class Train:
         """Release the queued tasks and disarm the pause switch: `opsctl release`.
 
         `exclude` names nodes to exclude as well. If the job belongs to another user, a request is left for the owner,
-        and the result is None.
+        and the result is None. Raises InputError if nothing is queued, and while a rollback runs or waits to be
+        finished.
         """
+        check_not_rolling_back(self._run(), self._app.clock)
         run = self._reconciled()
-        chain = self._app.chain(run)
-        snapshot = chain.check()
-        is_paused = read_switch(run, Switch.PAUSE) is not None
-        if not (snapshot.waiting or is_paused or snapshot.history.held):
-            raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
-        if is_paused:
-            disarm_switch(self._app, run, Switch.PAUSE)
-        return release_or_request(chain, snapshot, exclude)
+        with without_rollback(run, self._app.clock):
+            chain = self._app.chain(run)
+            snapshot = chain.check()
+            is_paused = read_switch(run, Switch.PAUSE) is not None
+            if not (snapshot.waiting or is_paused or snapshot.history.held):
+                raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
+            if is_paused:
+                disarm_switch(self._app, run, Switch.PAUSE)
+            return release_or_request(chain, snapshot, exclude)
 
     def cancel(self, reason: str = "cancelled from Python") -> list[str]:
         """Cancel the queued and the running tasks, without time to save, and return the arrays: `opsctl cancel`.
@@ -246,16 +252,16 @@ class Train:
 
         Raises WaitTimedOut if the running task has not stopped after `timeout_s` seconds: call again.
         """
-        from opsctl.actions.rollback import roll_back  # noqa: PLC0415 (slow import: rollback only)
-        from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback  # noqa: PLC0415 (as above)
+        from opsctl.actions.rollback import plan_and_roll_back  # noqa: PLC0415 (slow import: rollback only)
+        from opsctl.actions.rollback_plan import RollbackOptions  # noqa: PLC0415 (as above)
 
         try:
             skipped = tuple(map(check_range, skip_samples))
         except ValueError as error:
             raise InputError(str(error)) from error
         options = RollbackOptions(to=to, skip_samples=skipped, lr_scale=lr_scale, allow=tuple(allow))
-        plan = plan_rollback(self._app, self._run(), options, show=log.info)
-        return roll_back(self._app, plan, timedelta(seconds=timeout_s), show=log.info)
+        timeout = timedelta(seconds=timeout_s)
+        return plan_and_roll_back(self._app, self._run(), options, timeout, show=log.info)[1]
 
     def undo_rollback(self, *, timeout_s: float = 1800) -> RollbackResult:
         """Take the newest rollback back: `opsctl rollback --undo`. Raises as `rollback`."""

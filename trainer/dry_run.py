@@ -11,6 +11,7 @@ from typing import Any
 from opsctl.trainer import blend, footprint
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.config_paths import change_paths
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
 from opsctl.trainer.model_config import ModelConfig
@@ -33,6 +34,10 @@ def read(path: Path) -> tuple[TrainerConfig, int]:
     except (OSError, ValueError) as error:
         raise Refused(f"config {path} cannot be read: {error}") from error
     config = TrainerConfig.model_validate_json(json.dumps(fields.get("trainer", {}), default=str))
+    if path.suffix == ".toml":
+        here = path.absolute().parent
+        absolute = change_paths(fields.get("trainer", {}), lambda text: str(here / text))
+        config = TrainerConfig.model_validate_json(json.dumps(absolute, default=str))
     slurm = fields.get("slurm", {})
     try:
         return config, int(slurm.get("nodes", 0)) * int(slurm.get("processes_per_node", 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.state.run_dir import RunDir
 
 MAX_NAMED = 8
-_RESULT = re.compile(r"\S+: (?:rolled back|was already rolled back) to step \d")
-"""The line of `opsctl rollback` for a rollback that is done."""
 
 
 def describe_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool) -> list[str]:
@@ -73,11 +70,6 @@ def describe_result(plan: RollbackPlan, result: RollbackResult) -> list[str]:
 
 def describe_repeated(record: RollbackRecord) -> str:
     return f"was already rolled back to step {record.step}; nothing has changed"
-
-
-def is_result(line: str) -> bool:
-    """Whether a printed line says that the rollback is done."""
-    return _RESULT.match(line) is not None
 
 
 def describe_release(run: RunDir, result: RollbackResult) -> str:

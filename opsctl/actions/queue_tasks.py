@@ -6,9 +6,11 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App
 from opsctl.errors import InputError, RunDirError
+from opsctl.launch.rollback_state import check_not_rolling_back
+from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, load_train
-from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_text
+from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
 from opsctl.state.run_dir import RunDir
 
 
@@ -21,6 +23,7 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can queue tasks")
     if tasks < 1:
         raise InputError(f"{run.name}: {tasks} tasks cannot be queued", hint="give a number from 1 on")
+    check_not_rolling_back(run, app.clock)
     jobs = app.chain(run).check().jobs
     if not jobs:
         raise InputError(
@@ -46,11 +49,6 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
 def load_launched(run: RunDir) -> TrainSettings:
     """Return the settings with the absolute paths of the launch: opsctl dash may run in another directory."""
     train = load_train(run.config, layout=False)
-    if train.trainer is None:
-        return train
-    try:
-        launched = parse_json(read_text(run.trainer_config, MAX_SETTINGS_BYTES))
-        paths = {key: launched[key] for key in ("data", "evaluation", "weights") if key in launched}
-    except (OSError, ValueError, TypeError):
-        return train  # the launch is then refused, because it would change the files of the queued tasks
-    return train.model_copy(update={"trainer": {**train.trainer, **paths}})
+    if known := find_launched_paths(train, run.config):
+        return resolve_paths(train, run.path, known=known)
+    return train  # the launch is then refused, because it would change the files of the queued tasks

@@ -16,10 +16,12 @@ from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.rollback_plan import (
     EMBEDDED,
+    RollbackOptions,
     RollbackPlan,
     Show,
     check_may_roll_back,
     find_all_directories,
+    plan_rollback,
     render_files,
 )
 from opsctl.app import App
@@ -32,7 +34,7 @@ from opsctl.launch.rollback_record import FINAL, RollbackPhase, RollbackRecord, 
 from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
 from opsctl.state.journal import EventKind
-from opsctl.state.lease import LeaseBusy, find_holder, lease
+from opsctl.state.lease import LeaseBusy, find_holder, lease, refreshed
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
@@ -55,6 +57,31 @@ class RollbackResult:
     """The checkpoints that were brought back."""
     released: tuple[str, ...] = ()
     """The arrays that were released, the last first."""
+
+
+def plan_and_roll_back(
+    app: App,
+    run: RunDir,
+    options: RollbackOptions,
+    timeout: timedelta,
+    *,
+    show: Show,
+    reason: str = "",
+    announce: Callable[[RollbackPlan], None] = lambda _: None,
+) -> tuple[RollbackPlan, RollbackResult]:
+    """Plan a rollback, call `announce` with the plan, and carry out the plan.
+
+    Raises as `plan_rollback` and `roll_back`. The first process that begins to plan is the one that rolls back; before
+    the first rollback of a train, whose refusal leaves no directory, the first that has planned.
+    """
+    check_may_roll_back(app, run)
+    is_first = not records_dir(run).is_dir()
+    with contextlib.nullcontext() if is_first else hold_rollback(app, run) as keep:
+        plan = plan_rollback(app, run, options, show=show)
+        announce(plan)
+        if keep:
+            return plan, _carry_out(app, plan, timeout, show=show, reason=reason, keep=keep)
+    return plan, roll_back(app, plan, timeout, show=show, reason=reason)
 
 
 def roll_back(app: App, plan: RollbackPlan, timeout: timedelta, *, show: Show, reason: str = "") -> RollbackResult:
@@ -83,7 +110,8 @@ def hold_rollback(app: App, run: RunDir, record: RollbackRecord | None = None) -
             raise LeaseBusy(f"{run.name}: {holder or 'another process'} rolls the train back", hint=again) from error
         if record and not _is_newest(record, read_newest(run)):
             raise LeaseBusy(f"{run.name}: another process has just rolled the train back", hint=again)
-        yield held.refresh
+        with refreshed(held):  # checkpoints are verified and moved for minutes
+            yield held.refresh
 
 
 def _is_newest(record: RollbackRecord, newest: RollbackRecord | None) -> bool:
@@ -203,9 +231,10 @@ def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, ke
     """Hold the queued tasks, ask the running task to save and stop, and wait for its end. Raises WaitTimedOut."""
     chain, clock = app.chain(run), app.clock
     until_s = clock.monotonic() + timeout.total_seconds()
-    snapshot = chain.check()
-    if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
-        chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
+    with lease(run.path, clock):  # after a launch or a release that has begun before the rollback
+        snapshot = chain.check()
+        if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
+            chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
     if chain.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
         arm(run, Switch.PAUSE, why=why)
     is_waiting = False

@@ -26,6 +26,7 @@ from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.submit import AllowedError
+from opsctl.launch.train_paths import match_paths, resolve_paths
 from opsctl.model import Level
 from opsctl.monitor.rollback_proposal import find_trouble_step
 from opsctl.preflight.allowed_checks import list_allowed
@@ -37,7 +38,7 @@ from opsctl.settings.write_toml import set_keys
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
-from opsctl.telemetry.progress.signs import find_directories, read_log_signs
+from opsctl.telemetry.progress.signs import find_directories, find_working_directory, read_log_signs
 from opsctl.trainer.manifest import read_manifest
 
 EMBEDDED = "opsctl"
@@ -230,9 +231,11 @@ def render_files(run: RunDir, keys: dict[str, object]) -> Files:
 def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], show: Show) -> tuple[AllowedError, ...]:
     """Check what the next task will run, as `opsctl edit` does. Raises ConfigError with every error."""
     train = parse(TrainSettings, tomllib.loads(files.config), str(run.config))
-    if train.trainer is not None:  # with the absolute paths of the corpora
-        data = json.loads(files.trainer)["data"]
-        train = train.model_copy(update={"trainer": {**train.trainer, "data": data}})
+    if files.trainer:
+        train = resolve_paths(train, run.path, known=match_paths(train, json.loads(files.trainer)))
+    directory = find_working_directory(run, train)
+    if train.setup.freeze != "none":  # the task runs the copy: the code may have changed since
+        train = train.model_copy(update={"setup": train.setup.model_copy(update={"directory": str(directory)})})
     problems = list_edit_problems(app, train, planning.job_spec(train, app.site), allow=allow)
     refuse_errors(str(run.config), problems, [])
     show_warnings(run.name, problems, show)

@@ -11,6 +11,7 @@ from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switc
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.errors import InputError, OpsctlError
+from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.nodesets import nodeset
 from opsctl.state.run_dir import RunDir
@@ -31,7 +32,11 @@ class SteerResult:
 
 
 def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
-    """Hold the queued tasks; for a job of another user, arm the pause switch. Raises InputError if none is queued."""
+    """Hold the queued tasks; for a job of another user, arm the pause switch.
+
+    Raises InputError if nothing is queued, and while a rollback runs.
+    """
+    check_may_hold(run, app.clock)
     if not dry_run:
         reconcile_own_train(app, run, show=show)
     chain = app.chain(run)
@@ -56,11 +61,18 @@ def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, sho
 def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
     """Release the queued tasks and disarm the pause switch; for a job of another user, leave a request.
 
-    Raises InputError if nothing is queued, held or paused.
+    Raises InputError if nothing is queued, held or paused, and while a rollback runs or waits to be finished.
     """
-    if not dry_run:
-        reconcile_own_train(app, run, show=show)
     nodeset(exclude)
+    check_not_rolling_back(run, app.clock)
+    if dry_run:
+        return _release(app, run, exclude, dry_run=True)
+    reconcile_own_train(app, run, show=show)
+    with without_rollback(run, app.clock):
+        return _release(app, run, exclude, dry_run=False)
+
+
+def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResult:
     chain = app.chain(run)
     snapshot = chain.check()
     paused = read_switch(run, Switch.PAUSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 from opsctl.errors import InputError
 
 MAX_ARGUMENT_CHARS = 1000
+MAX_PROBLEMS = 5
+"""Unknown arguments that are named."""
 MARK = "(by opsctl mcp)"
 """Stands behind the reasons of actions, so that journals and alerts show that a program acted."""
 TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
@@ -44,18 +47,26 @@ class ToolArgument:
 
     def to_text(self, value: object) -> str:
         """Return the value as a word of the command line. Raises InputError."""
+        if self.type == "integer" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # an integer of JSON Schema
         if isinstance(value, bool) or not isinstance(value, TYPES[self.type]):
             raise InputError(f"{self.name}: {value!r:.60} is not of type {self.type}")
-        if isinstance(value, int | float) and not (
-            (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
-        ):
-            raise InputError(f"{self.name}: {value} is not within {self.minimum} and {self.maximum}")
+        if isinstance(value, int | float):
+            self._check_bounds(value)
         text = str(value)
         if len(text) > MAX_ARGUMENT_CHARS or any(ord(sign) < ord(" ") for sign in text):
             raise InputError(f"{self.name}: longer than {MAX_ARGUMENT_CHARS} characters, or with control characters")
         if self.required and not text.strip():
             raise InputError(f"{self.name}: is empty")
         return f"{text} {MARK}" if self.marked else text
+
+    def _check_bounds(self, value: float) -> None:
+        lowest = -math.inf if self.minimum is None else self.minimum
+        highest = math.inf if self.maximum is None else self.maximum
+        if lowest <= value <= highest:
+            return
+        bounds = f"within {lowest:g} and {highest:g}" if self.maximum is not None else f"{lowest:g} or more"
+        raise InputError(f"{self.name}: {value} is not {bounds}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,24 +92,30 @@ class AssistantTool:
         }
 
     def command_line(self, values: Mapping[str, object]) -> list[str]:
-        """Return the words after `opsctl`. No value can become an option. Raises InputError."""
-        known = {argument.name: argument for argument in self.arguments}
-        if unknown := sorted(set(values) - set(known)):
-            raise InputError(
-                f"{self.name}: unknown argument {unknown[0]!r:.60}; known: {', '.join(known) or 'none'}",
-            )
+        """Return the words after `opsctl`. No value can become an option. Raises InputError with every problem."""
+        known = [argument.name for argument in self.arguments]
+        problems = [
+            f"{self.name}: unknown argument {name!r:.60}; known: {', '.join(known) or 'none'}"
+            for name in sorted(set(values) - set(known))[:MAX_PROBLEMS]
+        ]
         options, positional = [], []
         for argument in self.arguments:
-            value = values.get(argument.name, argument.default)
-            if value is None and argument.required:
-                raise InputError(f"{self.name}: the argument {argument.name!r} is required")
+            value = values.get(argument.name)
+            value = argument.default if value is None else value
             if value is None:
+                problems += [f"{self.name}: the argument {argument.name!r} is required"] * argument.required
                 continue
-            text = argument.to_text(value)
+            try:
+                text = argument.to_text(value)
+            except InputError as error:
+                problems.append(error.message)
+                continue
             if argument.option:
                 options.append(f"{argument.option}={text}")
             else:
                 positional.append(text)
+        if problems:
+            raise InputError("\n".join(problems))
         return [*self.command, *options, *(["--", *positional] if positional else [])]
 
 

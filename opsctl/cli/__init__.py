@@ -135,12 +135,25 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.MissingParameter as error:
+            raise _name_all_missing(error) from error
         except click.NoSuchOption as error:
             option = error.option_name
             if any(option in (*param.opts, *param.secondary_opts) for param in self.params):
                 place = f"{error.message} It stands before the command: opsctl {option} ... {ctx.invoked_subcommand}"
                 raise click.NoSuchOption(option, place, ctx=error.ctx) from error
             raise
+
+
+def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
+    """Return the error with every required part that the command line lacks: click stops at the first."""
+    if error.ctx is None:
+        return error
+    # click reads the given options first, then the arguments: what it has not read yet is not given.
+    params = error.ctx.command.get_params(error.ctx)
+    missing = [param for param in params if param.required and param.name not in error.ctx.params]
+    names = [f"{param.param_type_name} {param.get_error_hint(error.ctx)}" for param in missing]
+    return click.UsageError(f"Missing {', '.join(names)}.", error.ctx) if len(names) > 1 else error
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,11 +17,11 @@ from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.launch.submit import AllowedError, note_allowed
+from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.preflight.allowed_checks import list_allowed
 from opsctl.preflight.check_train import list_edit_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
-from opsctl.settings.loader import TrainSettings, load_train
-from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
+from opsctl.settings.loader import load_train
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -62,7 +62,28 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
             print_text(difference or f"{run.name}: nothing would change")
         return
     reconcile_as_owner(app, run)
+    revision = _replace(app, run, now, new, code=code, allowed=allowed)
+    if as_json:
+        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
+    elif revision:
+        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
+    else:
+        print_text(f"{run.name}: nothing has changed")
+
+
+def _replace(
+    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[AllowedError]
+) -> str:
+    """Replace the files `now` by `new` and return the revision with the earlier ones; empty if nothing changed.
+
+    Raises RunDirError if another process has replaced them since.
+    """
     with lease(run.path, app.clock):
+        if read_files(run) != now:
+            raise RunDirError(
+                f"{run.name}: the files have changed meanwhile, by another edit or a rollback",
+                hint=f"opsctl edit {run.name} again; --dry-run shows the difference",
+            )
         if code:
             store(code, run)
         revision = swap(run, new)
@@ -70,12 +91,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
         note_edit(run, journal, revision)
         if revision:
             note_allowed(journal, allowed)
-    if as_json:
-        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
-    elif revision:
-        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
-    else:
-        print_text(f"{run.name}: nothing has changed")
+    return revision
 
 
 def _checked(
@@ -88,7 +104,8 @@ def _checked(
     before, after = load_train(run.config), load_train(changed)
     refusals = [f"name: {after.name!r}, but the train is {run.name!r}"] if after.name != run.name else []
     frozen = frozen_changes(before, after)
-    resolved = _with_corpus_of(run, before, after)
+    known = find_launched_paths(before, run.config) | find_launched_paths(after, changed)
+    resolved = resolve_paths(after, changed.absolute().parent, known=known)
     problems = list_edit_problems(app, resolved, planning.job_spec(after, app.site), allow=allow)
     code = plan_freeze(after.setup, app.runner, root=app.root)
     body = planning.render_body(after, run, python=sys.executable, code=code)
@@ -101,15 +118,7 @@ def _checked(
             " learning rate or the first step change",
             err=True,
         )
-    trainer = planning.trainer_json(resolved, Path.cwd())
+    trainer = planning.trainer_json(resolved, changed.absolute().parent)
     config = changed.read_text(encoding="utf-8")
     files = Files(config=config, trainer=trainer, body=body, code=code.record() if code else "")
     return files, code, list_allowed(problems)
-
-
-def _with_corpus_of(run: RunDir, before: TrainSettings, after: TrainSettings) -> TrainSettings:
-    """Return `after` with the data path of the launch, so that a relative path keeps its meaning."""
-    if after.trainer is None or before.trainer is None or after.trainer.get("data") != before.trainer.get("data"):
-        return after
-    launched = read_json(run.trainer_config, MAX_SETTINGS_BYTES)
-    return after.model_copy(update={"trainer": {**after.trainer, "data": launched["data"]}})

@@ -16,7 +16,7 @@ from opsctl.actions.describe_rollback import (
     describe_undo,
     list_names,
 )
-from opsctl.actions.rollback import RollbackResult, plan_undo, roll_back, undo
+from opsctl.actions.rollback import RollbackResult, plan_and_roll_back, plan_undo, undo
 from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
 from opsctl.app import App
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
@@ -133,13 +133,18 @@ def rollback(
         _undo(app, run, timeout, dry_run=dry_run, as_json=as_json)
         return
     options = RollbackOptions(to=step, skip_samples=skipped, lr_scale=lr_scale, allow=allow)
-    plan = plan_rollback(app, run, options, show=print_on_stderr)
-    snapshot = app.chain(run).check()
-    if dry_run or not as_json:
-        _print_plan(plan, snapshot, dry_run=dry_run, as_json=as_json)
-    if not dry_run:
-        result = roll_back(app, plan, timeout, show=print_on_stderr, reason=reason)
-        _print_result(plan, result, as_json=as_json)
+
+    def announce(plan: RollbackPlan) -> None:
+        if dry_run or not as_json:
+            _print_plan(plan, app.chain(run).check(), dry_run=dry_run, as_json=as_json)
+
+    if dry_run:
+        announce(plan_rollback(app, run, options, show=print_on_stderr))
+        return
+    plan, result = plan_and_roll_back(
+        app, run, options, timeout, show=print_on_stderr, reason=reason, announce=announce
+    )
+    _print_result(plan, result, as_json=as_json)
 
 
 def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: bool) -> None:

@@ -24,7 +24,7 @@ from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.errors import Unreachable
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.run_dir import all_trains, find_entries_skipped
+from opsctl.state.run_dir import all_trains, check_root, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 
 FOOTER_LINES = 1
@@ -132,6 +132,8 @@ def _footer(now: datetime, every: float) -> RenderableType:
 
 
 def _statuses(app: App, train: str | None, *, acts: bool) -> list[TrainStatus]:
+    if not train:
+        check_root(app.root)
     runs = [app.find(train)] if train else all_trains(app.root)
     return find_statuses(app, runs, is_named=bool(train), show=print_on_stderr, acts=acts)
 

@@ -10,6 +10,7 @@ from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_result, print_text, train_argument
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.state.switches import Switch
 
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
@@ -68,6 +69,8 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     """
     run = app.find(train)
     switch = Switch.PAUSE if pause else Switch.KILL
+    if pause:
+        check_not_rolling_back(run, app.clock)  # the rollback stops the train by this switch
     was_armed = read_switch(run, switch) is not None
     if was_armed and not dry_run:
         disarm_switch(app, run, switch)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from opsctl.actions.find_statuses import read_train_status
-from opsctl.actions.start_rollback import read_rollback_state
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
 from opsctl.cron.cron_status import CronStatus, read_cron_status
@@ -20,8 +19,9 @@ from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.errors import OpsctlError
+from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.model import Job, Node
-from opsctl.state.run_dir import RunDir, may_act, scan
+from opsctl.state.run_dir import RunDir, check_root, may_act, scan
 
 MAX_REASONS = 3
 UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
@@ -97,7 +97,11 @@ class SiteView:
 
 
 def collect_site(app: App) -> SiteView:
-    """Return the site now, from one call of squeue and one of sinfo, whatever the number of trains."""
+    """Return the site now, from one call of squeue and one of sinfo, whatever the number of trains.
+
+    Raises RunDirError if the root cannot be listed, so that the pages keep the trains of before.
+    """
+    check_root(app.root)
     problems: list[str] = []
     runs, skipped = scan(app.root)
     slurm = ask_slurm(app)

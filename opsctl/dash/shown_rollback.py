@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.actions.start_rollback import RollbackState
 from opsctl.dash.show_times import format_ago
 from opsctl.dash.train_reasons import NextStep
 from opsctl.launch.rollback_record import RollbackPhase
+from opsctl.launch.rollback_state import RollbackState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

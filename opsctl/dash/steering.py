@@ -11,7 +11,7 @@ from datetime import timedelta
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
 from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
-from opsctl.actions.start_rollback import check_not_rolling_back, start_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.dash.train_reasons import NEEDED
@@ -95,13 +95,6 @@ def _find(app: App, instruction: PageInstruction) -> RunDir:
     return app.find(str(app.root / instruction.train))
 
 
-def _find_steady(app: App, instruction: PageInstruction) -> RunDir:
-    """Return the train unless a rollback runs or waits to be finished: the page may be older than the rollback."""
-    run = _find(app, instruction)
-    check_not_rolling_back(run, app.clock)
-    return run
-
-
 def _hold(app: App, instruction: PageInstruction) -> str:
     return hold_train(app, _find(app, instruction), instruction.why).text
 
@@ -111,11 +104,11 @@ def _plan_hold(app: App, instruction: PageInstruction) -> PagePlan:
 
 
 def _release(app: App, instruction: PageInstruction) -> str:
-    return release_train(app, _find_steady(app, instruction), "").text
+    return release_train(app, _find(app, instruction), "").text
 
 
 def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
-    run = _find_steady(app, instruction)
+    run = _find(app, instruction)
     text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
     ends = [str(event.data["why"]) for event in history.finalized.values()]
     needed = NEEDED.search(ends[-1]) if history.held and ends else None
@@ -128,13 +121,13 @@ def _save(app: App, instruction: PageInstruction) -> str:
 
 def _queue(app: App, instruction: PageInstruction) -> str:
     tasks = instruction.number or 0
-    return queue_tasks(app, _find_steady(app, instruction), tasks, dry_run=False, show=log.info).text
+    return queue_tasks(app, _find(app, instruction), tasks, dry_run=False, show=log.info).text
 
 
 def _plan_queue(app: App, instruction: PageInstruction) -> PagePlan:
     warnings: list[str] = []
     tasks = instruction.number or 0
-    text = queue_tasks(app, _find_steady(app, instruction), tasks, dry_run=True, show=warnings.append).text
+    text = queue_tasks(app, _find(app, instruction), tasks, dry_run=True, show=warnings.append).text
     return PagePlan(text="\n".join([text, *warnings]), number=tasks)
 
 

@@ -32,6 +32,8 @@ from opsctl.state.run_dir import RunDir
 with required("dash"):
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
@@ -45,6 +47,8 @@ POLL_S = 1.0
 """How often a stream of events looks for a new version, in memory."""
 QUIET_S = 20.0
 """A stream without news sends a line this often, so that proxies do not close the connection."""
+COMPRESSED = (Middleware(GZipMiddleware, compresslevel=4),)
+"""Pages, not the stream of events: a phone loads a page again at every refresh, and 200 trains are a megabyte."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -70,9 +74,9 @@ class PageServer:
     def build(self) -> ASGIApp:
         """Return the ASGI application."""
         routes = [
-            Route("/", self.show_overview),
-            Route("/train/{train}", self.show_train),
-            Route("/train/{train}/log", self.show_log),
+            Route("/", self.show_overview, middleware=COMPRESSED),
+            Route("/train/{train}", self.show_train, middleware=COMPRESSED),
+            Route("/train/{train}/log", self.show_log, middleware=COMPRESSED),
             Route("/events", self.stream_events),
             Route("/session", self.open_session, methods=["POST"]),
             Route("/session", self.show_session),

@@ -19,7 +19,7 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_end, read_last_lines
-from opsctl.telemetry.progress.signs import LogSigns, read_log_signs
+from opsctl.telemetry.progress.signs import LogSigns, find_working_directory, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
@@ -130,7 +130,7 @@ def _limits_itself(run: RunDir) -> bool:
     except OSError:
         return False
     settings = read_settings(run)
-    directory = Path(settings.setup.directory if settings and settings.setup.directory else run.path)
+    directory = find_working_directory(run, settings) if settings else run.path
     words = [word.strip("\"'") for word in words]
     for script in read_scripts(words, directory):
         words += [word.strip("\"'") for word in script.split()]

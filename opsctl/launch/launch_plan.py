@@ -11,12 +11,12 @@ from typing import Any
 
 from opsctl.launch.code_freeze import FrozenCode
 from opsctl.launch.container_command import container_words, shim_words
+from opsctl.launch.train_paths import resolve_paths
 from opsctl.model import JobSpec, LaunchPlan
 from opsctl.nodesets import nodeset
 from opsctl.render import command_line, directives, render
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
-from opsctl.trainer.config_tables import DataConfig
 
 ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
 """In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
@@ -67,13 +67,7 @@ def trainer_json(train: TrainSettings, base: Path) -> str:
     """
     if train.trainer is None:
         return ""
-    data = train.trainer.get("data", {})
-    settings = {**train.trainer, "data": _resolved({"prefix": DataConfig().prefix, **data}, base)}
-    if "evaluation" in settings:
-        settings["evaluation"] = _resolved(settings["evaluation"], base)
-    if "weights" in settings:
-        settings["weights"] = str(base / settings["weights"])
-    return dump_trainer(settings, train)
+    return dump_trainer(resolve_paths(train, base).trainer or {}, train)
 
 
 def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
@@ -91,13 +85,6 @@ def dump_trainer(settings: Mapping[str, Any], train: TrainSettings) -> str:
     optimizer |= {"lr_scale": scale} if scale != 1 else {}
     fields |= {"data": data} | ({"optimizer": optimizer} if optimizer else {})
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-
-
-def _resolved(value: Any, base: Path) -> Any:
-    """Return `value` with every `prefix` in it resolved against `base`."""
-    if isinstance(value, Mapping):
-        return {key: str(base / part) if key == "prefix" else _resolved(part, base) for key, part in value.items()}
-    return [_resolved(part, base) for part in value] if isinstance(value, list | tuple) else value
 
 
 def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenCode | None = None) -> str:

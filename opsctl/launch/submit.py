@@ -15,6 +15,7 @@ from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, 
 from opsctl.host.system import user_name
 from opsctl.launch.code_freeze import FrozenCode, store
 from opsctl.launch.revisions import Files, read_files, swap
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.model import LaunchPlan
 from opsctl.ports import Clock
@@ -83,7 +84,8 @@ class Launch:
     def carry_out(self) -> SubmittedArray:
         """Write the run directory and submit.
 
-        Raises InputError if the train is queued or a switch is armed, Unreachable if Slurm did not answer sbatch.
+        Raises InputError if the train is queued or rolled back, or a switch is armed, Unreachable if Slurm did not
+        answer sbatch.
         """
         check_owner(self.run)
         self.run.create(self.group)
@@ -92,6 +94,7 @@ class Launch:
             self.chain.drop_duplicates(snapshot)
             if snapshot.adopted:
                 return _adopted_array(snapshot)
+            check_not_rolling_back(self.run, self.clock)
             check_not_stopped(self.run)
             check_not_queued(self.run, snapshot, self.plan.spec.after)
             self._check_append(snapshot)

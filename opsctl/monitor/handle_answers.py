@@ -15,6 +15,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.errors import InputError, OpsctlError
+from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.model import Level
 from opsctl.settings.alerts import AppriseTable, EmailTable, NtfyTable, SlackTable
@@ -198,7 +199,9 @@ def _hold_or_release(chain: TrainArrays, instruction: Instruction, why: str) -> 
     train = chain.run.name
     if not may_act(chain.run):
         raise InputError(f"{train} belongs to another user")
+    check = check_may_hold if instruction.verb is AnswerVerb.HOLD else check_not_rolling_back
     with lease(chain.run.path, chain.journal.clock):
+        check(chain.run, chain.journal.clock)
         if instruction.verb is AnswerVerb.HOLD:
             arrays = chain.hold(why)
             return f"{train}: held {', '.join(arrays) or 'nothing: no task is queued'}"

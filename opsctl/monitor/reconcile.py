@@ -13,6 +13,7 @@ from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
 from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.model import Job
 from opsctl.nodesets import fold, nodeset
@@ -175,6 +176,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
 def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
     if armed := switches.read(chain.run, Switch.KILL):
         raise InputError(f"{armed.by} armed the kill switch")
+    check_not_rolling_back(chain.run, chain.journal.clock)
     if request.exclude:
         chain.exclude(request.exclude, needed=nodes)
     # With the pause switch still armed, the next attempt would hold the rest again.

@@ -12,6 +12,7 @@ from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
+from opsctl.launch.train_paths import load_resolved
 from opsctl.model import JobSpec
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight.allowed_checks import allow_errors, find_allowances
@@ -21,7 +22,7 @@ from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
 from opsctl.preflight.recipe import Recipe, read_recipe
-from opsctl.settings.loader import SiteSettings, TrainSettings, load_train
+from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
 
@@ -72,7 +73,7 @@ def check_train(context: PreflightContext, file: Path, allow: Sequence[str] = ()
 
     Raises ConfigError for an invalid file. Without Slurm, its facts are unknown.
     """
-    train = load_train(file, layout=False)
+    train = load_resolved(file)
     problems = list_problems(context, train, job_spec(train, context.site), allow=allow)
     problems += [*_check_body(context, train), *_check_freeze(context, train)]
     return PreflightReport(train=train.name, problems=tuple(problems), checks=len(CHECKS))

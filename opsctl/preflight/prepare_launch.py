@@ -14,15 +14,17 @@ from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
+from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
+from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
 from opsctl.nodesets import fold, nodeset
 from opsctl.ports import Clock
 from opsctl.preflight.allowed_checks import MUST_PASS, list_allowed
 from opsctl.preflight.check_train import PreflightContext, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
-from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir
 from opsctl.state.run_dir import RunDir
 
@@ -65,7 +67,7 @@ def prepare_launch(
 
     Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
     """
-    train = load_train(file, layout=False)
+    train = load_resolved(file)
     return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
 
 
@@ -82,6 +84,9 @@ def prepare_train(
 
     `config` is the text of its train.toml; `where` names its origin in errors.
     """
+    run = RunDir(context.root / train.name)
+    check_owner(run)
+    check_not_rolling_back(run, context.clock)
     exclusions = context.exclusions.now()
     bad_nodes = [exclusion.node for exclusion in exclusions]
     if bad_nodes:
@@ -94,8 +99,6 @@ def prepare_train(
         exclude=",".join(filter(None, (options.exclude, *bad_nodes))),
         nice=options.nice,
     )
-    run = RunDir(context.root / train.name)
-    check_owner(run)
     _check_run_directory(context, run)
     site_file = context.site_path and context.site_path.absolute()
     code, refusals = _freeze(context, train, warn)

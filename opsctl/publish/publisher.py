@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +19,9 @@ from opsctl.publish.staging import DeadlinePassed, Stage, StagedFile, TimeLimit
 from opsctl.secret_formats import Secrets
 from opsctl.settings.publish import PublishTable, fill
 from opsctl.state.journal import actor
-from opsctl.state.lease import HeldLease, LeaseBusy, lease
+from opsctl.state.lease import lease, refreshed
 from opsctl.state.run_dir import RunDir
 
-REFRESH_S = 30.0
 """How often the lease is refreshed. Another process takes a lease over after two minutes."""
 MAX_MESSAGE_LINES = 3
 SOURCE_GONE = "its source no longer exists, and the copy may hold secrets configured since"
@@ -104,7 +102,7 @@ class Publisher:
             self.home.mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.home, error) from error
-        with lease(self.home, self.clock) as held, _refreshed(held):
+        with lease(self.home, self.clock) as held, refreshed(held):
             stage = self._stage()
             try:
                 items = self._copy(stage)
@@ -239,22 +237,3 @@ def _mark(paths: list[Path]) -> str:
             stat = path.stat()
             marks.append(f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}")
     return " ".join(marks)
-
-
-@contextlib.contextmanager
-def _refreshed(held: HeldLease) -> Iterator[None]:
-    """Refresh the lease in a thread while the block runs."""
-    done = threading.Event()
-
-    def refresh() -> None:
-        while not done.wait(REFRESH_S):
-            with contextlib.suppress(LeaseBusy):
-                held.refresh()
-
-    thread = threading.Thread(target=refresh, daemon=True, name="lease")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

@@ -308,26 +308,24 @@ class _Total:
         return sum(self.buckets.values())
 
     def add_spans(self, spans: Iterable[Span]) -> None:
-        before: int | None = None
         for span in spans:
-            before = before if span.attempt is None else span.attempt
             begin, end = max(span.begin, self.since), min(span.end, self.until)
             if end > begin:
                 self.buckets[span.bucket] += end - begin
                 self._add_to_periods(begin, end, span.bucket)
                 if span.bucket is not Bucket.EFFECTIVE:
-                    losses = self.causes.setdefault(self._find_cause(span, before), zero_buckets())
+                    losses = self.causes.setdefault(self._find_cause(span), zero_buckets())
                     losses[span.bucket] += end - begin
                 if span.attempt is not None:
                     share = self.attempts[span.attempt]
                     share.begin, share.end = min(share.begin, begin), end
                     share.buckets[span.bucket] += end - begin
 
-    def _find_cause(self, span: Span, before: int | None) -> str:
+    def _find_cause(self, span: Span) -> str:
         """Return the cause of a loss: a wait, a start and repeated steps follow from the end of the attempt before."""
         if span.bucket in OWN_BUCKETS:
             return OWN
-        blamed = before
+        blamed = span.before if span.attempt is None else span.attempt
         if span.attempt is not None and span.bucket in RESTART_BUCKETS:
             blamed = span.attempt - 1
         return FIRST if blamed is None or blamed < 0 else self.labels[blamed]

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from opsctl.state.files import create, read_json
 MAX_LEASE_BYTES = 4096
 LEASE_STALE_S = 120.0
 """A holder needs a lease for a few Slurm commands only; clocks may differ by some seconds."""
+REFRESH_S = 30.0
 
 
 class LeaseBusy(OpsctlError):
@@ -97,6 +99,25 @@ def lease(directory: Path, clock: Clock, *, wait: float = 10.0) -> Iterator[Held
         yield held
     finally:
         _give_back(lock, mine)
+
+
+@contextlib.contextmanager
+def refreshed(held: HeldLease) -> Iterator[None]:
+    """Refresh the lease in a thread while the block runs, for work that takes minutes."""
+    done = threading.Event()
+
+    def refresh() -> None:
+        while not done.wait(REFRESH_S):
+            with contextlib.suppress(LeaseBusy):
+                held.refresh()
+
+    thread = threading.Thread(target=refresh, daemon=True, name="lease")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def is_held(directory: Path, clock: Clock) -> bool:

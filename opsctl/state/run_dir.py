@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.errors import InputError, cannot_write
+from opsctl.errors import InputError, cannot_read, cannot_write
 from opsctl.settings.field_types import NAME, check_name
 from opsctl.state.files import is_directory, is_regular, list_names, make_directory, set_directory_mode, write_atomic
 from opsctl.state.trust import check_trusted
@@ -286,6 +286,16 @@ def _check_train_name(text: str) -> str:
 def all_trains(root: Path) -> list[RunDir]:
     """Return every train below `root`, sorted by name. Links and entries without a valid name are no trains."""
     return scan(root)[0]
+
+
+def check_root(root: Path) -> None:
+    """Raise RunDirError if `root` cannot be listed: its trains are then unknown. It need not exist before a launch."""
+    try:
+        list_names(root)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise cannot_read(root, error) from error
 
 
 def find_entries_skipped(root: Path) -> list[str]:

@@ -65,7 +65,7 @@ def _read_train(path: Path, sequence: int | None) -> PlannedModel:
     from opsctl.settings.loader import load_train  # noqa: PLC0415 (as above)
 
     train = load_train(path, layout=False)
-    recipe = read_recipe(train, Path(train.setup.directory or path.parent))
+    recipe = read_recipe(train, path.parent / train.setup.directory)
     shape = recipe.shape()
     if shape is None:
         raise InputError(f"{path}: states no layers, hidden size and heads", hint="give a preset or a config.json")

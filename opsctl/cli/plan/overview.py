@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opsctl.calc.accelerators import accelerator, unknown
+from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
@@ -19,7 +20,7 @@ from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, p
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.model_source import PlannedModel, find_model
-from opsctl.cli.plan.options import currency_option, failures_option, gpu_option, kernels_option, precision_option
+from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
 from opsctl.cli.plan.overview_page import write_page
 from opsctl.cli.plan.plots import facts, listing
 from opsctl.errors import InputError
@@ -52,8 +53,8 @@ class _Overview:
 @click.option("--layers", cls=DependentOption, not_with=("MODEL",), type=int, help="Number of layers, without a MODEL.")
 @click.option("--hidden", cls=DependentOption, not_with=("MODEL",), type=int, help="Hidden size, without a MODEL.")
 @click.option("--sequence", type=int, help="Tokens per sample.")
-@click.option("--gpus", type=int, required=True, help="Number of GPUs.")
-@gpu_option
+@click.option("--gpus", type=int, help="Number of GPUs; required.")
+@click.option("--gpu", help="GPU, such as H100, or figures (tflops=989,…); required.")
 @click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
 @click.option("--network", type=float, help="Network bandwidth of a node, one way, in GB/s.")
 @click.option("--batch", type=int, help="Global batch size, in samples.")
@@ -105,17 +106,27 @@ def _make_overview(app: App, **given: Any) -> _Overview:
 
 def _check(given: dict[str, Any]) -> None:
     names = ("layers", "hidden", "sequence", "gpus", "gpus_per_node", "network", "batch", "batch_tokens", "tokens")
-    refuse(
-        "plan",
-        [
-            *unknown(given["gpu"]),
-            *not_positive(**drop_none(**{name: given[name] for name in (*names, "price", "failures", "save")})),
-            *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
-            *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
-            *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),
-            *(["--from-log needs --topology"] if given["from_log"] and not given["layout"] else []),
-        ],
-    )
+    problems = [
+        *(["--gpus is missing: the number of GPUs"] if given["gpus"] is None else []),
+        *(unknown(given["gpu"]) if given["gpu"] else [f"--gpu is missing; known: {', '.join(ACCELERATORS)}"]),
+        *not_positive(**drop_none(**{name: given[name] for name in (*names, "price", "failures", "save")})),
+        *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
+        *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
+        *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),
+        *(["--from-log needs --topology"] if given["from_log"] and not given["layout"] else []),
+    ]
+    if problems:
+        refuse("plan", [*_doubt_model(given), *problems])
+
+
+def _doubt_model(given: dict[str, Any]) -> Iterator[str]:
+    """Yield why there is no model. The sizes of one without a name are checked with the other figures."""
+    if given["model"] is None and given["layers"] and given["hidden"]:
+        return
+    try:
+        find_model(given["model"], layers=given["layers"], hidden=given["hidden"], sequence=None)
+    except InputError as error:
+        yield f"{error.message}: {error.hint}" if error.hint else error.message
 
 
 def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str]) -> RunInputs:

@@ -5,7 +5,9 @@
   const all = (selector) => [...document.querySelectorAll(selector)];
 
   // --- live updates: the server names the version, the page fetches itself and swaps what has changed
-  let version = Number(root.dataset.version), madeAt = null, isLost = false;
+  // Version and age are those of what is shown: an update that fails leaves both, and the next event tries again.
+  let version = Number(root.dataset.version), madeAt = null, isLost = false, isGone = false;
+  let news = null, isUpdating = false;
 
   function describeAge(seconds) {
     for (const [size, unit, length] of [[172800, "d", 86400], [7200, "h", 3600], [90, "min", 60]])
@@ -16,22 +18,37 @@
   function showAge() {
     const place = find("#fresh"), banner = find("#stale");
     if (!place || madeAt === null) return;
-    const age = (performance.now() - madeAt) / 1000, isStale = age > staleAfter;
+    const age = (Date.now() - madeAt) / 1000, isStale = isGone || age > staleAfter;
     place.textContent = `${isLost ? "connection lost · " : ""}data ${describeAge(age)} old`;
     place.parentElement.classList.toggle("stale", isStale || isLost);
     document.body.classList.toggle("stale-page", isStale);
     if (banner) {
       banner.hidden = !isStale;
-      banner.textContent = `This page is ${describeAge(age)} old. Nothing below is current.`;
+      const why = isGone ? "This train is gone: its run directory is no longer there." : `This page is ${describeAge(age)} old.`;
+      banner.textContent = `${why} Nothing below is current.`;
     }
   }
 
   async function update() {
+    if (isUpdating) return; // over a slow line, answers would overtake each other
+    isUpdating = true;
+    const shown = version, made = news && madeBy(news);
+    try {
+      await swapParts();
+      madeAt = made ?? madeAt;
+    } catch { /* no answer: the age shows that nothing was updated */ }
+    isUpdating = false;
+    showAge();
+    if (shown !== version && news && news.version !== version) setTimeout(update, 1000);
+  }
+
+  async function swapParts() {
     const query = new URLSearchParams(location.search);
     query.set("part", "1");
-    const answer = await fetch(`${location.pathname}?${query}`);
-    if (answer.status === 401) { location.reload(); return; }
-    if (!answer.ok) return;
+    const answer = await fetch(`${location.pathname}?${query}`, { signal: AbortSignal.timeout(60000) });
+    if (answer.status === 401) location.reload();
+    isGone = answer.status === 404;
+    if (!answer.ok) throw new Error(answer.statusText);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of page.querySelectorAll("[data-live]")) {
       const old = document.getElementById(part.id);
@@ -40,24 +57,36 @@
       if (old && old.outerHTML !== part.outerHTML) old.replaceWith(document.importNode(part, true));
     }
     document.title = page.title;
+    version = Number(page.documentElement.dataset.version);
     drawCharts();
     if (logMode === "end") loadLog("");
   }
 
   if (innerWidth <= 700) for (const panel of all("details.panel")) panel.open = false;
 
-  if (root.dataset.live) {
+  const madeBy = ({ age }) => Date.now() - 1000 * (age ?? 0);
+
+  function listen() {
     const events = new EventSource(`${base}/events`);
     events.onmessage = (event) => {
-      const news = JSON.parse(event.data);
+      news = JSON.parse(event.data);
+      if (isLost) version = -1; // a server that has started again counts from 0
       isLost = false;
-      madeAt = news.age === null ? null : performance.now() - 1000 * news.age;
+      if (news.version === version || madeAt === null) madeAt = madeBy(news);
       // Not all viewers at the same moment.
       if (news.version !== version) setTimeout(update, 1500 * Math.random());
-      version = news.version;
       showAge();
     };
-    events.onerror = () => { isLost = true; showAge(); };
+    events.onerror = () => {
+      isLost = true;
+      showAge();
+      // After an answer that is no stream, as of a proxy before a server that starts, browsers give up.
+      if (events.readyState === EventSource.CLOSED) setTimeout(() => { update(); listen(); }, 2000 + 3000 * Math.random());
+    };
+  }
+
+  if (root.dataset.live) {
+    listen();
     setInterval(showAge, 1000);
   }
 
@@ -74,13 +103,27 @@
   }
 
   async function send(instruction) {
-    if (!csrf) csrf = (await (await fetch(`${base}/session`)).json()).csrf;
-    const answer = await fetch(`${base}/act`, {
+    if (!csrf) await readSession();
+    const before = csrf;
+    let answer = await post(instruction);
+    if (answer.status === 403) {
+      await readSession();
+      if (csrf !== before) answer = await post(instruction); // another tab has opened a link: nothing was done
+    }
+    const result = await answer.json();
+    return answer.ok ? result : { error: [result.error, result.hint].filter(Boolean).join(" · ") };
+  }
+
+  async function readSession() {
+    const answer = await fetch(`${base}/session`);
+    csrf = answer.ok ? (await answer.json()).csrf : "";
+  }
+
+  function post(instruction) {
+    return fetch(`${base}/act`, {
       method: "POST", body: JSON.stringify(instruction),
       headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
     });
-    const result = await answer.json();
-    return answer.ok ? result : { error: [result.error, result.hint].filter(Boolean).join(" · ") };
   }
 
   // Stages: "plan" asks what would be done, "confirm" and "sure" are the confirmations.
@@ -312,7 +355,7 @@
 
   async function loadLog(query, mode) {
     const request = ++logRequests;
-    const answer = await fetch(`${location.pathname}/log?${query}`);
+    const answer = await fetch(`${location.pathname}/log?${query}`).catch(() => ({ ok: false }));
     if (request !== logRequests) return; // a later one was sent meanwhile
     if (!answer.ok) { find("#log-title").textContent = "The log cannot be read."; return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -90,6 +90,8 @@ class Span:
     end: float
     bucket: Bucket
     attempt: int | None = None
+    before: int | None = None
+    """Between attempts: the attempt before, also one of no length; None before the first."""
 
 
 SLOW_RATIO = 1.05
@@ -161,13 +163,14 @@ class _Timeline:
         self.median_start_up_s = median(start_ups) if start_ups else 0.0
         self.highest_step = 0
         self.attempt: int | None = None
+        self.before: int | None = None
 
     def fill_until(self, until: float, bucket: Bucket) -> Iterator[Span]:
         """Assign the time from the cursor to `until`. A time before the cursor, or nan, assigns nothing."""
         until = min(until, self.end)
         if until > self.cursor:
             yield from self._flush()
-            yield Span(self.cursor, until, bucket, self.attempt)
+            yield Span(self.cursor, until, bucket, self.attempt, self.before)
             self.cursor = self.effective_from = until
 
     def _flush(self) -> Iterator[Span]:
@@ -200,7 +203,7 @@ class _Timeline:
             usual_s, previous = timing.usual_s, line
         yield from self._add_tail(attempt, usual_s)
         yield from self._flush()
-        self.attempt, self.end = None, self.window_end
+        self.attempt, self.before, self.end = None, number, self.window_end
 
     def _time_line(
         self, line: LogStep, previous: LogStep | None, attempt: AttemptSpan, clock: AttemptClock

@@ -67,12 +67,23 @@ def test_reason_of_an_action_is_marked() -> None:
         ({"train": "t" * 2000}, "train: longer than"),
         ({"train": "t", "url": "x"}, "logs: unknown argument 'url'; known: train, lines, task, rank, node"),
         ({}, "logs: the argument 'train' is required"),
+        (
+            {"lines": -1, "rank": -2},
+            "logs: the argument 'train' is required\nlines: -1 is not within 1 and 500\nrank: -2",
+        ),
+        ({"train": "t", "rank": -2}, "rank: -2 is not 0 or more"),
     ],
 )
 def test_wrong_argument_is_explained(values: dict[str, object], text: str) -> None:
     done = call_tool(TOOLS["logs"], values, runner=SystemRunner(), program=["false"])
     assert (done.is_error, done.exit_code) == (True, 2)
     assert done.message.startswith(text)
+
+
+def test_whole_number_and_null_are_understood() -> None:
+    words = TOOLS["logs"].command_line({"train": "t", "lines": 5.0, "rank": None})
+    assert words == ["logs", "--json", "--lines=5", "--", "t"]
+    assert TOOLS["logs"].command_line({"train": "t", "lines": None}) == ["logs", "--json", "--lines=50", "--", "t"]
 
 
 def test_result_is_bounded() -> None:

@@ -12,19 +12,20 @@ from typing import NoReturn
 import click
 import pytest
 
-from opsctl.actions import rollback
+from opsctl.actions import rollback, rollback_plan
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
-from opsctl.actions.start_rollback import read_rollback_state, start_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import build
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.dash.shown_rollback import describe_rollback
-from opsctl.errors import InputError, RunDirError, WaitTimedOut
+from opsctl.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.launch.revisions import Files
-from opsctl.launch.rollback_record import RollbackPhase, to_record, write_record
+from opsctl.launch.rollback_record import RollbackPhase, records_dir, to_record, write_record
+from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.settings.rollback import RollbackSettings
-from opsctl.state.lease import LeaseBusy
+from opsctl.state.lease import LeaseBusy, find_holder
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer import manifest
 from tests.support.saved_checkpoints import flip, save
@@ -108,6 +109,21 @@ def test_edit_during_the_wait_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPat
     assert [checkpoint.step for checkpoint in list_checkpoints_in([run.checkpoints])] == [10]
 
 
+def test_preflight_reads_the_code_that_the_task_runs(run: RunDir, tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", run.path / "code" / "1f"
+    for directory in (source, copy):
+        directory.mkdir(parents=True)
+    (copy / "train.sh").touch()
+    more = f"[setup]\nfreeze = 'copy'\ndirectory = '{source}'\n"
+    config = TRAIN.replace("['true']", "['bash', 'train.sh']") + more
+    run.body.write_text(f"cd -- {copy}\n")
+    app, files = build(run.path.parents[1] / "site.toml"), Files(config=config, trainer="", body="")
+    assert rollback_plan._run_preflight(app, run, files, (), print) == ()
+    (copy / "train.sh").unlink()
+    with pytest.raises(ConfigError, match=r"train\.sh"):
+        rollback_plan._run_preflight(app, run, files, (), print)
+
+
 def test_nothing_moves_without_the_chosen_checkpoint(run: RunDir) -> None:
     plan = make_plan(run, 10)
     shutil.rmtree(plan.chosen.path)
@@ -153,6 +169,23 @@ def test_only_one_rollback_of_a_train_runs(run: RunDir, monkeypatch: pytest.Monk
     write_record(run, replace(make_plan(run, 10).record, phase=RollbackPhase.MOVED))
     with pytest.raises(LeaseBusy, match="another process has just rolled the train back"):
         rollback.roll_back(app, make_plan(run, 10), timedelta(0), show=lambda _: None)
+
+
+def test_lease_is_held_while_a_rollback_is_planned(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, holders = build(run.path.parents[1] / "site.toml"), list[object]()
+
+    def plan_and_stop(*_: object, **__: object) -> NoReturn:
+        holders.append(find_holder(records_dir(run), app.clock))
+        raise WaitTimedOut("in time for the test")
+
+    monkeypatch.setattr(rollback, "plan_rollback", plan_and_stop)
+    for path in (run.body, run.wrapper):
+        path.touch()
+    for _ in range(2):
+        with pytest.raises(WaitTimedOut):
+            cli.main(["rollback", "t", "--to", "10"], standalone_mode=False)
+        run.make(records_dir(run))
+    assert [holder is not None for holder in holders] == [False, True], "a refused first rollback leaves no directory"
 
 
 def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:

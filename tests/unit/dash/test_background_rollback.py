@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.actions.start_rollback import RollbackState, read_rollback_state, start_rollback
+from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import App, build
 from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
@@ -19,6 +20,7 @@ from opsctl.errors import InputError, RunDirError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.launch.rollback_state import RollbackState, read_rollback_state
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from tests.support.saved_checkpoints import save
@@ -138,6 +140,20 @@ def test_process_that_holds_the_lease_is_that_of_the_page(make: Make) -> None:
         shown = show(run)
     assert "is running, started" in shown.text
     assert shown.lines == ("t: waiting",)
+
+
+@pytest.mark.parametrize(("minutes", "output", "is_running"), [(0, "", True), (0, DONE, False), (60, "", False)])
+def test_start_on_another_machine_is_the_first(make: Make, minutes: int, output: str, *, is_running: bool) -> None:
+    run = make("t")
+    app, start = open_site(run), records_dir(run) / "started.json"
+    note_start(run, output, host="login9")
+    at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+    start.write_text(before := json.dumps({**json.loads(start.read_text()), "at": at}))
+    assert read_state(run).is_running is is_running
+    with pytest.raises(InputError, match="a rollback is running") if is_running else contextlib.nullcontext():
+        start_rollback(app, run, 7, by="bob", reason="noon")
+    assert (start.read_text() == before) is is_running
+    until(lambda: is_running or not read_state(run).is_running)
 
 
 def test_reused_pid_is_not_the_rollback(make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import threading
@@ -316,6 +317,21 @@ def test_unready_page_loads_itself_again(own: Visitor) -> None:
     status, text, answer = own.enter(Role.VIEW).ask("/")
     assert (status, answer.getheader("Refresh")) == (503, "5")
     assert "the first view is not ready: ZeroDivisionError" in text
+
+
+def test_page_is_compressed_for_browsers(site: DashSite) -> None:
+    with serving(site) as visitor:
+        _, text, plain = visitor.enter(Role.VIEW).ask("/")
+        connection = HTTPConnection("127.0.0.1", visitor.port, timeout=30)
+        headers = {"Host": "localhost", "Cookie": visitor.cookie, "Accept-Encoding": "gzip"}
+        connection.request("GET", "/", headers=headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+    assert (plain.getheader("Content-Encoding"), answer.getheader("Content-Encoding")) == (None, "gzip")
+    assert gzip.decompress(data).decode() == text
+    assert len(data) < len(text) / 3
+    assert answer.getheader("Content-Security-Policy") == plain.getheader("Content-Security-Policy")
 
 
 def test_events_name_the_version_and_the_age(site: DashSite) -> None:

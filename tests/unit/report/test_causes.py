@@ -14,6 +14,7 @@ import pytest
 from opsctl.diagnosis.causes import causes
 from opsctl.errors import InputError
 from opsctl.guard.last_output import date_last_output
+from opsctl.guard.outcome import Outcome
 from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
@@ -38,6 +39,19 @@ def test_losses_are_added_up_by_cause_and_phase(tmp_path: Path) -> None:
         FIRST: {"queue": 600, "start-up": 120},
         OWN: {"slow steps": 50, "checkpoints": 70},
     }
+
+
+@pytest.mark.parametrize("first_s", [0, 40])
+def test_wait_after_an_attempt_of_no_length_follows_from_it(tmp_path: Path, first_s: int) -> None:
+    train = Train(tmp_path)
+    train.submit(0)
+    train.start(100, "7_1.0")
+    train.end(100 + first_s, Outcome.NODE_FAILED)
+    train.start(700, "7_2.0")
+    train.end(train.steps(720, 1, 50), Outcome.FINISHED)
+    losses = read_causes(train.report(END))
+    assert losses[FIRST] == {"queue": 100} | ({"start-up": first_s} if first_s else {})
+    assert losses["node-failed"] == {"queue": 600 - first_s, "start-up": 20}
 
 
 def test_causes_are_all_losses(tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""Whether a rollback of a train runs or waits to be finished, from the files of the run directory.
+
+A page that starts a rollback leaves the process, and its output, in files beside the record of the rollback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from opsctl.errors import InputError
+from opsctl.host.processes import ProcessId
+from opsctl.host.system import hostname
+from opsctl.launch.rollback_record import FINAL, UNDO, RollbackRecord, read_newest, records_dir
+from opsctl.ports import Clock
+from opsctl.state.files import read_json, read_range
+from opsctl.state.lease import LeaseHolder, find_holder, lease
+from opsctl.state.run_dir import RunDir
+
+SHOWN_FOR = timedelta(days=1)
+"""The result of a rollback that a page started is shown for this long."""
+BEGINS_WITHIN = timedelta(seconds=30)
+"""A process that a page has started holds the lease, or has printed why not, after this time."""
+MAX_START_BYTES = 4096
+MAX_OUTPUT_BYTES = 4096
+MAX_LINES = 6
+_RESULT = re.compile(r"\S+: (?:rolled back|was already rolled back) to step \d")
+"""The line of `opsctl rollback` for a rollback that is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRollback:
+    """The newest rollback that a page has started."""
+
+    step: int
+    at: datetime
+    by: str
+    host: str
+    pid: int
+    started: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine can see its process. Of a process on another machine, only its lease is known."""
+        return self.host == hostname()
+
+    def may_begin(self, now: datetime) -> bool:
+        """Whether it may be about to take the lease, on a machine whose processes are not known here."""
+        return not self.is_here and abs(now - self.at) < BEGINS_WITHIN
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process is known to run."""
+        return self.is_here and ProcessId(pid=self.pid, started=self.started).is_alive
+
+    def is_holder(self, holder: LeaseHolder | None) -> bool:
+        """Whether its process holds the lease."""
+        host = holder.host.partition("/")[0] if holder else ""
+        return holder is not None and (host, holder.pid, holder.started) == (self.host, self.pid, self.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackState:
+    """A rollback that runs or was interrupted, or that a page started within a day."""
+
+    step: int
+    record: RollbackRecord | None
+    """The newest record of the train; None before the first."""
+    is_running: bool
+    started: StartedRollback | None
+    """None for a rollback or an undo that no page has started."""
+    output: tuple[str, ...] = ()
+    """The newest lines that the process has printed."""
+
+    @property
+    def is_interrupted(self) -> bool:
+        return not self.is_running and self.record is not None and self.record.phase not in FINAL
+
+    @property
+    def is_undo(self) -> bool:
+        return self.record is not None and self.record.phase in UNDO - FINAL
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the process has printed the result of the rollback."""
+        return not self.is_running and any(map(_RESULT.match, self.output))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the process has ended without a result."""
+        return not self.is_running and not self.is_done and self.started is not None and self.started.is_here
+
+
+def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
+    """Return the rollback that a page has to show; None without any. Files that cannot be read show nothing."""
+    try:
+        record = read_newest(run)
+    except (OSError, ValueError):
+        record = None
+    started, holder = read_start(run), find_holder(records_dir(run), clock)
+    is_from_page = started is not None and (is_working(run, started, clock) or started.is_holder(holder))
+    is_running = holder is not None or is_from_page
+    if is_running and not is_from_page:
+        started = None
+    is_unfinished = record is not None and record.phase not in FINAL
+    is_recent = started is not None and abs(clock.now() - started.at) < SHOWN_FOR
+    if not (is_running or is_unfinished or is_recent):
+        return None
+    step = started.step if started else 0
+    if record and (is_unfinished or started is None):
+        step = record.step
+    output = _read_output(run) if started and is_recent and started.step == step else ()
+    return RollbackState(step=step, record=record, is_running=is_running, started=started, output=output)
+
+
+def is_working(run: RunDir, started: StartedRollback, clock: Clock) -> bool:
+    """Whether the process that a page has started runs, or is about to take the lease."""
+    return started.is_alive or (started.may_begin(clock.now()) and not _read_output(run))
+
+
+def check_not_rolling_back(run: RunDir, clock: Clock) -> None:
+    """Raise InputError while a rollback runs, or waits to be finished: a task would start from a wrong checkpoint."""
+    state = read_rollback_state(run, clock)
+    if state and state.is_running:
+        raise make_refusal(run)
+    if state and state.is_interrupted:
+        what, option = ("undo of a rollback", " --undo") if state.is_undo else ("rollback", "")
+        raise InputError(
+            f"{run.name}: a{'n' * state.is_undo} {what} was interrupted",
+            hint=f"opsctl rollback {run.name}{option} finishes the {what}",
+        )
+
+
+@contextlib.contextmanager
+def without_rollback(run: RunDir, clock: Clock) -> Iterator[None]:
+    """Let no rollback of our train begin meanwhile. Raises as `check_not_rolling_back`, and LeaseBusy.
+
+    A rollback holds the lease on the run directory when it first looks at the queue.
+    """
+    check_not_rolling_back(run, clock)
+    with lease(run.path, clock) if run.is_ours else contextlib.nullcontext():
+        check_not_rolling_back(run, clock)  # begun while this process waited for the lease
+        yield
+
+
+def check_may_hold(run: RunDir, clock: Clock) -> None:
+    """Raise InputError while a rollback runs: its end would release what a person holds now."""
+    state = read_rollback_state(run, clock)
+    if state and state.is_running:
+        raise InputError(
+            f"{run.name}: a rollback is running; it holds the queued tasks, and releases them at its end",
+            hint=f"opsctl kill-switch arm {run.name} stops the train for good; or hold when the rollback is done",
+        )
+
+
+def make_refusal(run: RunDir) -> InputError:
+    """Return the refusal of what must wait for the end of a rollback."""
+    return InputError(
+        f"{run.name}: a rollback is running", hint=f"opsctl status {run.name}; when the rollback is done, call again"
+    )
+
+
+def read_start(run: RunDir) -> StartedRollback | None:
+    """Return the process that a page has started; None without any, and for a file that cannot be read."""
+    try:
+        fields = read_json(start_path(run), MAX_START_BYTES)
+        at = datetime.fromisoformat(fields["at"])
+        return StartedRollback(
+            step=int(fields["step"]),
+            at=at if at.tzinfo else at.astimezone(),
+            by=str(fields["by"]),
+            host=str(fields["host"]),
+            pid=int(fields["pid"]),
+            started=int(fields["started"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _read_output(run: RunDir) -> tuple[str, ...]:
+    try:
+        data = read_range(output_path(run), -MAX_OUTPUT_BYTES, MAX_OUTPUT_BYTES)[0]
+    except OSError:
+        return ()
+    lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
+    return tuple(filter(None, lines))[-MAX_LINES:]
+
+
+def start_path(run: RunDir) -> Path:
+    """Return the file that names the process of the newest rollback of a page."""
+    return records_dir(run) / "started.json"
+
+
+def output_path(run: RunDir) -> Path:
+    """Return the file with what that process has printed."""
+    return records_dir(run) / "output.txt"

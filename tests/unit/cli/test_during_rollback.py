@@ -1,0 +1,104 @@
+"""While a rollback runs, or waits to be finished, no command starts a task: it would begin at a wrong checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.actions.queue_tasks import queue_tasks
+from opsctl.app import App, build
+from opsctl.cli import cli
+from opsctl.errors import InputError, RunDirError
+from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.monitor.reconcile import carry_out
+from opsctl.state.journal import EventKind
+from opsctl.state.lease import lease
+from opsctl.state.requests import RequestKind, list_requests, request
+from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch, arm, read
+from opsctl.train import Train
+
+TRAIN = "name = 't'\ncommand = ['true']\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
+STARTS = [
+    ["release", "t"],
+    ["release", "t", "--dry-run"],
+    ["launch", "t.toml"],
+    ["launch", "t.toml", "--after", "7", "--dry-run"],
+    ["kill-switch", "disarm", "t", "--pause"],
+]
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    site = tmp_path / "site.toml"
+    site.write_text(f"root = '{tmp_path}/trains'\n")
+    monkeypatch.setenv("OPSCTL_SITE", str(site))
+    monkeypatch.chdir(tmp_path)
+    Path("t.toml").write_text(TRAIN)
+    return build(site)
+
+
+@pytest.fixture
+def run(app: App) -> RunDir:
+    """A train whose rollback has moved the checkpoints, and was interrupted then."""
+    run = RunDir(app.root / "t")
+    run.create()
+    run.config.write_text(TRAIN)
+    record = RollbackRecord(number=1, phase=RollbackPhase.MOVED, step=10, checkpoint="/c/10", directories=())
+    write_record(run, record)
+    return run
+
+
+@contextlib.contextmanager
+def refused(why: str) -> Iterator[None]:
+    with pytest.raises(InputError, match=f"t: a rollback {why}"):
+        yield
+
+
+def opsctl(words: list[str]) -> None:
+    cli.main(words, standalone_mode=False)
+
+
+@pytest.mark.parametrize("words", STARTS)
+def test_no_command_starts_a_task(app: App, run: RunDir, words: list[str]) -> None:
+    arm(run, Switch.PAUSE, why="rollback")
+    with refused("was interrupted"):
+        opsctl(words)
+    with lease(records_dir(run), app.clock), refused("is running"):
+        opsctl(words)
+    assert read(run, Switch.PAUSE)
+
+
+def test_python_and_the_page_start_no_task(app: App, run: RunDir) -> None:
+    train = Train.find("t")
+    for call in (train.release, train.launch, lambda: queue_tasks(app, run, 1, dry_run=False, show=print)):
+        with refused("was interrupted"):
+            call()
+
+
+def test_request_of_a_member_starts_no_task(app: App, run: RunDir) -> None:
+    request(run, RequestKind.RELEASE)
+    done = carry_out(app.chain(run), list_requests(run)[0], nodes=1)
+    assert "refused: t: a rollback was interrupted" in done[0]
+    assert app.journal(run).events()[-1].kind is EventKind.REQUEST_REFUSED
+
+
+def test_hold_waits_for_the_end_of_a_rollback(app: App, run: RunDir) -> None:
+    with lease(records_dir(run), app.clock):
+        for call in (lambda: opsctl(["hold", "t"]), Train.find("t").hold):
+            with refused("is running; it holds the queued tasks, and releases them at its end"):
+                call()
+
+
+def test_edit_keeps_the_settings_of_a_rollback(app: App, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (run.body, run.wrapper):
+        path.touch()
+    after = TRAIN + "[rollback]\nstep = 10\n"
+    monkeypatch.setattr("opsctl.cli.edit.reconcile_as_owner", lambda *_: run.config.write_text(after))
+    Path("t.toml").write_text(TRAIN + "[guard]\nshort_attempts = 4\n")
+    with pytest.raises(RunDirError, match="changed meanwhile"):
+        opsctl(["edit", "t", "t.toml"])
+    assert run.config.read_text() == after

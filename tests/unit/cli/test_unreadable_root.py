@@ -1,0 +1,42 @@
+"""A root that cannot be listed has unknown trains, not none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opsctl.app import build
+from opsctl.cli import cli
+from opsctl.cli.top.trains_feed import TrainsFeed
+from opsctl.dash.collect_site import collect_site
+from opsctl.errors import RunDirError
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "trains").touch()
+    site = tmp_path / "site.toml"
+    site.write_text(f"root = '{tmp_path}/trains'\n")
+    monkeypatch.setenv("OPSCTL_SITE", str(site))
+    return site
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
+def test_status_refuses_an_unreadable_root(site: Path, words: list[str]) -> None:
+    with pytest.raises(RunDirError, match="trains: Not a directory"):
+        cli.main(words, standalone_mode=False)
+
+
+def test_page_keeps_the_trains_of_before(site: Path) -> None:
+    with pytest.raises(RunDirError, match="trains: Not a directory"):  # the refresher then keeps the view
+        collect_site(build(site))
+
+
+def test_top_names_the_unreadable_root(site: Path) -> None:
+    assert "trains: Not a directory" in TrainsFeed(build(site)).read().problem
+
+
+def test_root_of_the_first_launch_need_not_exist(site: Path) -> None:
+    (site.parent / "trains").unlink()
+    assert TrainsFeed(build(site)).read().problem == ""

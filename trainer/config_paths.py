@@ -1,0 +1,25 @@
+"""The paths of corpora and weights in the settings of the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opsctl.trainer.config_tables import DataConfig
+
+
+def change_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the settings of the trainer with every path of a corpus or of weights changed."""
+    changed = {**settings, "data": _change({"prefix": DataConfig().prefix, **settings.get("data", {})}, change)}
+    if "evaluation" in settings:
+        changed["evaluation"] = _change(settings["evaluation"], change)
+    if settings.get("weights") is not None:
+        changed["weights"] = change(settings["weights"])
+    return changed
+
+
+def _change(value: Any, change: Callable[[str], str]) -> Any:
+    """Return `value` with every `prefix` in it changed."""
+    if isinstance(value, Mapping):
+        return {key: change(part) if key == "prefix" else _change(part, change) for key, part in value.items()}
+    return [_change(part, change) for part in value] if isinstance(value, list | tuple) else value
