@@ -82,7 +82,7 @@ def test_partial_checkpoint_is_no_advance(run: RunDir) -> None:
     before = read_signs(run, config("train.py"))
     partial = run.checkpoints / "checkpoint-500"
     partial.mkdir(parents=True)
-    (partial / "model.safetensors").write_text("half")
+    (partial / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"half')
     after = read_signs(run, config("train.py"))
     assert [checkpoint.step for checkpoint in after.partial] == [500]
     assert not has_advanced(before, after)
