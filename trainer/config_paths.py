@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from opsctl.trainer.config_tables import DataConfig
@@ -16,6 +17,20 @@ def change_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> d
     if settings.get("weights") is not None:
         changed["weights"] = change(settings["weights"])
     return changed
+
+
+def find_path(text: str, base: Path) -> str:
+    """Return the absolute path of a corpus or of weights: relative to `base`, the directory of TRAIN.toml.
+
+    If nothing is there, and something is at that place of the working directory, the latter is meant.
+    """
+    beside, here = base / text, Path.cwd() / text
+    return str(here if _is_there(here) and not _is_there(beside) else beside)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether weights or a corpus exist. A corpus is named without its suffix."""
+    return path.exists() or path.with_name(f"{path.name}.idx").exists()
 
 
 def _change(value: Any, change: Callable[[str], str]) -> Any:

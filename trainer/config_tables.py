@@ -36,8 +36,8 @@ class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 
     prefix: str
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; for a
-    trainer without opsctl, relative to the working directory."""
+    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
+    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of this corpus in the samples, relative to the sum of all weights."""
 
@@ -55,8 +55,8 @@ class DataConfig(ConfigTable):
     """The corpora, in Megatron's indexed format."""
 
     prefix: str = "data/corpus"
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; for a
-    trainer without opsctl, relative to the working directory."""
+    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
+    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
     blend: list[CorpusConfig] = []
     """Several corpora mixed by weight, instead of `prefix`; exact to two samples at any weight."""
     stages: list[StageConfig] = []
@@ -143,8 +143,8 @@ class EvaluationSetConfig(ConfigTable):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
     """Name in the log and in the metrics."""
     prefix: str
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; for a
-    trainer without opsctl, relative to the working directory."""
+    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
+    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
 
 
 class EvaluationConfig(ConfigTable):

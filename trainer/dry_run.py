@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.trainer import blend, footprint
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.config_paths import change_paths
+from opsctl.trainer.config_paths import change_paths, find_path
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
 from opsctl.trainer.model_config import ModelConfig
@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[TrainerConfig, int]:
     config = TrainerConfig.model_validate_json(json.dumps(fields.get("trainer", {}), default=str))
     if path.suffix == ".toml":
         here = path.absolute().parent
-        absolute = change_paths(fields.get("trainer", {}), lambda text: str(here / text))
+        absolute = change_paths(fields.get("trainer", {}), lambda text: find_path(text, here))
         config = TrainerConfig.model_validate_json(json.dumps(absolute, default=str))
     slurm = fields.get("slurm", {})
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
-from opsctl.trainer.config_paths import change_paths
+from opsctl.trainer.config_paths import change_paths, find_path
 
 LAUNCHED, COPY = "trainer.json", "train.toml"
 """The files of a run directory or revision with the resolved paths, and with the text of TRAIN.toml."""
@@ -53,11 +53,11 @@ def _is_resolved(text: str, path: str) -> bool:
 
 
 def resolve_paths(train: TrainSettings, base: Path, *, known: Mapping[str, str] | None = None) -> TrainSettings:
-    """Return `train` with absolute paths of corpora and weights: the `known` ones, else relative to `base`."""
+    """Return `train` with absolute paths of corpora and weights: the `known` ones, else those found from `base`."""
     if train.trainer is None:
         return train
     known = known or {}
-    settings = change_paths(train.trainer, lambda text: known.get(text) or str(base / text))
+    settings = change_paths(train.trainer, lambda text: known.get(text) or find_path(text, base))
     return train.model_copy(update={"trainer": settings})
 
 

@@ -98,3 +98,15 @@ def test_edited_copy_elsewhere_keeps_known_paths(project: Path, tmp_path: Path) 
 
 def test_dry_run_of_the_trainer_reads_paths_of_the_file(project: Path) -> None:
     assert dry_run.read(Path("../project/t.toml"))[0].data.blend[0].prefix == f"{Path.cwd()}/../project/data/en"
+
+
+@pytest.mark.parametrize(("there", "here"), [("data/en.idx", "data/en.idx"), ("data/late.idx", "data/en.idx")])
+def test_path_that_exists_is_taken(project: Path, there: str, here: str) -> None:
+    """Whoever launches configs/t.toml in the project's directory may name paths as seen from there."""
+    for place in (project / there, Path(here)):
+        place.parent.mkdir(exist_ok=True)
+        place.touch()
+    base = Path.cwd() if there != here else project
+    found = list_paths(trainer_json(load_resolved(project / "t.toml"), Path.cwd()))
+    assert found[1] == str(base / "data/en")
+    assert found[-1] == str(project / "hf/model")
