@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,15 @@ def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tupl
     """
     start = _start(log, fields)
     moved, before = _moved_aside(log, start, fields)
-    lines, rest = _read(moved, before) if moved else ([], before)
-    new, position = _read(log, Position() if moved and before == start else start)
-    lines += new
+    files = [GrowingFile(moved, before)] if moved else []
+    files.append(GrowingFile(log, Position() if moved and before == start else start))
     reader = _restore_reader(fields, pattern)
-    steps = _read_steps(reader, lines)
+    steps, positions = _read_steps(reader, files)
     if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
         reader = _restore_reader({**fields, "writer": None}, pattern)
-        steps = _read_steps(reader, lines)
-    moved_fields = {"moved": [rest.inode, rest.offset]} if moved else {}
+        steps, positions = _read_steps(reader, files)
+    position = positions[-1]
+    moved_fields = {"moved": [positions[0].inode, positions[0].offset]} if moved else {}
     return steps, {
         "inode": position.inode,
         "offset": position.offset,
@@ -62,20 +63,22 @@ def _restore_reader(fields: dict[str, Any], pattern: str) -> StepReader:
     )
 
 
-def _read_steps(reader: StepReader, lines: list[bytes]) -> list[Iteration]:
+def _read_steps(reader: StepReader, files: Sequence[GrowingFile]) -> tuple[list[Iteration], list[Position]]:
+    """Return the steps in new lines, and the position after them in each file.
+
+    The lines are not kept: a million of them, in three threads, is memory that the C library does not give back.
+    """
     steps: list[Iteration] = []
-    for line in lines:
-        steps += reader.read(line).iterations
+    positions = []
+    for file in (GrowingFile(file.path, file.start) for file in files):
+        try:
+            for line in file.read():
+                steps += reader.read(line).iterations
+            positions.append(file.position)
+        finally:
+            file.close()
     last = reader.rest()
-    return steps if last is None else [*steps, last]
-
-
-def _read(log: Path, start: Position) -> tuple[list[bytes], Position]:
-    file = GrowingFile(log, start)
-    try:
-        return list(file.read()), file.position
-    finally:
-        file.close()
+    return (steps if last is None else [*steps, last]), positions
 
 
 def _moved_aside(log: Path, start: Position, fields: dict[str, Any]) -> tuple[Path | None, Position]:

@@ -23,8 +23,11 @@ log = logging.getLogger(__name__)
 TOLERANCE_S = CLOCK_TOLERANCE.total_seconds()
 MAX_SLEW = 0.5
 """Share of the passed time by which a time line that is off approaches the clock in a cycle."""
-MAX_SLEW_OFFSET_S, HOLD_S = 86_400.0, 3600.0
-"""A clock that is off by more than a day counts at once after this time: to approach it would take too long."""
+JUMP_S, HOLD_S = 1800.0, 3600.0
+"""A clock that is off by more than half an hour counts only once it has been off for an hour: mostly such a clock is wrong,
+and is soon set right."""
+MAX_SLEW_OFFSET_S = 86_400.0
+"""A clock that is off by more than a day then counts at once: to approach it would take too long."""
 GAP_S, GAPS = 1800.0, 3
 """On a host without an earlier cycle, a pause of this length, and of this multiple of the last one, is plausible."""
 DOUBTED_CYCLES, DOUBTED_S = 3, 300.0
@@ -58,7 +61,7 @@ class TimeLine:
     starts_s: Mapping[str, float] = field(default_factory=dict)
     """By boot, the time at which its monotonic clock showed zero; the boot of the last cycle last."""
     off_since_s: float | None = None
-    """Since when a clock is off by more than a day."""
+    """Since when a clock is off by more than half an hour."""
     doubted_s: float | None = None
     """The implausible time of the last cycle."""
     doubted_since_s: float | None = None
@@ -93,15 +96,18 @@ class TimeLine:
         offset_s = reading.wall_s - expected_s
         if abs(offset_s) <= TOLERANCE_S:
             return self._move(reading, reading.wall_s)
-        if abs(offset_s) <= MAX_SLEW_OFFSET_S:
-            limit_s = MAX_SLEW * max(0.0, expected_s - self.at_s)
-            return self._move(reading, expected_s + min(max(offset_s, -limit_s), limit_s))
+        limit_s = MAX_SLEW * max(0.0, expected_s - self.at_s)
+        approached_s = expected_s + min(max(offset_s, -limit_s), limit_s)
+        if abs(offset_s) <= JUMP_S:
+            return self._move(reading, approached_s)
         since_s = self.off_since_s
         if since_s is None or since_s > expected_s:
             since_s = expected_s
-        if expected_s - since_s >= HOLD_S:
+        if expected_s - since_s < HOLD_S:
+            return replace(self._move(reading, expected_s), off_since_s=since_s)
+        if abs(offset_s) > MAX_SLEW_OFFSET_S:
             return self._move(reading, reading.wall_s)
-        return replace(self._move(reading, expected_s), off_since_s=since_s)
+        return replace(self._move(reading, approached_s), off_since_s=since_s)
 
     def _contradict(self, reading: ClockReading, expected_s: float) -> TimeLine:
         """Return the time line after a cycle whose monotonic clock is behind the last cycle."""

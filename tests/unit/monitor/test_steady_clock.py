@@ -46,16 +46,23 @@ def test_right_clock_is_followed(hosts):
     assert [hosts.cycle(minutes=minutes) for minutes in (10, 1, 600, 0.1)] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("off_s", [HOUR, 12 * HOUR, -12 * HOUR, -420.0, 20 * DAY])
-def test_jump_for_one_cycle_moves_five_minutes_at_most(hosts, off_s):
+@pytest.mark.parametrize("off_s", [-420.0, 1700.0])
+def test_step_in_one_cycle_moves_five_minutes_at_most(hosts, off_s):
     assert abs(hosts.cycle(off_s=off_s)) <= 300
     assert hosts.cycle() == 0 or abs(hosts.cycle()) <= 120
+
+
+@pytest.mark.parametrize("off_s", [HOUR, 12 * HOUR, -12 * HOUR, 20 * DAY])
+def test_jump_for_an_hour_at_most_moves_nothing(hosts, off_s):
+    for _ in range(8):
+        assert {hosts.cycle(off_s=off_s) for _ in range(6)} == {0}
+        assert hosts.cycle() == 0
 
 
 @pytest.mark.parametrize("off_s", [420.0, -420.0, HOUR, -HOUR])
 def test_lasting_step_is_approached_without_going_back(hosts, off_s):
     times = [hosts.line.at_s]
-    for _ in range(20):
+    for _ in range(26):
         wrong_s = hosts.cycle(off_s=off_s)
         times.append(hosts.line.at_s)
     assert wrong_s == off_s
@@ -129,7 +136,7 @@ def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
     steady = SteadyClock(real)
     assert steady.now() - real.real.now() > timedelta(hours=6)
     steady.settle(memory)
-    assert timedelta(minutes=14) < steady.now() - real.real.now() < timedelta(minutes=16)
+    assert timedelta(minutes=9) < steady.now() - real.real.now() < timedelta(minutes=11)
     assert isinstance(parse_line(memory.read("clock", "site")), TimeLine)
 
 
