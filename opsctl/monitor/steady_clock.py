@@ -24,8 +24,8 @@ TOLERANCE_S = CLOCK_TOLERANCE.total_seconds()
 MAX_SLEW = 0.5
 """Share of the passed time by which a time line that is off approaches the clock in a cycle."""
 JUMP_S, HOLD_S = 1800.0, 3600.0
-"""A clock that is off by more than half an hour counts only once it has been off for an hour: mostly such a clock is wrong,
-and is soon set right."""
+"""A clock that is off by more than half an hour does not count for an hour: mostly such a clock is wrong, and soon set
+right."""
 MAX_SLEW_OFFSET_S = 86_400.0
 """A clock that is off by more than a day then counts at once: to approach it would take too long."""
 GAP_S, GAPS = 1800.0, 3
