@@ -28,9 +28,17 @@ def find_path(text: str, base: Path) -> str:
     return str(here if _is_there(here) and not _is_there(beside) else beside)
 
 
+def exists(path: Path) -> bool:
+    """Return whether a file or directory is known to exist: not below a directory that this user cannot read."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _is_there(path: Path) -> bool:
-    """Whether weights or a corpus exist. A corpus is named without its suffix."""
-    return path.exists() or path.with_name(f"{path.name}.idx").exists()
+    """Return whether weights or a corpus exist. A corpus is named without its suffix."""
+    return exists(path) or exists(path.with_name(f"{path.name}.idx"))
 
 
 def _change(value: Any, change: Callable[[str], str]) -> Any:
