@@ -22,7 +22,7 @@ def change_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> d
 def find_path(text: str, base: Path) -> str:
     """Return the absolute path of a corpus or of weights: relative to `base`, the directory of TRAIN.toml.
 
-    If nothing is there, and something is at that place of the working directory, the latter is meant.
+    If the path exists only relative to the working directory, return that path.
     """
     beside, here = base / text, Path.cwd() / text
     return str(here if _is_there(here) and not _is_there(beside) else beside)

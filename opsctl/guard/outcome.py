@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
     IDLE = "idle"
-    """The body exited with 0 and printed its usage and made no step."""
+    """The body printed its usage, made no step and exited with 0."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"

@@ -1,7 +1,7 @@
-"""The paths of corpora and weights in [trainer]: relative ones begin at the file that names them.
+"""The paths of corpora and weights in [trainer]: a relative path begins at the file that names it.
 
-The copy of TRAIN.toml in a run directory, or in a revision, keeps the paths of its launch: trainer.json beside it holds
-them.
+The copy of TRAIN.toml in a run directory, or in a revision, keeps the paths of its launch: the trainer.json beside the
+copy holds them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _is_resolved(text: str, path: str) -> bool:
 
 
 def resolve_paths(train: TrainSettings, base: Path, *, known: Mapping[str, str] | None = None) -> TrainSettings:
-    """Return `train` with absolute paths of corpora and weights: the `known` ones, else those found from `base`."""
+    """Return `train` with absolute paths of corpora and weights: the `known` paths, otherwise paths from `base`."""
     if train.trainer is None:
         return train
     known = known or {}
