@@ -157,6 +157,20 @@ def test_ranks_that_slurm_ended_have_not_crashed(
     assert len(ended.why) < 200
 
 
+@pytest.mark.parametrize(("is_signalled", "outcome"), [(True, Outcome.STOPPED), (False, Outcome.FINISHED)])
+def test_helper_step_that_the_body_ends_is_no_preemption(
+    train: QueuedTrain, is_signalled: bool, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(f"[node001:0]: step 5 | loss: 2.0\n[node001:0]: Training completed\n{STEP}")
+    logs = train.run.attempt_logs(attempt.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    if is_signalled:
+        (logs / "signalled").write_text("15\n")
+    train.end_body(attempt, 0)
+    assert finalize(train.chain, train.rules, attempt).outcome is outcome
+
+
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
 KeyError: 'lr'
