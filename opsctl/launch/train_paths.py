@@ -12,10 +12,8 @@ from typing import Any
 
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
+from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config_paths import change_paths, find_path
-
-LAUNCHED, COPY = "trainer.json", "train.toml"
-"""The files of a run directory or revision with the resolved paths, and with the text of TRAIN.toml."""
 
 
 def load_resolved(file: Path) -> TrainSettings:
@@ -29,10 +27,11 @@ def find_launched_paths(train: TrainSettings, file: Path) -> dict[str, str]:
 
     Empty for a file of the user, and if the settings of the launch cannot be read.
     """
-    if file.name != COPY:
+    copy = RunDir(file.parent)  # or a revision, whose files have the same names
+    if file != copy.config:
         return {}
     try:
-        return match_paths(train, read_json(file.parent / LAUNCHED, MAX_SETTINGS_BYTES))
+        return match_paths(train, read_json(copy.trainer_config, MAX_SETTINGS_BYTES))
     except (OSError, ValueError):
         return {}
 
