@@ -22,15 +22,23 @@ def change_paths(settings: Mapping[str, Any], change: Callable[[str], str]) -> d
 def find_path(text: str, base: Path) -> str:
     """Return the absolute path of a corpus or of weights: relative to `base`, the directory of TRAIN.toml.
 
-    If nothing is there, and something is at that place of the working directory, the latter is meant.
+    If the path exists only relative to the working directory, return that path.
     """
     beside, here = base / text, Path.cwd() / text
     return str(here if _is_there(here) and not _is_there(beside) else beside)
 
 
+def exists(path: Path) -> bool:
+    """Return whether a file or directory is known to exist: not below a directory that this user cannot read."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _is_there(path: Path) -> bool:
-    """Whether weights or a corpus exist. A corpus is named without its suffix."""
-    return path.exists() or path.with_name(f"{path.name}.idx").exists()
+    """Return whether weights or a corpus exist. A corpus is named without its suffix."""
+    return exists(path) or exists(path.with_name(f"{path.name}.idx"))
 
 
 def _change(value: Any, change: Callable[[str], str]) -> Any:

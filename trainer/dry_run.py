@@ -11,7 +11,7 @@ from typing import Any
 from opsctl.trainer import blend, footprint
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.config_paths import change_paths, find_path
+from opsctl.trainer.config_paths import change_paths, exists, find_path
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.footprint import GIB
 from opsctl.trainer.model_config import ModelConfig
@@ -149,12 +149,12 @@ def _weights(config: TrainerConfig) -> tuple[list[str], list[str]]:
     if config.weights is None:
         return [], []
     directory, text, problems = Path(config.weights), "not on this machine, not checked", list[str]()
-    if directory.exists():
-        try:
+    try:
+        if directory.exists():
             refuse_other_model(directory, config.model)
             text = "of this model"
-        except (OSError, Refused) as error:
-            text, problems = "refused", [str(error)]
+    except (OSError, Refused) as error:
+        text, problems = "refused", [str(error)]
     return [_row("weights", f"{directory}: {text}")], problems
 
 
@@ -205,7 +205,7 @@ def _requested_samples(config: TrainerConfig) -> list[float]:
 
 
 def _exists(prefix: str) -> bool:
-    return Path(f"{prefix}.bin").exists() or Path(f"{prefix}.idx").exists()
+    return exists(Path(f"{prefix}.bin")) or exists(Path(f"{prefix}.idx"))
 
 
 def main(path: Path, *, processes: int | None, environ: Mapping[str, str]) -> int:

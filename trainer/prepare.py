@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="I/N",
         help="prepare part I, from 0, of N parts of the input, as PREFIX-I-of-N; does nothing if it is there already",
     )
-    shares.add_argument("--merge", type=_count, metavar="N", help="join the N shards of PREFIX; needs no --input")
+    shares.add_argument("--merge", type=_count, metavar="N", help="join the N shards of PREFIX; needs only --output")
     parser.add_argument("--progress-s", type=float, default=10, metavar="S", help="seconds between progress lines")
     return parser
 
@@ -227,8 +227,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if ignored := _find_ignored(parser, arguments):
-        parser.error(ignored)
     if arguments.end_token and not arguments.tokenizer:
         parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
     if not arguments.input and not arguments.merge:
@@ -238,6 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.shard and arguments.max_bytes:
         parser.error("--max-bytes counts the whole input and cannot be used with --shard")
     try:
+        if ignored := _find_ignored(parser, arguments):
+            parser.error(ignored)
         line = _merge(arguments) if arguments.merge else _prepare(arguments)
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")

@@ -188,9 +188,8 @@ def _parse(line: bytes) -> Any:
 
 def _read_lines(path: Path, lines: Iterable[bytes], key: str | None) -> Iterator[bytes | NoDocument]:
     for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(b"\xef\xbb\xbf")
-        if stripped := text.strip():
-            yield _take_text(f"{path}:{number}", stripped, key)
+        if text := line.removeprefix(_BOM).strip():
+            yield _take_text(f"{path}:{number}", text, key)
 
 
 def _take_text(place: str, line: bytes, key: str | None) -> bytes | NoDocument:

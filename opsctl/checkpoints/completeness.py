@@ -25,9 +25,10 @@ ZIP_END = b"PK\x05\x06"
 ZIP_START = b"PK\x03\x04"
 ZIP_END_BYTES = 22 + 1024
 """The end record of a ZIP archive, with a short comment."""
-MAX_SAFETENSORS_HEADER_BYTES = 4 << 20
-MAX_SAFETENSORS_BYTES = 100_000_000
-"""The longest header that the library accepts: the file is of another kind."""
+MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
+"""The longest header that the library accepts. A file that names a longer one is of another kind."""
+MAX_READ_HEADER_BYTES = 4 << 20
+"""The longest header that is read here."""
 
 WEIGHT_ENDINGS = (".safetensors", ".distcp")
 ARCHIVE_ENDINGS = (*WEIGHT_ENDINGS, ".pt", ".pth", ".ckpt", ".bin")
@@ -130,7 +131,7 @@ def _judge_directory(path: Path, layout: CheckpointLayout) -> tuple[Completeness
 
 
 def _judge_unknown_directory(names: set[str]) -> tuple[Completeness, str]:
-    """Judge a directory by what any layout needs: files."""
+    """Judge a directory of unknown layout, without a sign of damage."""
     if ".metadata" in names:
         return Completeness.COMPLETE, ".metadata exists"
     if not names:
@@ -139,9 +140,9 @@ def _judge_unknown_directory(names: set[str]) -> tuple[Completeness, str]:
 
 
 def _find_damage(path: Path, names: set[str]) -> str:
-    """Return which of the first archives is empty or cut off, weights before all else; empty if none is.
+    """Return which of the first archives is empty or cut off, weights first; empty if all are whole.
 
-    A rank that has nothing to save leaves an empty *.distcp.
+    An empty *.distcp is no damage: the rank had nothing to save.
     """
     archives = [name for name in names if name.endswith(ARCHIVE_ENDINGS)]
     for name in sorted(archives, key=lambda name: (not name.endswith(WEIGHT_ENDINGS), name))[:MAX_ARCHIVES]:
@@ -241,11 +242,11 @@ def _judge_file(path: Path) -> tuple[Completeness, str]:
 def _judge_safetensors(read: object, head: bytes, size: int) -> tuple[Completeness, str]:
     """Compare the size of the file with the largest offset in its header."""
     length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > MAX_SAFETENSORS_BYTES:
+    if len(head) < 8 or length > MAX_SAFETENSORS_HEADER_BYTES:
         return Completeness.UNKNOWN, "not safetensors"
     if not 0 < length < size:
         return Completeness.PARTIAL, "cut off"
-    if length > MAX_SAFETENSORS_HEADER_BYTES:
+    if length > MAX_READ_HEADER_BYTES:
         return Completeness.UNKNOWN, "its header is too long"
     try:
         header = json.loads(read(length))  # type: ignore[operator]  # the read of an open file

@@ -141,16 +141,17 @@ def _limits_itself(run: RunDir) -> bool:
 
 
 def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start) -> str:
-    """Return Slurm's line about the cancelled step; empty if a rank failed before: then srun ends the others."""
+    """Return what Slurm wrote about the cancelled step; empty if a rank failed before: then srun ends the others."""
     logs = run.attempt_logs(attempt.name)
     signalled, first_exit = _read_mtime(logs / "signalled"), _read_mtime(logs / "first-exit")
     if first_exit and (signalled is None or first_exit < signalled):
         return ""
-    lines = read_end(run.main_log, start.main_log)
-    cancelled = next((number for number, line in enumerate(lines) if STEP_CANCELLED.search(line)), None)
-    if cancelled is None or any(RANK_FAILED.match(line) for line in lines[:cancelled]):
-        return ""
-    return lines[cancelled].strip(" *\r")
+    for line in read_end(run.main_log, start.main_log):
+        if RANK_FAILED.match(line):
+            return ""
+        if cancelled := STEP_CANCELLED.search(line):
+            return cancelled[0].strip(" *")
+    return ""
 
 
 def _read_code(path: Path) -> int | None:

@@ -81,7 +81,7 @@ def _natural_order(name: str) -> tuple[list[int], str]:
 def _find_newest_entry(directory: Path) -> NewestCheckpoint | None:
     """Return the newest entry of a directory whose layout is not known.
 
-    Of many entries, those with the highest numbers in their names are looked at: the first step waits for this.
+    Of many entries, only those with the highest numbers in their names count: the first step waits for this search.
     """
     newest: NewestCheckpoint | None = None
     try:

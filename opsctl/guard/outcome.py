@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
     IDLE = "idle"
-    """The body exited with 0 and printed its usage and made no step."""
+    """The body printed its usage, made no step and exited with 0."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -267,7 +267,7 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
         return None
     if evidence.request:
         return _stopped(evidence)
-    if evidence.cancelled_line:
+    if evidence.cancelled_line and evidence.was_signalled:  # not a helper step that the body itself ended
         return Outcome.STOPPED, _why_cancelled(evidence)
     exited = "the body exited with 0" if evidence.code == 0 else f"Slurm reports {evidence.state.value}"
     outcome, why = next((outcome, why) for applies, outcome, why in _exit_0_rules(evidence) if applies)

@@ -70,21 +70,22 @@ def await_programs(number: int, *, holds_back: bool) -> None:
 
 
 def list_savers(pid: int, number: int) -> list[int]:
-    """Return the descendants of a process that may save after the signal: a handler of their own waits for it."""
+    """Return the descendants of a process that may save after the signal: they catch it, but not every signal."""
     caught = {below: read_caught(below) for below in list_below(pid)}
     return [
         below
         for below, numbers in caught.items()
-        if has(numbers, number) and not all(has(numbers, every) for every in RUNTIME_SIGNALS)
+        if is_caught(numbers, number) and not all(is_caught(numbers, runtime) for runtime in RUNTIME_SIGNALS)
     ]
 
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process that runs has a handler for the signal."""
-    return has(read_caught(pid), number)
+    return is_caught(read_caught(pid), number)
 
 
-def has(mask: int, number: int) -> bool:
+def is_caught(mask: int, number: int) -> bool:
+    """Return whether the kernel's mask of caught signals holds the signal."""
     return bool(mask >> (number - 1) & 1)
 
 

@@ -128,10 +128,10 @@ def check_not_rolling_back(run: RunDir, clock: Clock) -> None:
     if state and state.is_running:
         raise make_refusal(run)
     if state and state.is_interrupted:
-        what, option = ("undo of a rollback", " --undo") if state.is_undo else ("rollback", "")
+        what, option = ("an undo", " --undo") if state.is_undo else ("a rollback", "")
         raise InputError(
-            f"{run.name}: a{'n' * state.is_undo} {what} was interrupted",
-            hint=f"opsctl rollback {run.name}{option} finishes the {what}",
+            f"{run.name}: {what} was interrupted",
+            hint=f"opsctl rollback {run.name}{option} finishes the {what.split()[1]}",
         )
 
 
@@ -160,7 +160,8 @@ def check_may_hold(run: RunDir, clock: Clock) -> None:
 def make_refusal(run: RunDir) -> InputError:
     """Return the refusal of what must wait for the end of a rollback."""
     return InputError(
-        f"{run.name}: a rollback is running", hint=f"opsctl status {run.name}; when the rollback is done, call again"
+        f"{run.name}: a rollback is running",
+        hint=f"opsctl status {run.name} shows when the rollback is done; then call again",
     )
 
 

@@ -1,7 +1,7 @@
-"""The paths of corpora and weights in [trainer]: relative ones begin at the file that names them.
+"""The paths of corpora and weights in [trainer]: a relative path begins at the file that names it.
 
-The copy of TRAIN.toml in a run directory, or in a revision, keeps the paths of its launch: trainer.json beside it holds
-them.
+The copy of TRAIN.toml in a run directory, or in a revision, keeps the paths of its launch: the trainer.json beside the
+copy holds them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Any
 
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
+from opsctl.state.run_dir import RunDir
 from opsctl.trainer.config_paths import change_paths, find_path
-
-LAUNCHED, COPY = "trainer.json", "train.toml"
-"""The files of a run directory or revision with the resolved paths, and with the text of TRAIN.toml."""
 
 
 def load_resolved(file: Path) -> TrainSettings:
@@ -29,10 +27,11 @@ def find_launched_paths(train: TrainSettings, file: Path) -> dict[str, str]:
 
     Empty for a file of the user, and if the settings of the launch cannot be read.
     """
-    if file.name != COPY:
+    copy = RunDir(file.parent)  # or a revision, whose files have the same names
+    if file != copy.config:
         return {}
     try:
-        return match_paths(train, read_json(file.parent / LAUNCHED, MAX_SETTINGS_BYTES))
+        return match_paths(train, read_json(copy.trainer_config, MAX_SETTINGS_BYTES))
     except (OSError, ValueError):
         return {}
 
@@ -53,7 +52,7 @@ def _is_resolved(text: str, path: str) -> bool:
 
 
 def resolve_paths(train: TrainSettings, base: Path, *, known: Mapping[str, str] | None = None) -> TrainSettings:
-    """Return `train` with absolute paths of corpora and weights: the `known` ones, else those found from `base`."""
+    """Return `train` with absolute paths of corpora and weights: the `known` paths, otherwise paths from `base`."""
     if train.trainer is None:
         return train
     known = known or {}

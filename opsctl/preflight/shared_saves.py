@@ -50,7 +50,7 @@ def find_shared_saves(run: RunDir, train: TrainSettings, jobs: Sequence[Job]) ->
 def list_queued_trains(jobs: Sequence[Job]) -> list[str]:
     """Return the names of the trains with jobs that have not ended, by the comments `opsctl:NAME:NONCE`.
 
-    Any user can write such a comment: a name that leads to another place is none.
+    Any user can write such a comment: a name with a slash does not count.
     """
     comments = [_COMMENT.fullmatch(job.comment) for job in jobs if not job.state.is_final]
     return list(dict.fromkeys(comment[1] for comment in comments if comment))

@@ -142,7 +142,7 @@ class GuardSettings(SettingsTable):
         None,
         description="when the trainer exits with 0 and nobody asked for it: finish: the training is over; continue: the"
         " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit;"
-        " hold if the trainer printed its usage only",
+        " hold if the trainer only printed its usage",
     )
     diagnosis_seconds: float = Field(
         20,

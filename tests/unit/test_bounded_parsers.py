@@ -20,6 +20,7 @@ from opsctl.sandbox.record import read_record
 from opsctl.scheduler.field_values import parse_job_number, parse_tasks
 from opsctl.scheduler.slurm_errors import raise_for_error
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.last_lines import find_usage
 from opsctl.web import parse_address as parse_web_address
 
 DIGITS = "9" * 5000
@@ -66,6 +67,14 @@ def test_log_of_a_daemon_is_read_in_linear_time(line):
     began = time.process_time()
     assert find_causes(f"{line}\nerror: open /run/x.key: Permission denied\n") == ["no permission: open /run/x.key"]
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("text", ["\n" * 8_000, " " * 8_000, " \n" * 4_000, "usage:" + "\n" * 8_000 + "1"])
+def test_help_text_is_searched_in_linear_time(tmp_path, text):
+    (tmp_path / "log").write_text(text)
+    began = time.process_time()
+    find_usage(tmp_path / "log", 0)
+    assert time.process_time() - began < 0.5
 
 
 def test_file_that_is_not_text_is_reported(tmp_path):

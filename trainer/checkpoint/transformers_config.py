@@ -47,7 +47,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32},
     "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128},
 }
-"""What transformers takes for an absent key that is not a size of the model's matrices, and for two that are."""
+"""What transformers takes for an absent key. Of the sizes of matrices, only those of the heads may be absent."""
 _FREE = ("dropout", "init_std", "sequence")
 """Keys of the model table that the weights do not determine."""
 

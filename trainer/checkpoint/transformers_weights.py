@@ -99,7 +99,7 @@ class _Reader:
         prefixes = tuple(f"{spelled}." for spelled in _spellings(layer))
         if left := sorted(name for name in self._unread if name.startswith(prefixes)):
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise Refused(f"{self._directory} has {left[0]}{more}, which its config.json does not announce: not read")
+            raise Refused(f"{self._directory} has {left[0]}{more}, which the model of its config.json does not have")
 
     def open(self, file: str) -> Any:
         """Return the open file. Raises Refused if it is missing or no safetensors file."""

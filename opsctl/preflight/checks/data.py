@@ -59,7 +59,7 @@ def _make(request: LaunchRequest, corpus: CorpusFacts) -> str:
 
 
 def weights(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    """A run with a checkpoint resumes it, and needs the weights no more."""
+    """A run with a checkpoint resumes from it and needs no weights."""
     if facts.weights_problem and facts.saved is None:
         yield error(
             f"[trainer] weights: {facts.weights_problem}",

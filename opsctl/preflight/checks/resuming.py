@@ -22,10 +22,10 @@ SWITCHES = {"NeMo": "exp_manager.create_checkpoint_callback=True", "torchtitan":
 def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe = request.recipe
     for shared in facts.shared_saves:
-        relation = "as well" if shared.path == shared.other_path else f"to {shared.other_path}"
+        place = "there as well" if shared.path == shared.other_path else f"to {shared.other_path}"
         yield warning(
-            f"{shared.path} ({shared.reason}): train {shared.train} saves there {relation}: checkpoints and progress of"
-            " one would count for the other, and the trainer may resume from the other's",
+            f"{shared.path} ({shared.reason}): train {shared.train} saves {place}: checkpoints and progress of one"
+            " train would count for the other, and the trainer may resume from a checkpoint of the other train",
             "save to {{ checkpoint_dir }}, or to a directory with the name of the train",
         )
     if recipe.is_embedded or not recipe.trainer:

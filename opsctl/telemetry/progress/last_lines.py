@@ -29,8 +29,8 @@ FAILED = re.compile(
 FROM_RANK = re.compile(r"\[[^\]\s]{1,80}:\d{1,9}\]: ")
 EXCEPTION = re.compile(r"(?:^|\s)(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)")
 USAGE = re.compile(
-    r"^(?:\[[^\]\s]{1,80}:\d{1,9}\]: )?\s*"
-    r"((?i:usage):(?:\s+[A-Za-z./~].*|\s*)|-h, --help\b.*|.*\bis powered by Hydra\..*)$",
+    r"^(?:\[[^\]\s]{1,80}:\d{1,9}\]: )?[ \t]{0,20}"
+    r"((?i:usage):(?:\s{1,20}[A-Za-z./~].*|[ \t\r]{0,20})|-h, --help\b.*|.*\bis powered by Hydra\..*)$",
     re.MULTILINE,
 )
 """Lines of a help text: of argparse, click and docopt, of shell scripts, of Hydra."""
@@ -70,9 +70,10 @@ def read_end(log: Path, begin: int) -> list[str]:
     try:
         with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             start = max(begin, os.fstat(file.fileno()).st_size - MAX_END_BYTES)
-            return os.pread(file.fileno(), MAX_END_BYTES, start).decode(errors="replace").split("\n")
+            text = os.pread(file.fileno(), MAX_END_BYTES, start).decode(errors="replace")
     except OSError:
         return []
+    return re.split(r"[\r\n]+", text)
 
 
 def find_usage(log: Path, begin: int) -> str:
@@ -83,7 +84,7 @@ def find_usage(log: Path, begin: int) -> str:
     except OSError:
         return ""
     match = USAGE.search(text)
-    return match[1].strip()[:MAX_LINE_CHARS] if match else ""
+    return " ".join(match[1].split())[:MAX_LINE_CHARS] if match else ""
 
 
 def parse_last_lines(text: str, pattern: str = "") -> LastLines:

@@ -238,6 +238,11 @@ def test_suffix_is_refused_for_files_alone(tmp_path, capsys):
     assert "--suffix has no effect: no --input is a directory" in read_refusal(capsys, *arguments)
 
 
+def test_input_that_cannot_be_looked_up_is_refused(tmp_path, capsys):
+    arguments = ("--input", tmp_path / ("x" * 300), "--output", tmp_path / "x", "--suffix", ".txt")
+    assert "File name too long" in read_refusal(capsys, *arguments)
+
+
 def test_limit_below_the_first_document_is_named(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("12345")
     arguments = ("--input", tmp_path / "a.txt", "--output", tmp_path / "x", "--max-bytes", 4)

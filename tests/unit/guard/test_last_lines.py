@@ -97,6 +97,7 @@ def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, 
         ("[node1:0]: usage: train.py [-h] [--lr LR]\n\n[node1:0]: options:\n", "usage: train.py [-h] [--lr LR]"),
         ("Usage: train.py [OPTIONS] COMMAND [ARGS]...\n", "Usage: train.py [OPTIONS] COMMAND [ARGS]..."),
         ("[node1:0]: train is powered by Hydra.\n", "train is powered by Hydra."),
+        ("Usage:\n  train.py --lr LR\n  train.py -h\n", "Usage: train.py --lr LR"),
         ("memory usage: high\nUsage: 45 % of the GPU\n", ""),
     ],
 )
@@ -131,6 +132,8 @@ RANK = "srun: error: node001: task 0: Exited with exit code 1\n"
     ("log", "exits_after_s", "outcome"),
     [
         (STEP + RANK, 1, Outcome.CANCELLED),
+        (" 40%|####      | 4/10\r" * 1000 + STEP + RANK, 1, Outcome.CANCELLED),
+        ("bar\r" + RANK + STEP, 1, Outcome.CRASHED),
         (STEP.replace(" ***\n", " DUE TO PREEMPTION ***\n") + RANK, 1, Outcome.PREEMPTED),
         (STEP.replace(" ***\n", " DUE TO NODE FAILURE ***\n") + RANK, 1, Outcome.CRASHED),
         (RANK + STEP, 1, Outcome.CRASHED),
@@ -149,6 +152,22 @@ def test_ranks_that_slurm_ended_have_not_crashed(
         (logs / name).write_text("15\n")
         os.utime(logs / name, (at, at))
     train.end_body(attempt, 1)
+    ended = finalize(train.chain, train.rules, attempt)
+    assert ended.outcome is outcome
+    assert len(ended.why) < 200
+
+
+@pytest.mark.parametrize(("is_signalled", "outcome"), [(True, Outcome.STOPPED), (False, Outcome.FINISHED)])
+def test_helper_step_that_the_body_ends_is_no_preemption(
+    train: QueuedTrain, is_signalled: bool, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    train.run.main_log.write_text(f"[node001:0]: step 5 | loss: 2.0\n[node001:0]: Training completed\n{STEP}")
+    logs = train.run.attempt_logs(attempt.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    if is_signalled:
+        (logs / "signalled").write_text("15\n")
+    train.end_body(attempt, 0)
     assert finalize(train.chain, train.rules, attempt).outcome is outcome
 
 

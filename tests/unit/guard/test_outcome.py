@@ -191,7 +191,7 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
         ),
         (
-            Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", on_exit_0="finish"),
+            Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", was_signalled=True, on_exit_0="finish"),
             Outcome.STOPPED,
             "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
         ),

@@ -100,6 +100,15 @@ def test_dry_run_of_the_trainer_reads_paths_of_the_file(project: Path) -> None:
     assert dry_run.read(Path("../project/t.toml"))[0].data.blend[0].prefix == f"{Path.cwd()}/../project/data/en"
 
 
+def test_path_that_cannot_be_looked_up_begins_at_the_file(project: Path) -> None:
+    long = "x" * 300
+    (project / "t.toml").write_text(TRAIN.replace("hf/model", long))
+    assert list_paths(trainer_json(load_resolved(project / "t.toml"), Path.cwd()))[-1] == str(project / long)
+    lines, problems = dry_run.report(dry_run.read(project / "t.toml")[0], 1)
+    assert lines
+    assert "File name too long" in " ".join(problems)
+
+
 @pytest.mark.parametrize(("there", "here"), [("data/en.idx", "data/en.idx"), ("data/late.idx", "data/en.idx")])
 def test_path_that_exists_is_taken(project: Path, there: str, here: str) -> None:
     """Whoever launches configs/t.toml in the project's directory may name paths as seen from there."""
