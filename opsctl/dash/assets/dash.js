@@ -24,7 +24,7 @@
     document.body.classList.toggle("stale-page", isStale);
     if (banner) {
       banner.hidden = !isStale;
-      const why = isGone ? "This train is gone: its run directory is no longer there." : `This page is ${describeAge(age)} old.`;
+      const why = isGone ? "This train is gone: its run directory no longer exists." : `This page is ${describeAge(age)} old.`;
       banner.textContent = `${why} Nothing below is current.`;
     }
   }
@@ -32,7 +32,7 @@
   async function update() {
     if (isUpdating) return; // over a slow line, answers would overtake each other
     isUpdating = true;
-    const shown = version, made = news && madeBy(news);
+    const shown = version, made = news?.madeAt;
     try {
       await swapParts();
       madeAt = made ?? madeAt;
@@ -64,17 +64,16 @@
 
   if (innerWidth <= 700) for (const panel of all("details.panel")) panel.open = false;
 
-  const madeBy = ({ age }) => Date.now() - 1000 * (age ?? 0);
-
   function listen() {
     const events = new EventSource(`${base}/events`);
     events.onmessage = (event) => {
-      news = JSON.parse(event.data);
+      const { version: newest, age } = JSON.parse(event.data);
+      news = { version: newest, madeAt: Date.now() - 1000 * (age ?? 0) };
       if (isLost) version = -1; // a server that has started again counts from 0
       isLost = false;
-      if (news.version === version || madeAt === null) madeAt = madeBy(news);
+      if (newest === version || madeAt === null) madeAt = news.madeAt;
       // Not all viewers at the same moment.
-      if (news.version !== version) setTimeout(update, 1500 * Math.random());
+      if (newest !== version) setTimeout(update, 1500 * Math.random());
       showAge();
     };
     events.onerror = () => {

@@ -22,8 +22,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-@pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
-def test_status_refuses_an_unreadable_root(site: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["digest"], ["publish"]])
+def test_command_refuses_an_unreadable_root(site: Path, words: list[str]) -> None:
     with pytest.raises(RunDirError, match="trains: Not a directory"):
         cli.main(words, standalone_mode=False)
 
