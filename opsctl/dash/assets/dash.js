@@ -5,7 +5,7 @@
   const all = (selector) => [...document.querySelectorAll(selector)];
 
   // --- live updates: the server names the version, the page fetches itself and swaps what has changed
-  // Version and age are those of what is shown: an update that fails leaves both, and the next event tries again.
+  // version and madeAt are those of the shown page: a failed update changes neither, and the next event tries again.
   let version = Number(root.dataset.version), madeAt = null, isLost = false, isGone = false;
   let news = null, isUpdating = false;
 
@@ -30,7 +30,7 @@
   }
 
   async function update() {
-    if (isUpdating) return; // over a slow line, answers would overtake each other
+    if (isUpdating) return; // over a slow line, a later answer could come first
     isUpdating = true;
     const shown = version, made = news?.madeAt;
     try {
@@ -79,7 +79,7 @@
     events.onerror = () => {
       isLost = true;
       showAge();
-      // After an answer that is no stream, as of a proxy before a server that starts, browsers give up.
+      // Browsers give up after an answer that is no stream, such as the error of a proxy while the server starts.
       if (events.readyState === EventSource.CLOSED) setTimeout(() => { update(); listen(); }, 2000 + 3000 * Math.random());
     };
   }
@@ -107,7 +107,7 @@
     let answer = await post(instruction);
     if (answer.status === 403) {
       await readSession();
-      if (csrf !== before) answer = await post(instruction); // another tab has opened a link: nothing was done
+      if (csrf !== before) answer = await post(instruction); // another tab has changed the session; nothing was done
     }
     const result = await answer.json();
     return answer.ok ? result : { error: [result.error, result.hint].filter(Boolean).join(" · ") };
