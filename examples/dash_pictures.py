@@ -148,7 +148,7 @@ class Scene:
 
 
 def start(scene: Scene) -> None:
-    """Launch trains that need nobody."""
+    """Launch trains that need no action."""
     scene.opsctl("sandbox", "up", "--name", SANDBOX, "--nodes", "8", "--fast")
     scene.launch(*WELL)
     scene.wait("steps", lambda trains: (trains["llama-7b-sft"]["progress"] or {}).get("step", 0) > 60)

@@ -64,9 +64,10 @@ class Train:
     ) -> None:
         """Describe a train that runs `command` once per process.
 
-        Paths and numbers become texts. `slurm` holds further settings of [slurm]; other keywords are tables of
-        TRAIN.toml, such as `setup={"directory": "/work/code"}` or `guard={"short_attempts": 5}`. `site` is a site.toml;
-        None: the one that `opsctl` finds. Raises ConfigError with every problem.
+        Paths become texts everywhere, numbers in `command` and `environment`. `slurm` holds further settings of
+        [slurm]; other keywords are tables of TRAIN.toml, such as `setup={"directory": "/work/code"}` or
+        `guard={"short_attempts": 5}`. `site` is a site.toml; None: the one that `opsctl` finds. Raises ConfigError with
+        every problem.
         """
         resources = {
             "nodes": nodes,
@@ -77,12 +78,12 @@ class Train:
             **(slurm or {}),
         }
         where = f"Train({name!r})"
-        if isinstance(command, str):
+        if isinstance(command, str | os.PathLike):
             raise ConfigError(
-                where, [f"command: {command!r:.80} is one text, not a list of the program and its arguments"]
+                where, [f"command: {str(command)!r:.80} is one text, not a list of the program and its arguments"]
             )
-        words = [_to_text(word) for word in command]
-        variables = {key: _to_text(value) for key, value in (environment or {}).items()}
+        words = [_number_to_text(word) for word in command]
+        variables = {key: _number_to_text(value) for key, value in (environment or {}).items()}
         fields = {"name": name, "command": words, "environment": variables or None, **tables, "slurm": resources}
         settings = {key: _to_plain(value) for key, value in fields.items() if value is not None}
         try:
@@ -349,10 +350,8 @@ class Train:
         return build_train_report(self._app, self._run(), None, ReportPeriod(since=since, until=until))
 
 
-def _to_text(word: object) -> object:
-    """Return a path or a number as the text that a program would get; everything else as it is."""
-    if isinstance(word, os.PathLike):
-        return os.fspath(word)
+def _number_to_text(word: object) -> object:
+    """Return a number as the text that a program would get; everything else as it is."""
     return str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word
 
 

@@ -14,13 +14,17 @@ from opsctl.model import Job, Level
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions
-from opsctl.state.run_dir import RunDir, all_trains
+from opsctl.state.run_dir import RunDir, all_trains, check_root
 from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.watchdogs.node_health import worst_severity
 
 
 def build_digest(app: App, since: datetime) -> Digest:
-    """Return the digest of all trains since a time. What cannot be read is named, not left out."""
+    """Return the digest of all trains since a time. The digest names what cannot be read.
+
+    Raises RunDirError if the root cannot be listed.
+    """
+    check_root(app.root)
     problems: list[str] = []
     jobs: Sequence[Job] | None = None
     try:

@@ -24,6 +24,15 @@ from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
+_KINDS = {
+    Outcome.FINISHED: CauseKind.NONE,
+    Outcome.KILLED: CauseKind.SWITCH,
+    Outcome.PAUSED: CauseKind.SWITCH,
+    Outcome.STOPPED: CauseKind.SWITCH,
+    Outcome.IDLE: CauseKind.CONFIG,
+}
+"""Causes of the outcomes that the guard explains."""
+
 
 def diagnose_train(app: App, run: RunDir, task: int | None) -> Diagnosis:
     """Diagnose the most recent ended attempt, of `task` or of any task. Raises InputError if no attempt has ended."""
@@ -93,9 +102,7 @@ def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:
     """Return the reason that the trainer, the guard or Slurm gives for the exit."""
     reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
     done = read_end(attempt)
-    if reason is None and done and done.outcome.value in {"finished", "killed", "paused", "stopped", "idle"}:
-        kinds = {Outcome.FINISHED: CauseKind.NONE, Outcome.IDLE: CauseKind.CONFIG}
-        kind = kinds.get(done.outcome, CauseKind.SWITCH)
-        return ExitReason(kind=kind, says=done.why, is_final=True)
+    if reason is None and done and done.outcome in _KINDS:
+        return ExitReason(kind=_KINDS[done.outcome], says=done.why, is_final=True)
     planned = explain_by_outcome(done.outcome) if done else None
     return reason or planned or explain_by_slurm(_state(app, attempt))

@@ -71,8 +71,8 @@ def plan_and_roll_back(
 ) -> tuple[RollbackPlan, RollbackResult]:
     """Plan a rollback, call `announce` with the plan, and carry out the plan.
 
-    Raises as `plan_rollback` and `roll_back`. The first process that begins to plan is the one that rolls back; before
-    the first rollback of a train, whose refusal leaves no directory, the first that has planned.
+    Raises as `plan_rollback` and `roll_back`. Of several processes, the first that begins to plan rolls back. Before
+    the first rollback of a train, the first that ends its plan does: a refused plan must leave no directory.
     """
     check_may_roll_back(app, run)
     is_first = not records_dir(run).is_dir()

@@ -233,8 +233,8 @@ def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], sh
     train = parse(TrainSettings, tomllib.loads(files.config), str(run.config))
     if files.trainer:
         train = resolve_paths(train, run.path, known=match_paths(train, json.loads(files.trainer)))
-    directory = find_working_directory(run, train)
     if train.setup.freeze != "none":  # the task runs the copy: the code may have changed since
+        directory = find_working_directory(run, train)
         train = train.model_copy(update={"setup": train.setup.model_copy(update={"directory": str(directory)})})
     problems = list_edit_problems(app, train, planning.job_spec(train, app.site), allow=allow)
     refuse_errors(str(run.config), problems, [])

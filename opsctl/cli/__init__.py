@@ -146,10 +146,10 @@ class CommandGroup(click.Group):
 
 
 def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
-    """Return the error with every required part that the command line lacks: click stops at the first."""
+    """Return an error that names every required part that is missing; click names the first only."""
     if error.ctx is None:
         return error
-    # click reads the given options first, then the arguments: what it has not read yet is not given.
+    # click reads the given options first, then the arguments: a part that click has not read yet is missing.
     params = error.ctx.command.get_params(error.ctx)
     missing = [param for param in params if param.required and param.name not in error.ctx.params]
     names = [f"{param.param_type_name} {param.get_error_hint(error.ctx)}" for param in missing]

@@ -51,9 +51,9 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
     run = app.find(train)
     if not run.is_ours:
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
-    new, code, allowed = _checked(app, run, changed, allow)
-    now = read_files(run)
+    now = read_files(run)  # before the checks, which take seconds: a rollback may begin meanwhile
     assert now is not None  # app.find() found train.toml
+    new, code, allowed = _checked(app, run, changed, allow)
     difference = diff(now, new)
     if dry_run:
         if as_json:
@@ -74,14 +74,14 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
 def _replace(
     app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[AllowedError]
 ) -> str:
-    """Replace the files `now` by `new` and return the revision with the earlier ones; empty if nothing changed.
+    """Replace the files `now` by `new` and return the revision that keeps `now`; empty if nothing changed.
 
-    Raises RunDirError if another process has replaced them since.
+    Raises RunDirError if another process has replaced `now`.
     """
     with lease(run.path, app.clock):
         if read_files(run) != now:
             raise RunDirError(
-                f"{run.name}: the files have changed meanwhile, by another edit or a rollback",
+                f"{run.name}: another edit or a rollback has changed the files meanwhile",
                 hint=f"opsctl edit {run.name} again; --dry-run shows the difference",
             )
         if code:

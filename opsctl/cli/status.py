@@ -22,7 +22,7 @@ from opsctl.cli.output import console, finite, in_json, json_option, optional_tr
 from opsctl.cli.owner_tasks import print_on_stderr
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
-from opsctl.errors import Unreachable
+from opsctl.errors import RunDirError, Unreachable
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains, check_root, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
@@ -112,7 +112,12 @@ def _watch(
     """Refresh until Ctrl-C: in place on a terminal, otherwise page after page or one JSON line after the other."""
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
-            statuses = read()
+            try:
+                statuses = read()
+            except RunDirError as error:  # the file system may answer again
+                click.echo(f"opsctl: {error.message}; again in {every:g} s", err=True)
+                app.clock.sleep(every)
+                continue
             if as_json:
                 click.echo(json.dumps(_as_data(statuses), default=in_json, ensure_ascii=False))
             elif live:

@@ -23,7 +23,7 @@ DISPENSABLE = ("loss", "step", "left")
 MIN_FACT_WIDTH = 28
 GAP = 2
 QUIET = {"running", "finished", "queued"}
-"""States that need nobody."""
+"""States that need no action."""
 
 
 def train_row(status: TrainStatus, now: datetime) -> dict[str, str]:
@@ -115,7 +115,7 @@ def choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]
 
 
 def alert_texts(alerts: Sequence[OpenAlert], room: int | None = None) -> list[Text]:
-    """Return the open alerts that nobody has acknowledged or silenced, the worst first; at most `room` lines."""
+    """Return the open alerts that are not acknowledged or silenced, the worst first; at most `room` lines."""
     loud = [alert for alert in alerts if not alert.acknowledged and not alert.silenced_until]
     texts = []
     for alert in loud[: room if room is None or len(loud) <= room else room - 1]:

@@ -137,11 +137,12 @@ def printable(text: str) -> str:
 def is_due(entry: CronEntry, since: datetime, now: datetime, started: datetime | None = None) -> bool:
     """Return whether one or more of the entry's times have passed: a tick runs an entry at most once.
 
-    A last run that `started` after `since` had a clock ahead. That run counts for the one time that it took for past;
-    if there are several such times, the clock is too wrong for the entry, which goes on.
+    If the last run `started` after `since`, the clock of that run was ahead: the run was early. The run counts for
+    the next time of the entry. If several times lie between `since` and `started`, the run counts for none.
     """
     next_time = entry.when.after(since)
     if next_time and started and next_time <= started:
-        later_time = entry.when.after(next_time)
-        next_time = later_time if later_time is None or started < later_time else next_time
+        second_time = entry.when.after(next_time)
+        if second_time is None or second_time > started:
+            next_time = second_time
     return next_time is not None and next_time <= now

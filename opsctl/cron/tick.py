@@ -93,9 +93,9 @@ class TickRunner:
 
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
-        now = self.cron.clock.now()
-        since = max(now, self.slot) if self.slot else now  # never before `started`, unless a clock was ahead
-        start = EntryRun(since=since, started=now, result=EntryResult.RUNNING, again=before.was_cut_off)
+        started = self.cron.clock.now()
+        since = max(started, self.slot or started)  # `is_due` takes an earlier one for that of a clock ahead
+        start = EntryRun(since=since, started=started, result=EntryResult.RUNNING, again=before.was_cut_off)
         self._note(entry, start)
         log.debug("%s: starts, %.0f s are left", entry.id, left)
         done = replace(start, result=EntryResult.FAILED, detail="ended together with the tick")

@@ -99,7 +99,7 @@ class SiteView:
 def collect_site(app: App) -> SiteView:
     """Return the site now, from one call of squeue and one of sinfo, whatever the number of trains.
 
-    Raises RunDirError if the root cannot be listed, so that the pages keep the trains of before.
+    Raises RunDirError if the root cannot be listed, so that the pages keep the earlier trains.
     """
     check_root(app.root)
     problems: list[str] = []

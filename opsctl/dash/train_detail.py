@@ -208,7 +208,7 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
 
 
 def _mark_failures(report: Report) -> Iterator[CurveMark]:
-    """Yield the ends of attempts that nobody wanted."""
+    """Yield the unwanted ends of attempts."""
     for attempt in report.attempts:
         group = find_group("", attempt.outcome)
         if attempt.last_step is None or group in {"planned", "person", "running"}:

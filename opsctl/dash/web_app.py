@@ -48,7 +48,7 @@ POLL_S = 1.0
 QUIET_S = 20.0
 """A stream without news sends a line this often, so that proxies do not close the connection."""
 COMPRESSED = (Middleware(GZipMiddleware, compresslevel=4),)
-"""Pages, not the stream of events: a phone loads a page again at every refresh, and 200 trains are a megabyte."""
+"""Pages are compressed, the stream of events is not. A phone loads the page at every refresh: 700 kB for 200 trains."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -120,7 +120,7 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _doubt_model(given: dict[str, Any]) -> Iterator[str]:
-    """Yield why there is no model. The sizes of one without a name are checked with the other figures."""
+    """Yield why there is no model. The sizes of an unnamed model are checked with the other figures."""
     if given["model"] is None and given["layers"] and given["hidden"]:
         return
     try:

@@ -23,7 +23,7 @@ class TrainAction:
 
 
 def _find_alert(status: TrainStatus) -> str:
-    """Return the key of the worst alert that nobody has acknowledged."""
+    """Return the key of the worst alert that is not acknowledged."""
     return next((alert.key for alert in status.alerts if not alert.acknowledged), "")
 
 

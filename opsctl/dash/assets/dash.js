@@ -5,7 +5,7 @@
   const all = (selector) => [...document.querySelectorAll(selector)];
 
   // --- live updates: the server names the version, the page fetches itself and swaps what has changed
-  // Version and age are those of what is shown: an update that fails leaves both, and the next event tries again.
+  // version and madeAt are those of the shown page: a failed update changes neither, and the next event tries again.
   let version = Number(root.dataset.version), madeAt = null, isLost = false, isGone = false;
   let news = null, isUpdating = false;
 
@@ -24,15 +24,15 @@
     document.body.classList.toggle("stale-page", isStale);
     if (banner) {
       banner.hidden = !isStale;
-      const why = isGone ? "This train is gone: its run directory is no longer there." : `This page is ${describeAge(age)} old.`;
+      const why = isGone ? "This train is gone: its run directory no longer exists." : `This page is ${describeAge(age)} old.`;
       banner.textContent = `${why} Nothing below is current.`;
     }
   }
 
   async function update() {
-    if (isUpdating) return; // over a slow line, answers would overtake each other
+    if (isUpdating) return; // over a slow line, a later answer could come first
     isUpdating = true;
-    const shown = version, made = news && madeBy(news);
+    const shown = version, made = news?.madeAt;
     try {
       await swapParts();
       madeAt = made ?? madeAt;
@@ -64,23 +64,22 @@
 
   if (innerWidth <= 700) for (const panel of all("details.panel")) panel.open = false;
 
-  const madeBy = ({ age }) => Date.now() - 1000 * (age ?? 0);
-
   function listen() {
     const events = new EventSource(`${base}/events`);
     events.onmessage = (event) => {
-      news = JSON.parse(event.data);
+      const { version: newest, age } = JSON.parse(event.data);
+      news = { version: newest, madeAt: Date.now() - 1000 * (age ?? 0) };
       if (isLost) version = -1; // a server that has started again counts from 0
       isLost = false;
-      if (news.version === version || madeAt === null) madeAt = madeBy(news);
+      if (newest === version || madeAt === null) madeAt = news.madeAt;
       // Not all viewers at the same moment.
-      if (news.version !== version) setTimeout(update, 1500 * Math.random());
+      if (newest !== version) setTimeout(update, 1500 * Math.random());
       showAge();
     };
     events.onerror = () => {
       isLost = true;
       showAge();
-      // After an answer that is no stream, as of a proxy before a server that starts, browsers give up.
+      // Browsers give up after an answer that is no stream, such as the error of a proxy while the server starts.
       if (events.readyState === EventSource.CLOSED) setTimeout(() => { update(); listen(); }, 2000 + 3000 * Math.random());
     };
   }
@@ -108,7 +107,7 @@
     let answer = await post(instruction);
     if (answer.status === 403) {
       await readSession();
-      if (csrf !== before) answer = await post(instruction); // another tab has opened a link: nothing was done
+      if (csrf !== before) answer = await post(instruction); // another tab has changed the session; nothing was done
     }
     const result = await answer.json();
     return answer.ok ? result : { error: [result.error, result.hint].filter(Boolean).join(" · ") };

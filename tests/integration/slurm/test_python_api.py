@@ -91,9 +91,10 @@ def test_paths_and_numbers_become_texts(trains: Trains, monkeypatch: pytest.Monk
     assert train.run_dir == trains.root / "t"
 
 
-def test_command_in_one_text_is_refused() -> None:
+@pytest.mark.parametrize("command", ["python train.py", Path("train.sh")])
+def test_command_in_one_text_is_refused(command: Any) -> None:
     with pytest.raises(opsctl.errors.ConfigError, match="is one text, not a list"):
-        opsctl.Train("t", command="python train.py", nodes=1, time_limit="5")
+        opsctl.Train("t", command=command, nodes=1, time_limit="5")
 
 
 def test_plan_changes_nothing(trains: Trains) -> None:

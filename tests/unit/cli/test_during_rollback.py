@@ -14,6 +14,7 @@ from opsctl.cli import cli
 from opsctl.errors import InputError, RunDirError
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.monitor.reconcile import carry_out
+from opsctl.preflight.problem import Problem
 from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.requests import RequestKind, list_requests, request
@@ -93,12 +94,21 @@ def test_hold_waits_for_the_end_of_a_rollback(app: App, run: RunDir) -> None:
                 call()
 
 
-def test_edit_keeps_the_settings_of_a_rollback(app: App, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("during", ["list_edit_problems", "reconcile_as_owner"])
+def test_edit_keeps_the_settings_of_a_rollback(
+    app: App, run: RunDir, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
     for path in (run.body, run.wrapper):
         path.touch()
     after = TRAIN + "[rollback]\nstep = 10\n"
-    monkeypatch.setattr("opsctl.cli.edit.reconcile_as_owner", lambda *_: run.config.write_text(after))
+
+    def roll_back(*_: object, **__: object) -> list[Problem]:
+        run.config.write_text(after)
+        return []
+
+    monkeypatch.setattr("opsctl.cli.edit.reconcile_as_owner", lambda *_: None)
+    monkeypatch.setattr(f"opsctl.cli.edit.{during}", roll_back)
     Path("t.toml").write_text(TRAIN + "[guard]\nshort_attempts = 4\n")
-    with pytest.raises(RunDirError, match="changed meanwhile"):
+    with pytest.raises(RunDirError, match="changed the files meanwhile"):
         opsctl(["edit", "t", "t.toml"])
     assert run.config.read_text() == after
