@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 
 import click
@@ -10,7 +11,7 @@ from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_result, print_text, train_argument
-from opsctl.launch.rollback_state import check_not_rolling_back
+from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.switches import Switch
 
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
@@ -69,11 +70,11 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
     """
     run = app.find(train)
     switch = Switch.PAUSE if pause else Switch.KILL
-    if pause:
-        check_not_rolling_back(run, app.clock)  # the rollback stops the train by this switch
-    was_armed = read_switch(run, switch) is not None
-    if was_armed and not dry_run:
-        disarm_switch(app, run, switch)
+    # A rollback stops the train by the pause switch.
+    with without_rollback(run, app.clock) if pause else contextlib.nullcontext():
+        was_armed = read_switch(run, switch) is not None
+        if was_armed and not dry_run:
+            disarm_switch(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
     text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
     print_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text, as_json=as_json)

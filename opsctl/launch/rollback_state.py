@@ -123,7 +123,15 @@ def is_working(run: RunDir, started: StartedRollback, clock: Clock) -> bool:
 
 
 def check_not_rolling_back(run: RunDir, clock: Clock) -> None:
-    """Raise InputError while a rollback runs, or waits to be finished: a task would start from a wrong checkpoint."""
+    """Raise InputError while a rollback runs, or waits to be finished: a task would start from a wrong checkpoint.
+
+    So it does if the record of the newest rollback cannot be read.
+    """
+    try:
+        read_newest(run)
+    except (OSError, ValueError) as error:
+        hint = f"opsctl checkpoint list {run.name} shows the checkpoints; then restore the record, or remove it"
+        raise InputError(f"{run.name}: the record of the newest rollback cannot be read: {error}", hint=hint) from error
     state = read_rollback_state(run, clock)
     if state and state.is_running:
         raise make_refusal(run)

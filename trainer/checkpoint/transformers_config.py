@@ -35,6 +35,12 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "llama": {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "mlp_bias": (False,)},
 }
 """The values that this trainer has, the default of transformers first, by type of model."""
+_QWEN = {
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,  # with use_sliding_window
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_positions": 1024},
     "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
@@ -44,8 +50,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "sliding_window": 4096,
     },
-    "qwen2": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32},
-    "qwen3": {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128},
+    "qwen2": _QWEN,
+    "qwen3": {**_QWEN, "head_dim": 128},
 }
 """What transformers takes for an absent key. Of the sizes of matrices, only those of the heads may be absent."""
 _FREE = ("dropout", "init_std", "sequence")

@@ -182,6 +182,16 @@ def test_variants_of_gpt2_are_refused(tmp_path, key, value):
         read_model(tmp_path)
 
 
+def test_window_of_an_absent_key_is_refused(tmp_path):
+    save_model("qwen2", tmp_path, use_sliding_window=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sliding_window"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_model(tmp_path, sequence=4096).sequence == 4096
+    with pytest.raises(Refused, match="its attention sees the last 4096 tokens"):
+        read_model(tmp_path, sequence=8192)
+
+
 DEFAULTS = {
     "llama": (("num_key_value_heads", 4), ("rms_norm_eps", 1e-6), ("max_position_embeddings", 2048), ("head_dim", 8)),
     "mistral": (("num_key_value_heads", 8), ("max_position_embeddings", 131072)),

@@ -73,6 +73,15 @@ def test_no_command_starts_a_task(app: App, run: RunDir, words: list[str]) -> No
     assert read(run, Switch.PAUSE)
 
 
+@pytest.mark.parametrize("words", STARTS)
+def test_unreadable_record_starts_no_task(app: App, run: RunDir, words: list[str]) -> None:
+    arm(run, Switch.PAUSE, why="rollback")
+    (records_dir(run) / "0001.json").write_text("{")
+    with pytest.raises(InputError, match="t: the record of the newest rollback cannot be read"):
+        opsctl(words)
+    assert read(run, Switch.PAUSE)
+
+
 def test_python_and_the_page_start_no_task(app: App, run: RunDir) -> None:
     train = Train.find("t")
     for call in (train.release, train.launch, lambda: queue_tasks(app, run, 1, dry_run=False, show=print)):
