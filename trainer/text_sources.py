@@ -49,6 +49,7 @@ _LINE, _ARRAY = re.compile(rb'\s*\{\s*"'), re.compile(rb'\[\s*\{\s*"')
 """What a line of JSON Lines begins with, and an array of objects."""
 _PROBED_LINES = 100
 _MAX_FIRST_LINE_BYTES = 1 << 24
+_PIECE_BYTES = 1 << 20
 _MAX_JSON_BYTES = 1 << 30
 """An array is read whole. A larger one should be JSON Lines."""
 _PARQUET_ROWS = 1024
@@ -162,9 +163,17 @@ def _read_text(path: Path, file: IO[bytes], start: bytes, key: str | None) -> It
     if suffix in {".jsonl", ".ndjson"} or _is_json_lines(start, key="" if suffix == ".json" else key or ""):
         yield from _read_lines(path, file, key)
     elif suffix == ".json" or key is None or _ARRAY.match(start):
-        yield from _read_array(path, file.read(_MAX_JSON_BYTES + 1), key)
+        yield from _read_array(path, _read_at_most(file, _MAX_JSON_BYTES + 1), key)
     else:
         yield file.read().removeprefix(_BOM)
+
+
+def _read_at_most(file: IO[bytes], size: int) -> bytes:
+    """Read in pieces: a single read of `size` bytes takes that much memory, however short the file is."""
+    data = bytearray()
+    while len(data) < size and (piece := file.read(min(_PIECE_BYTES, size - len(data)))):
+        data += piece
+    return bytes(data)
 
 
 def _is_json_lines(start: bytes, *, key: str) -> bool:

@@ -324,7 +324,7 @@ def _by_step(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def _why_cancelled(evidence: Evidence) -> str:
-    return f"Slurm ended the ranks, as before a preemption ({evidence.cancelled_line})"
+    return f"Slurm signalled the ranks, as a preemption and scancel do ({evidence.cancelled_line})"
 
 
 def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:

@@ -145,18 +145,28 @@ def test_trainer_that_a_person_signals_is_not_finished(trains: Trains) -> None:
     [job] = [job for job in trains.rows() if job.state.is_active]
     trains.app.runner.run(("scancel", "--signal=TERM", f"{job.id}.0"), timeout=60)
     [path] = until(lambda: list(trains.run().path.glob("attempts/*_1.0/end.json")))
-    assert json.loads(path.read_text())["outcome"] == "exited", path.read_text() + trains.run().main_log.read_text()
+    ended = json.loads(path.read_text())
+    assert ended["outcome"] in {"exited", "stopped"}, path.read_text() + trains.run().main_log.read_text()
+    assert ended["action"] == "continue"
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "outcome"),
-    [(("--signal=TERM",), 0, "stopped"), (("--signal=TERM",), 1, "cancelled"), ((), 1, "cancelled")],
+    ("options", "code", "outcomes"),
+    [
+        (("--signal=TERM",), 0, {"stopped"}),
+        (("--signal=TERM",), 1, {"cancelled"}),
+        ((), 1, {"cancelled", "crashed"}),
+    ],
 )
-def test_step_that_slurm_ends_is_no_crash(trains: Trains, options: tuple[str, ...], code: int, outcome: str) -> None:
-    """Before a preemption with a grace time, Slurm signals the steps of a job, and not its batch script."""
+def test_step_that_slurm_ends_goes_on(trains: Trains, options: tuple[str, ...], code: int, outcomes: set[str]) -> None:
+    """Before a preemption with a grace time, Slurm signals the steps of a job, and not its batch script.
+
+    On a busy machine, the exit of a rank may come to the log before the line of slurmstepd; then it counts as a crash.
+    """
     start(trains, LISTENER.format(signal="TERM").replace("exit 0", f"exit {code}"), "")
     [job] = [job for job in trains.rows() if job.state.is_active]
     with suppress(TimedOut):
         trains.app.runner.run(("scancel", *options, f"{job.id}.0"), timeout=5)
     ended = until(lambda: [attempt.end for attempt in trains.run().attempts() if attempt.end.exists()])
-    assert json.loads(ended[0].read_text())["outcome"] == outcome
+    assert json.loads(ended[0].read_text())["outcome"] in outcomes
+    assert json.loads(ended[0].read_text())["action"] == "continue"

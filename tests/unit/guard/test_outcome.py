@@ -183,22 +183,22 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         (
             Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T"),
             Outcome.CANCELLED,
-            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T)",
         ),
         (
             Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T DUE TO PREEMPTION"),
             Outcome.PREEMPTED,
-            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
         ),
         (
             Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", was_signalled=True, on_exit_0="finish"),
             Outcome.STOPPED,
-            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T)",
         ),
         (
             Evidence(code=1, cancelled_line="STEP 4.0 CANCELLED AT T", at_its_limit=True),
             Outcome.TIMED_OUT,
-            "Slurm ended the ranks, as before a preemption (STEP 4.0 CANCELLED AT T)",
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T)",
         ),
         (Evidence(code=0, request=make_request(StopKind.TERM)), Outcome.STOPPED, "because of term"),
         (Evidence(code=0, request=make_request(StopKind.TIME_LIMIT)), Outcome.STOPPED, "because of time-limit"),
