@@ -65,7 +65,7 @@ class Train:
         """Describe a train that runs `command` once per process.
 
         Paths become texts everywhere, numbers in `command` and `environment`. `slurm` holds further settings of
-        [slurm]; other keywords are tables of TRAIN.toml, such as `setup={"directory": "/work/code"}` or
+        [slurm]; other keywords are tables of TRAIN.toml, such as `setup={"directory": "/home/me/code"}` or
         `guard={"short_attempts": 5}`. `site` is a site.toml; None: the one that `opsctl` finds. Raises ConfigError with
         every problem.
         """

@@ -94,7 +94,7 @@ class TickRunner:
     def _run(self, entry: CronEntry, left: float) -> EntryRun:
         before, began = self.ledger.entries[entry.id], self.cron.clock.monotonic()
         started = self.cron.clock.now()
-        since = max(started, self.slot or started)  # `is_due` takes an earlier one for that of a clock ahead
+        since = max(started, self.slot or started)  # with an earlier `since`, `is_due` takes the clock for one ahead
         start = EntryRun(since=since, started=started, result=EntryResult.RUNNING, again=before.was_cut_off)
         self._note(entry, start)
         log.debug("%s: starts, %.0f s are left", entry.id, left)

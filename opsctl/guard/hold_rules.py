@@ -144,7 +144,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
 def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
     """Return why the train must be held because it stands still; empty if it may go on.
 
-    Counts attempts of any length that certainly did not advance the train, and whose end nobody asked for. Short
+    Counts attempts of any length that certainly did not advance the train, and that got no stop request. Short
     attempts on hardware that was excluded count even if nothing is known of their progress: otherwise a mistaken cause
     would take every node, one after the other.
     """

@@ -262,7 +262,7 @@ def _has_exited(evidence: Evidence) -> bool:
 
 
 def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
-    """Exit code 0 that nobody asked for ends the train, unless it is known that the training is to go on."""
+    """Exit code 0 without a stop request ends the train, unless the training is known to go on."""
     if not _has_exited(evidence):
         return None
     if evidence.request:
@@ -291,7 +291,7 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield evidence.is_near_limit, Outcome.DEADLINE, " after most of the task's time"
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
     unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
-    yield True, Outcome.FINISHED, f"; nobody asked for it, and no further step is known{unseen}"
+    yield True, Outcome.FINISHED, f"; no stop request and no further step are known{unseen}"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:

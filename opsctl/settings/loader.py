@@ -140,7 +140,7 @@ class GuardSettings(SettingsTable):
     )
     on_exit_0: OnExit0 | None = Field(
         None,
-        description="when the trainer exits with 0 and nobody asked for it: finish: the training is over; continue: the"
+        description="when the trainer exits with 0 without a stop request: finish: the training is over; continue: the"
         " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit;"
         " hold if the trainer only printed its usage",
     )

@@ -83,12 +83,12 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         (
             Evidence(code=0),
             Outcome.FINISHED,
-            "the body exited with 0; nobody asked for it, and no further step is known",
+            "the body exited with 0; no stop request and no further step are known",
         ),
         (
             Evidence(code=0, is_idle=True),
             Outcome.FINISHED,
-            "the body exited with 0; nobody asked for it, and no further step is known;"
+            "the body exited with 0; no stop request and no further step are known;"
             " no step of this attempt is known either",
         ),
         (
@@ -105,7 +105,7 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         (
             Evidence(code=0, usage_line="usage: train.py [-h]"),
             Outcome.FINISHED,
-            "the body exited with 0; nobody asked for it, and no further step is known",
+            "the body exited with 0; no stop request and no further step are known",
         ),
         (Evidence(code=0, has_steps_left=True), Outcome.EXITED, "the body exited with 0 before the last iteration"),
         (
@@ -224,7 +224,7 @@ def test_kill_switch_overrides_the_stop_request() -> None:
         (
             Evidence(state=JobState.COMPLETED),
             Outcome.FINISHED,
-            "Slurm reports COMPLETED; nobody asked for it, and no further step is known",
+            "Slurm reports COMPLETED; no stop request and no further step are known",
         ),
         (
             Evidence(state=JobState.COMPLETED, is_last_step=True),
