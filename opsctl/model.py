@@ -194,6 +194,8 @@ class Limits:
     """Whether sacct and sacctmgr can answer."""
     enforced: tuple[str, ...] = ()
     """The parts of accounting that Slurm enforces (AccountingStorageEnforce): `associations`, `limits`, `qos`, …"""
+    has_epilog: bool = True
+    """Whether nodes run an Epilog. Without it, a dead node keeps the healthy nodes of its job for MessageTimeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

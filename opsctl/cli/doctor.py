@@ -150,6 +150,9 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("accounting", "ok", "sacct answers")
     else:
         yield DoctorRow("accounting", "optional", "none: the end of a job is known only from its own files")
+    if not limits.has_epilog:
+        result = "none: Slurm keeps the healthy nodes of a job for its MessageTimeout after one of them died"
+        yield DoctorRow("epilog", "optional", result, "administrators: any Epilog in slurm.conf, such as /bin/true")
 
 
 def _sandbox(app: App) -> Iterator[DoctorRow]:

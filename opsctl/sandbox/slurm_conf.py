@@ -150,6 +150,7 @@ SwitchType=switch/none
 MpiDefault=none
 PlugStackConfig=/dev/null
 MailProg=/bin/true
+Epilog=/bin/true
 PropagateResourceLimits=NONE
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres

@@ -262,7 +262,9 @@ def _split_pairs(lines: Iterable[str]) -> Iterator[dict[str, str]]:
 
 def parse_limits(text: str) -> Limits:
     """Parse `scontrol show config`."""
-    config = dict(re.findall(r"^(\w+)\s*=\s?(.*?)\s*$", text, re.MULTILINE))
+    config = dict(re.findall(r"^(\w+(?:\[0\])?)\s*=\s?(.*?)\s*$", text, re.MULTILINE))
+    # From Slurm 24.11 on, Epilog is a list, of which nothing is shown if it is empty.
+    epilog = config.get("Epilog[0]") or config.get("Epilog", "(null)")
     return Limits(
         version=config.get("SLURM_VERSION", ""),
         cluster=config.get("ClusterName", ""),
@@ -270,4 +272,5 @@ def parse_limits(text: str) -> Limits:
         priority=config.get("PriorityType", ""),
         accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
         enforced=split_list(config.get("AccountingStorageEnforce", "")),
+        has_epilog=epilog != "(null)",
     )

@@ -172,8 +172,27 @@ def test_accounting_enforcement_is_read():
 
 def test_limits_are_read(version):
     assert parse_output.parse_limits(recorded("scontrol", version, "config")) == Limits(
-        version=version, cluster="sandbox", max_array_size=1001, priority="priority/multifactor", accounting=False
+        version=version,
+        cluster="sandbox",
+        max_array_size=1001,
+        priority="priority/multifactor",
+        accounting=False,
+        has_epilog=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "has_epilog"),
+    [
+        ("Epilog                  = /etc/slurm/epilog.sh", True),
+        ("Epilog[0]               = /etc/slurm/epilog.d/50-health.sh", True),
+        ("Epilog                  = (null)", False),
+        ("SrunEpilog              = /etc/slurm/srun.sh", False),
+        ("EpilogSlurmctld[0]      = /etc/slurm/controller.sh", False),
+    ],
+)
+def test_epilog_of_the_nodes_is_read(line, has_epilog):
+    assert parse_output.parse_limits(f"{line}\n").has_epilog is has_epilog
 
 
 def test_cluster_name_before_the_rows_is_skipped(version):
