@@ -5,15 +5,23 @@ An administrator may move the end of a job, and the trainer plans its last save 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+from opsctl.errors import OpsctlError
 from opsctl.ports import Clock, Scheduler
+from opsctl.settings.loader import read_toml
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.units import parse_slurm_minutes
 
 MAX_INTERVAL_S, MIN_INTERVAL_S = 60.0, 5.0
 UNLIMITED_MINUTES = 525_600
 """One year: the value for a job without a time limit."""
+FIRST_ANSWER_S = 1.0
+"""How long the body waits for Slurm's first answer: a busy controller must not delay the ranks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +35,25 @@ class DeadlineFile:
     clock: Clock
     end: datetime | None = None
     _next_query_s: float = field(default=0.0)
+    _expected: datetime | None = None
+    """The end by what the job knows itself, until Slurm has answered."""
+    _first: threading.Thread | None = None
+
+    def begin(self, env: Mapping[str, str], tolerated: Callable[[str], AbstractContextManager[None]]) -> None:
+        """Ask Slurm for the first time, in a thread. `tolerated` reports the errors of a named step."""
+        self._expected = expect_end(self.run, env, self.clock.now())
+
+        def ask() -> None:
+            with tolerated("asking for the job's end"):
+                self.refresh()
+
+        self._first = threading.Thread(target=ask, daemon=True)
+        self._first.start()
+
+    def await_first_answer(self) -> None:
+        """Wait for the answer, for FIRST_ANSWER_S at most; the file follows the answer whenever that comes."""
+        if self._first:
+            self._first.join(FIRST_ANSWER_S)
 
     def refresh(self) -> bool:
         """Ask Slurm for the job's end if a query is due; return whether one was due.
@@ -38,6 +65,7 @@ class DeadlineFile:
             return False
         self._next_query_s = now_s + MAX_INTERVAL_S
         end = self.scheduler.end_time(self.job)
+        self._expected = end
         if end != self.end:
             self._write(end)
         self.end = end
@@ -54,6 +82,21 @@ class DeadlineFile:
 
     def minutes_left(self, margin_s: float) -> int:
         """Return whole minutes until `margin_s` before the end. At least 1: some trainers read 0 as no deadline."""
-        if self.end is None:
+        end = self.end or self._expected
+        if end is None:
             return UNLIMITED_MINUTES
-        return max(1, int(((self.end - self.clock.now()).total_seconds() - margin_s) // 60))
+        return max(1, int(((end - self.clock.now()).total_seconds() - margin_s) // 60))
+
+
+def expect_end(run: RunDir, env: Mapping[str, str], now: datetime) -> datetime | None:
+    """Return when a task that starts `now` ends by what the job knows itself; None if unknown or without a limit.
+
+    Slurm 23.02 and newer name the end in the job's environment (sbatch(1)); before, the limit in train.toml counts.
+    """
+    if (end := env.get("SLURM_JOB_END_TIME", "")).isdecimal():
+        return datetime.fromtimestamp(int(end), UTC)
+    try:
+        minutes = parse_slurm_minutes(str(read_toml(run.config)["slurm"]["time_limit"]))
+    except (OpsctlError, KeyError, TypeError, ValueError):
+        return None
+    return None if minutes is None else now + timedelta(minutes=minutes)

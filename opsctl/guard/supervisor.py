@@ -148,10 +148,9 @@ class Supervisor:
         """Run the body to its end, or leave without running the body. Return the exit code of the job."""
         adopt_orphans()
         signals = Signals((*END_SIGNALS, signal.SIGUSR1), self.on_signal)
+        self.deadline.begin(self.env, self.tolerated)
         with self.tolerated("recording the start"):
             self._record_start()
-        with self.tolerated("asking for the job's end"):
-            self.deadline.refresh()
         self._finalize_earlier(leave=True)
         with self.tolerated("reading the switches"):
             self._check_switches()
@@ -229,6 +228,7 @@ class Supervisor:
     # --- the body
 
     def _run_body(self, signals: Signals) -> int:
+        self.deadline.await_first_answer()
         minutes = self.deadline.minutes_left(self.rules.stop_grace_seconds)
         env = attempt_record.make_body_env(self.run, self.attempt, self.env, minutes_left=minutes, rules=self.rules)
         with self.tolerated("naming the runs of trackers"):

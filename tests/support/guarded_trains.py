@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -53,6 +54,8 @@ class GuardedTrain:
         self, body: str, *, tasks: int = 1, python: str = sys.executable, limit: str = "10", mode: int = 0o755
     ) -> str:
         """Submit the train as `opsctl launch` does and return the array."""
+        config = self.run.config.read_text()
+        self.run.config.write_text(re.sub(r"(?m)^time_limit = .*", f'time_limit = "{limit}"', config))
         self.run.write(self.run.body, f"set -u\n{body}\n", mode=mode)
         spec = JobSpec(
             name="gpt",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -262,7 +264,7 @@ def test_attempt_on_dead_node_is_finalized_by_next_guard(fresh_slurm: Callable[.
 
 def test_deadline_follows_the_end_of_the_job(train: GuardedTrain) -> None:
     array = train.submit(f"echo $TRAIN_MINUTES_LEFT >minutes; {WAIT_FOR_STOP_REQUEST}", limit="1")
-    train.wait_for("begun")
+    until(train.attempt().deadline.exists)
     before = float(train.attempt().deadline.read_text())
     end = train.task(1).end
     assert end is not None and before == end.timestamp()
@@ -362,6 +364,23 @@ def test_switches_work_without_a_guard(train: GuardedTrain, switch: Switch, left
     train.wait()
     assert [job.is_held for job in train.waiting] == [True] * left
     assert not (train.run.path / "begun").exists()
+
+
+def test_slow_answer_of_slurm_delays_no_body(
+    train: GuardedTrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "bin" / "squeue"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 8\nexec {shutil.which("squeue")} "$@"\n')
+    slow.chmod(0o755)
+    with monkeypatch.context() as patch:  # for the job; the test itself asks the fast one
+        patch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+        train.submit('date +%s >begun; echo "$TRAIN_MINUTES_LEFT" >minutes; sleep 9', limit="30")
+    train.wait()
+    started = datetime.fromisoformat(json.loads(train.attempt().start.read_text())["at"])
+    assert int(train.read_file("begun")) - started.timestamp() < 4
+    assert train.read_file("minutes") == "27\n", "the limit less the grace"
+    assert train.attempt().deadline.exists()
 
 
 def test_signals_and_exit_code_pass_without_a_guard(train: GuardedTrain) -> None:

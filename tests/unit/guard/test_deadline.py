@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
+from contextlib import suppress
+from datetime import datetime, timedelta
+from threading import Event
 
 import pytest
 
-from opsctl.errors import Unreachable
-from opsctl.guard.deadline import UNLIMITED_MINUTES, DeadlineFile
+from opsctl.errors import OpsctlError, Unreachable
+from opsctl.guard.deadline import FIRST_ANSWER_S, UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
-from tests.support.finalized_trains import BEGIN, QueuedTrain
+from tests.support.finalized_trains import BEGIN, Queue, QueuedTrain
 
 
 @pytest.fixture
@@ -73,3 +76,55 @@ def test_minutes_left_are_whole_and_at_least_one(
     train.queue.end = None if seconds is None else BEGIN + timedelta(seconds=seconds)
     deadline.refresh()
     assert deadline.minutes_left(120) == minutes
+
+
+class BusyQueue(Queue):
+    """A queue whose controller answers once `is_free` is set."""
+
+    is_free: Event
+
+    def end_time(self, job: str) -> datetime | None:
+        assert self.is_free.wait(60)
+        return super().end_time(job)
+
+
+@pytest.mark.parametrize(
+    ("env", "limit", "minutes"),
+    [
+        ({}, "time_limit = '1-00'", 24 * 60 - 2),
+        ({"SLURM_JOB_END_TIME": str(int((BEGIN + timedelta(hours=2)).timestamp()))}, "time_limit = '60'", 118),
+        ({"SLURM_JOB_END_TIME": "soon"}, "time_limit = '60'", 58),
+        ({}, "time_limit = 'UNLIMITED'", UNLIMITED_MINUTES),
+        ({}, "", UNLIMITED_MINUTES),
+        ({}, "time_limit = [", UNLIMITED_MINUTES),
+    ],
+)
+def test_busy_slurm_delays_no_ranks(
+    train: QueuedTrain, deadline: DeadlineFile, env: dict[str, str], limit: str, minutes: int
+) -> None:
+    train.run.config.write_text(f"[slurm]\n{limit}\n")
+    deadline.scheduler = busy = BusyQueue(end=BEGIN + timedelta(hours=1))
+    busy.is_free = Event()
+    began = time.monotonic()
+    deadline.begin(env, lambda _: suppress(OpsctlError))
+    deadline.await_first_answer()
+    assert time.monotonic() - began < FIRST_ANSWER_S + 2
+    assert deadline.minutes_left(120) == minutes
+    busy.is_free.set()
+    deadline.await_first_answer()
+    assert deadline.minutes_left(120) == 58
+    assert read_time(deadline.attempt.deadline) == (BEGIN + timedelta(hours=1)).timestamp()
+
+
+def test_slurm_that_fails_at_first_leaves_the_limit(train: QueuedTrain, deadline: DeadlineFile) -> None:
+    train.queue.breaks_after = len(train.queue.calls)
+    deadline.begin({}, lambda _: suppress(OpsctlError))
+    deadline.await_first_answer()
+    assert deadline.minutes_left(120) == 8
+
+
+def test_answer_without_a_limit_counts(train: QueuedTrain, deadline: DeadlineFile) -> None:
+    train.queue.end = None
+    deadline.begin({}, lambda _: suppress(OpsctlError))
+    deadline.await_first_answer()
+    assert deadline.minutes_left(120) == UNLIMITED_MINUTES
