@@ -45,8 +45,8 @@ build/audit/ready: Makefile
 	build/audit/bin/pip install -q 'bandit>=1.8' 'pip-audit>=2.7'
 	@touch $@
 
-prove: $(VENV)/ready  ## matrices, soaks and long proofs, whose figures stand in docs/
-	$(BIN)/pytest --timeout 1800 tests/endurance $(LIBRARY_TESTS)
+prove: $(VENV)/ready integrations  ## matrices, soaks and long proofs, whose figures stand in docs/
+	$(BIN)/pytest --timeout 1800 tests/endurance
 	$(BIN)/python -m pytest -q -p tests.hostile.attack_table tests/hostile
 
 # Absolute, for tests that change the directory. dill, below datasets, takes modules outside of `site-packages` for code of

@@ -1,11 +1,13 @@
 """Trainers of real libraries with opsctl_contract.py beside them, on two nodes of a real Slurm.
 
-Each library goes through a requested save, a pause, a dead node, a near time limit and the end of the training.
+Each library goes through a requested save, a pause, a dead node, the signal before a time limit and the end of the
+training; through a kill switch; and through a real time limit.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -34,14 +36,15 @@ LIBRARIES = {
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
-def launch(trains: Trains, name: str) -> None:
+def launch(trains: Trains, name: str, **slurm: object) -> None:
     """Launch the trainer `name` on two nodes, slowed down, with a copy of the contract beside its script."""
     for path in (TRAINERS / f"{name}_trainer.py", TRAINERS / "pace.py", Path(opsctl_contract.__file__)):
         shutil.copy(path, trains.place)
     (trains.place / "slow").touch()
     command = (sys.executable, str(trains.place / f"{name}_trainer.py"), str(trains.place), str(STEPS))
     environment = '[environment]\nOMP_NUM_THREADS = "1"\nHF_HUB_OFFLINE = "1"\nGLOO_SOCKET_IFNAME = "lo"'
-    config = trains.toml(command=command, extra=(), nodes=2, tasks=5, time_limit="30", memory_per_node="")
+    table = {"extra": (), "nodes": 2, "tasks": 5, "time_limit": "30", "memory_per_node": "", **slurm}
+    config = trains.toml(command=command, **table)
     config.write_text(config.read_text() + "short_attempt_minutes = 0.01\n" + environment)
     trains.opsctl("launch", config)
 
@@ -74,10 +77,21 @@ def read_outcomes(trains: Trains) -> list[str]:
     return [str(event.data["outcome"]) for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_library_trainer_survives_faults_and_finishes(name: str, fresh_slurm: Callable[..., Sandbox]) -> None:
-    for library in LIBRARIES[name]:
+@pytest.fixture(params=LIBRARIES)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a trainer whose libraries are installed."""
+    for library in LIBRARIES[request.param]:
         pytest.importorskip(library, reason=f"needs {library}: make integrations")
+    return str(request.param)
+
+
+def read_newest_step(trains: Trains) -> str:
+    """Return the last number in the name of the newest checkpoint."""
+    newest = opsctl_contract.newest_checkpoint(str(trains.run().checkpoints))
+    return re.findall(r"\d+", Path(newest).name)[-1]
+
+
+def test_library_trainer_survives_faults_and_finishes(name: str, fresh_slurm: Callable[..., Sandbox]) -> None:
     slurm = fresh_slurm(nodes=3, gpus_per_node=0)
     with trains_on(slurm) as trains:
         launch(trains, name)
@@ -115,14 +129,24 @@ def test_library_trainer_survives_faults_and_finishes(name: str, fresh_slurm: Ca
         assert [outcomes[0], *outcomes[2:]] == ["paused", "stopped", "finished"]
 
 
-def test_kill_switch_saves_and_cancels(fresh_slurm: Callable[..., Sandbox]) -> None:
-    pytest.importorskip("accelerate", reason="needs accelerate: make integrations")
+def test_kill_switch_saves_and_cancels(name: str, fresh_slurm: Callable[..., Sandbox]) -> None:
     slurm = fresh_slurm(nodes=2, gpus_per_node=0)
     with trains_on(slurm) as trains:
-        launch(trains, "accelerate")
+        launch(trains, name)
         wait_for_attempt(trains, 1)
         trains.opsctl("kill-switch", "arm", "t", "--reason", "wrong data")
         until(lambda: read_outcomes(trains) == ["killed"])
         [steps] = read_steps(trains).values()
-        assert (trains.run().checkpoints / f"step-{steps[-1]}").is_dir()
+        assert read_newest_step(trains) == str(steps[-1])
         until(lambda: not trains.rows())
+
+
+def test_near_time_limit_saves_and_the_next_task_goes_on(name: str, fresh_slurm: Callable[..., Sandbox]) -> None:
+    slurm = fresh_slurm(nodes=2, gpus_per_node=0)
+    with trains_on(slurm) as trains:
+        launch(trains, name, time_limit="2", signal_seconds=60)
+        until(lambda: len(read_steps(trains)) == 2, seconds=200)
+        assert read_outcomes(trains) == ["stopped"]
+        first, second = read_steps(trains).values()
+        assert second[0] == first[-1] + 1
+        trains.opsctl("cancel", "t")

@@ -13,7 +13,9 @@ import pytest
 from opsctl.errors import InputError
 from opsctl.ports import TimedOut
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import FaultKind
 from opsctl.state.journal import EventKind, Journal
+from tests.support.slurms import Up
 from tests.support.trains import HELD, Trains, trains_on, until
 
 LISTENER = """
@@ -89,11 +91,23 @@ def test_pause_holds_the_queue_at_once(trains: Trains) -> None:
     assert trains.run().attempts()[0].end.exists()
 
 
-def test_kill_switch_cancels_a_held_queue(trains: Trains) -> None:
-    trains.opsctl("launch", trains.toml(extra=HELD))
+@pytest.mark.parametrize("extra", [HELD, ("--begin=now+1hour",)], ids=["held", "between two tasks"])
+def test_kill_switch_cancels_a_queue_without_a_task(trains: Trains, extra: tuple[str, ...]) -> None:
+    trains.opsctl("launch", trains.toml(extra=extra))
     text = trains.opsctl("kill-switch", "arm", "t", "--reason", "wrong data")
     assert text.startswith("t: the kill switch is armed: cancelled the queued tasks of array ")
     assert trains.rows() == []
+
+
+def test_kill_switch_works_while_the_node_of_the_guard_is_dead(fresh_slurm: Up) -> None:
+    slurm = fresh_slurm(nodes=1)
+    with trains_on(slurm) as trains:
+        start(trains, DEAF, "stop_after_seconds = 1\nstop_grace_seconds = 2")
+        slurm.fault("node001", FaultKind.CRASH)
+        trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss")
+        assert len(trains.rows()) == 1, "the queued tasks are cancelled at once"
+        until(lambda: not trains.rows())
+        assert len(trains.run().attempts()) == 1
 
 
 def test_pause_of_a_held_queue_says_so(trains: Trains) -> None:
