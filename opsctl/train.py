@@ -223,11 +223,11 @@ class Train:
         return self._app.chain(self._reconciled()).cancel(reason)
 
     def kill(self, reason: str) -> None:
-        """Arm the kill switch: the running task saves and stops, the queue is cancelled: `opsctl kill-switch arm`."""
+        """Arm the kill switch, `opsctl kill-switch arm`: ask the task to save and stop, and cancel the queue."""
         self._arm(Switch.KILL, reason)
 
     def pause(self, reason: str) -> None:
-        """Arm the pause switch: the running task saves and stops, the queue is held: `kill-switch arm --pause`."""
+        """Arm the pause switch, `kill-switch arm --pause`: ask the task to save and stop, and hold the queue."""
         self._arm(Switch.PAUSE, reason)
 
     def save(self, reason: str = "") -> None:

@@ -22,7 +22,8 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     """Hold the queued tasks of a train.
 
     The running task of TRAIN continues. If you may not hold the job but may write to the run directory, the command
-    arms the pause switch: the running task saves and stops, and the queued tasks are held.
+    arms the pause switch: the running task is asked to save and stop, and the next command or watch cycle of the owner
+    holds the queued tasks.
 
     \b
     opsctl hold tiny-gpt --reason "bad loss since step 4000"
@@ -92,7 +93,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
     except NotAllowed as error:
         raise NotAllowed(
             f"{run.name}: the job is not yours to cancel",
-            hint=f"opsctl kill-switch arm {run.name} --reason ... has it save, leave and cancel what is queued",
+            hint=f"opsctl kill-switch arm {run.name} --reason ... asks it to save and stop, and cancels the queue",
         ) from error
     print_result(run.name, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}", as_json=as_json)
 

@@ -19,10 +19,10 @@ pause_option = click.option("--pause", is_flag=True, help="Use the pause switch:
 
 @click.group("kill-switch")
 def kill_switch() -> None:
-    """Stop a train cleanly: save, exit, cancel the queue.
+    """Ask a train to save and stop, and cancel its queue.
 
-    The running task saves a checkpoint and exits, and the queued tasks are cancelled. With --pause, the queued tasks
-    are held.
+    The queued tasks are cancelled, or held with --pause. The running task is asked to save and stop; without a
+    reaction, its ranks get a signal and are ended in the end.
 
     \b
     opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
@@ -111,7 +111,7 @@ def show(app: App, train: str, *, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
-    """Make a train save a checkpoint now and continue.
+    """Ask a train to save a checkpoint and continue.
 
     The running task of TRAIN saves at its next step, otherwise the next task. A trainer that does not read the save
     switch ignores it. A train that has ended is refused.

@@ -180,7 +180,11 @@ VERBS: Mapping[str, PageVerb] = {
     "release": PageVerb(
         label="Release…", effect="Slurm may start the next task at once.", do=_release, plan=_plan_release
     ),
-    "save": PageVerb(label="Checkpoint now", effect="The trainer writes a checkpoint and continues.", do=_save),
+    "save": PageVerb(
+        label="Checkpoint now",
+        effect="A trainer that reads the save switch writes a checkpoint and continues.",
+        do=_save,
+    ),
     "queue": PageVerb(
         label="Queue tasks…",
         effect="Slurm runs the new tasks after those that are queued.",

@@ -30,7 +30,7 @@ def _find_alert(status: TrainStatus) -> str:
 ACTIONS = {
     "hold": TrainAction(
         question="Hold the queued tasks of {}? The running task continues. If the job is not yours, the pause switch is"
-        " armed instead: the running task saves and stops.",
+        " armed instead: the running task is asked to save and stop.",
         needs_reason=True,
         make_words=lambda train, reason: ["hold", f"--reason={reason}", "--", train],
     ),
