@@ -51,5 +51,5 @@ class ContainerTable(SettingsTable):
         (), description='more options of srun (pyxis), apptainer exec or podman run, such as "--nv", passed unchanged'
     )
     python: Annotated[str, AfterValidator(_check_line)] = Field(
-        "python3", min_length=1, description="Python inside the image that starts the ranks, 3.9 or newer"
+        "python3", min_length=1, description="Python inside the image that starts the ranks; tested: 3.11 and 3.13"
     )
