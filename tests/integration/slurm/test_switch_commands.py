@@ -151,8 +151,8 @@ def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
 def test_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
     assert text == (
-        "NotAllowed: t: the job is not yours to cancel | opsctl kill-switch arm t --reason ... has it save, leave and"
-        " cancel what is queued"
+        "NotAllowed: t: the job is not yours to cancel | opsctl kill-switch arm t --reason ... asks it to save and"
+        " stop, and cancels the queue"
     )
     assert len(shared.arrays()) == 1
 
