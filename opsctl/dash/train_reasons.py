@@ -80,7 +80,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
         who = f"None of the {count} attempts" if count > 1 else "No attempt"
         parts.append(f"{who} got beyond step {int(found[1]):,}")
     saved = status.progress.checkpoint_step if status.progress else None
-    is_stuck = not found and "without progress" in last.why
+    is_stuck = not found and any(words in last.why for words in ("without progress", "made no progress"))
     if is_stuck and saved is not None:
         parts.append(f"no progress since the checkpoint of step {saved:,}")
     elif parts or count:

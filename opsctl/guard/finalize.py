@@ -226,6 +226,8 @@ def _decide_without_cause(
         highest_step=progress.highest_step,
         counts_anew=progress.counts_anew,
         resumed_from=progress.resumed_from,
+        save_gap_minutes=progress.save_gap_minutes,
+        has_unclear_saves=progress.has_unclear_saves,
     )
 
 

@@ -17,6 +17,8 @@ from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, 
 from opsctl.settings.loader import GuardSettings
 
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+LATE_FACTOR = 2
+"""A checkpoint is late after this multiple of the longest time that the train has needed for one."""
 
 
 class Advance(StrEnum):
@@ -27,7 +29,7 @@ class Advance(StrEnum):
     """The attempt made steps, and only the start of the next attempt shows whether these steps were saved."""
     NO = "no"
     UNKNOWN = "unknown"
-    """Neither a checkpoint nor a step of any attempt is known, or the steps show nothing."""
+    """Neither a checkpoint nor a step of any attempt is known, or the steps and the checkpoints show nothing."""
 
 
 EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
@@ -48,6 +50,7 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
     """Return for each attempt whether it has advanced the train. `attempts` are in the order of their starts."""
     logs_steps = any(attempt.highest_step is not None for attempt in attempts)
     shows_saves = any(attempt.new_checkpoint for attempt in attempts)
+    is_overdue = shows_saves and _is_overdue(attempts)
     advances: list[Advance] = []
     best_start = -1
     for position, attempt in enumerate(attempts):
@@ -57,7 +60,8 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
         if attempt.new_checkpoint or _is_resumed_anew(attempts, position):
             advances.append(Advance.YES)
         elif attempt.highest_step is None:
-            advances.append(Advance.NO if logs_steps else Advance.UNKNOWN)
+            is_standing = logs_steps or (is_overdue and not attempt.has_unclear_saves)
+            advances.append(Advance.NO if is_standing else Advance.UNKNOWN)
         elif next_start is not None and next_start > best_start:
             advances.append(Advance.YES)
         elif next_start is None and not shows_saves and attempt.highest_step > best_start:
@@ -65,6 +69,23 @@ def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
         else:
             advances.append(Advance.UNKNOWN if attempt.counts_anew else Advance.NO)
     return advances
+
+
+def _is_overdue(attempts: Sequence[FinishedAttempt]) -> bool:
+    """Whether the train has run without a new checkpoint for much longer than it ever needed for one.
+
+    Counts the time of all attempts since the last new checkpoint: a trainer with rare checkpoints may save elsewhere
+    too, and go on from there. Once a checkpoint was seen, checkpoints that show nothing may be new ones.
+    """
+    waited_minutes = needed_minutes = 0.0
+    for attempt in attempts:
+        if attempt.new_checkpoint:
+            gap = attempt.save_gap_minutes
+            in_attempt = attempt.minutes if gap is None else LATE_FACTOR * gap
+            needed_minutes = max(needed_minutes, LATE_FACTOR * waited_minutes + in_attempt)
+        is_reset = attempt.new_checkpoint or (attempt.has_unclear_saves and needed_minutes > 0)
+        waited_minutes = 0.0 if is_reset else waited_minutes + attempt.minutes
+    return waited_minutes > needed_minutes
 
 
 def _is_resumed_anew(attempts: Sequence[FinishedAttempt], position: int) -> bool:
@@ -161,7 +182,7 @@ def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     if len(standing) < rules.stalled_attempts:
         return ""
     steps = [attempt.highest_step for attempt in standing if attempt.highest_step is not None]
-    reached = f" beyond step {max(steps)}" if steps else ""
+    reached = f" beyond step {max(steps)}" if steps else " and left no new checkpoint"
     return f"{len(standing)} attempts in a row made no progress{reached}: {_list(standing)}"
 
 

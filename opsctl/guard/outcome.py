@@ -165,6 +165,10 @@ class FinishedAttempt:
     """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
     resumed_from: str = ""
     """What the trainer said about the checkpoint from which it went on."""
+    save_gap_minutes: float | None = None
+    """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
+    has_unclear_saves: bool = False
+    """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""

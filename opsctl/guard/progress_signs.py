@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from opsctl.checkpoints.scan import list_found
@@ -21,6 +22,9 @@ from opsctl.telemetry.progress.signs import (
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import read_heartbeat
 
+ONE_SAVE_NS = 60 * 10**9
+"""Files that are written within this time belong to one save."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptProgress:
@@ -35,6 +39,10 @@ class AttemptProgress:
     """Whether the trainer counts its steps from the beginning though it goes on: the steps show no progress."""
     resumed_from: str = ""
     """What the trainer says about the checkpoint from which it goes on."""
+    save_gap_minutes: float | None = None
+    """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
+    has_unclear_saves: bool = False
+    """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
 
 
 def read_attempt_progress(
@@ -59,14 +67,20 @@ def read_attempt_progress(
     found = find_directories(run, settings, logged=log.saved_paths) if settings else []
     directories = [directory.path for directory in found]
     counts_anew = log.has_restarted or (_begins_anew(log) and log.resumes_from(directories))
+    highest = _find_highest(run, attempt, log)
+    saved_ns = _list_save_times(directories, since_ns) if counts_anew or highest is None else []
     is_new = newest is not None and is_newer(newest, start.checkpoint, since_ns)
-    is_rewritten = counts_anew and _has_rewritten(directories, since_ns)
+    is_rewritten = counts_anew and bool(saved_ns)
+    is_saved = is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None
+    is_unclear = bool(saved_ns) or not is_in_sight(newest, start.checkpoint)
     return AttemptProgress(
         resume_step=None if log.first is None else log.first.step - 1,
-        highest_step=_find_highest(run, attempt, log),
-        new_checkpoint=is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None,
+        highest_step=highest,
+        new_checkpoint=is_saved,
         counts_anew=counts_anew,
         resumed_from=log.resumes[0].text if log.resumes else "",
+        save_gap_minutes=_find_save_gap(since_ns, saved_ns),
+        has_unclear_saves=highest is None and not is_saved and is_unclear,
     )
 
 
@@ -78,13 +92,29 @@ def is_newer(newest: NewestCheckpoint, mark: int, since_ns: int) -> bool:
     return newest.changed_ns > since_ns if is_other_kind(newest.mark, mark) else newest.mark > mark
 
 
-def _has_rewritten(directories: Sequence[Path], since_ns: int) -> bool:
-    """Whether a checkpoint was written since, perhaps under the name of an earlier one."""
+def is_in_sight(newest: NewestCheckpoint | None, mark: int) -> bool:
+    """Return whether the checkpoint with `mark` at the start of the attempt, or a newer one, is there and readable."""
+    return newest is not None and newest.mark >= mark and not is_other_kind(newest.mark, mark)
+
+
+def _list_save_times(directories: Sequence[Path], since_ns: int) -> list[int]:
+    """Return when checkpoints were written since, the oldest first, perhaps under the names of earlier ones."""
+    times: set[int] = set()
     for directory in directories:
         found = list_found(directory, MAX_LISTED_SAVES)
-        if any(checkpoint.changed_ns > since_ns > 0 for checkpoint in found if not checkpoint.is_partial):
-            return True
-    return False
+        times |= {checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial}
+    return sorted(time for time in times if time > since_ns > 0)
+
+
+def _find_save_gap(since_ns: int, saved_ns: Sequence[int]) -> float | None:
+    """Return the longest time between two checkpoints, in minutes. One save may write several files.
+
+    Older checkpoints may be gone, so that the time from the start counts only if a single save is there.
+    """
+    if not saved_ns:
+        return None
+    gap_ns = max((after - before for before, after in pairwise(saved_ns)), default=0)
+    return (gap_ns if gap_ns > ONE_SAVE_NS else saved_ns[-1] - since_ns) / 60e9
 
 
 def _begins_anew(log: LogSigns) -> bool:

@@ -135,8 +135,8 @@ class GuardSettings(SettingsTable):
     stalled_attempts: int = Field(
         5,
         ge=2,
-        description="consecutive attempts of any length that did not advance the train, as its steps show, after which"
-        " the queued tasks are held",
+        description="consecutive attempts of any length that did not advance the train, as its steps or"
+        " checkpoints show, after which the queued tasks are held",
     )
     on_exit_0: OnExit0 | None = Field(
         None,

@@ -130,6 +130,62 @@ def test_fault_of_an_unseen_train_is_repeated_by_its_words(words: tuple[str, str
     assert (hold_if_stuck(faults[-1], faults, RULES).action is Action.HOLD_QUEUED) is is_held
 
 
+HOUR = make_attempt(minutes=60)
+SAVED = make_attempt(minutes=600, new_checkpoint=True)
+
+
+def find_hold(attempts: list[FinishedAttempt]) -> int | None:
+    """Return after which of the attempts the train is held."""
+    counts = range(1, len(attempts) + 1)
+    held = (count for count in counts if hold_if_stuck(attempts[count - 1], attempts[:count], RULES).action.is_final)
+    return next(held, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "standing"),
+    [
+        ([], None),
+        ([replace(SAVED, save_gap_minutes=30.0)], 5),
+        ([replace(SAVED, save_gap_minutes=240.0)], 9),
+        ([SAVED], 11),
+        ([HOUR, HOUR, HOUR, replace(SAVED, save_gap_minutes=30.0)], 8),
+    ],
+)
+def test_train_that_stops_saving_is_held_once_a_save_is_late(
+    before: list[FinishedAttempt], standing: int | None
+) -> None:
+    held = find_hold([*before, *[HOUR] * 15])
+    assert held == (standing and len(before) + standing)
+
+
+def test_held_train_without_a_new_checkpoint_says_so() -> None:
+    attempts = [replace(SAVED, save_gap_minutes=30.0), *[HOUR] * 5]
+    held = hold_if_stuck(attempts[-1], attempts, RULES)
+    assert "5 attempts in a row made no progress and left no new checkpoint: " in held.why
+
+
+def test_checkpoints_that_show_nothing_hold_nothing() -> None:
+    saved, unclear = replace(SAVED, save_gap_minutes=30.0), replace(HOUR, has_unclear_saves=True)
+    assert find_hold([saved, *[unclear] * 15]) is None
+    assert find_hold([saved, *[HOUR] * 4, unclear, *[HOUR] * 4]) is None
+    assert find_hold([unclear, *[HOUR] * 4, saved, *[HOUR] * 10]) is None
+
+
+Fault = tuple[CauseKind, str, tuple[str, ...]]
+"""The class, the cause, and the nodes that are excluded for it."""
+NO_FAULT: Fault = (CauseKind.UNKNOWN, "", ())
+FAULTS: list[Fault] = [
+    NO_FAULT,
+    (CauseKind.CODE, "assertion", ()),
+    (CauseKind.STORAGE, "disk-full", ()),
+    (CauseKind.GPU, "gpu-xid", ("node001",)),
+    (CauseKind.NODE, "node-failure", ("node002",)),
+    (CauseKind.NETWORK, "connection-lost", ()),
+]
+End = tuple[Outcome, float, int, bool, Fault]
+"""The outcome, the minutes, the steps, whether the attempt is bad, and its fault."""
+
+
 @dataclass(frozen=True)
 class Trainer:
     """How much a made trainer shows of its progress."""
@@ -138,69 +194,103 @@ class Trainer:
     shows_saves: bool
 
 
+LOGGING, SAVING = Trainer(logs_steps=True, shows_saves=False), Trainer(logs_steps=False, shows_saves=True)
+OPEN = Trainer(logs_steps=True, shows_saves=True)
 ENDS = st.tuples(
     st.sampled_from([outcome for outcome in Outcome if ACTIONS[outcome] is Action.CONTINUE]),
     st.floats(0.1, 60),
     st.integers(0, 40),
     st.booleans(),
+    st.sampled_from(FAULTS),
 )
 
 
-def run_history(
-    ends: list[tuple[Outcome, float, int, bool]], trainer: Trainer, *, saves: bool
-) -> tuple[int | None, list[FinishedAttempt]]:
-    """Return after which attempt the train is held. A saving trainer saves its last step, except in a bad attempt.
+def run_history(ends: list[End], trainer: Trainer, *, saving: int) -> tuple[int | None, list[FinishedAttempt]]:
+    """Return after which attempt the train is held. The first `saving` attempts save, except bad ones.
 
-    No two bad attempts follow each other.
+    A saving attempt saves its last step. No two bad attempts follow each other.
     """
     attempts: list[FinishedAttempt] = []
     saved, was_bad = 0, False
-    for outcome, minutes, steps, bad in ends:
+    for outcome, minutes, steps, bad, (kind, cause, suspects) in ends:
         has_begun = outcome not in {Outcome.SKIPPED, Outcome.NODE_REFUSED}
-        made = (steps + 1 if saves else steps) * has_begun
-        keeps = saves and has_begun and (was_bad or not bad)
+        keeps = len(attempts) < saving and has_begun and (was_bad or not bad)
+        made = (steps + keeps) * has_begun
+        is_new = keeps and trainer.shows_saves
         attempt = replace(
             make_attempt(
                 outcome, minutes=minutes, steps=(saved, saved + made) if made and trainer.logs_steps else None
             ),
-            new_checkpoint=keeps and trainer.shows_saves,
+            new_checkpoint=is_new,
+            save_gap_minutes=minutes / 2 if is_new else None,
+            kind=kind,
+            cause=cause,
+            suspects=suspects,
         )
-        was_bad = has_begun and not keeps
+        was_bad = not keeps if has_begun else was_bad
         saved += made if keeps else 0
-        attempts.append(attempt)
-        if hold_if_stuck(attempt, attempts, RULES).action is Action.HOLD_QUEUED:
+        decided = decide_action(attempt, [*attempts, attempt], RULES)
+        attempts.append(decided)
+        if decided.action is Action.HOLD_QUEUED:
             return len(attempts), attempts
     return None, attempts
 
 
-@given(
-    st.lists(ENDS, min_size=1, max_size=30),
-    st.sampled_from([Trainer(logs_steps=True, shows_saves=False), Trainer(logs_steps=False, shows_saves=True)]),
-)
-def test_train_that_advances_is_never_held(ends: list[tuple[Outcome, float, int, bool]], trainer: Trainer) -> None:
-    held, attempts = run_history(ends, trainer, saves=True)
+@given(st.lists(ENDS, min_size=1, max_size=30), st.sampled_from([LOGGING, SAVING, OPEN]))
+def test_train_that_advances_is_never_held(ends: list[End], trainer: Trainer) -> None:
+    held, attempts = run_history(ends, trainer, saving=len(ends))
     assert held is None, attempts
 
 
+@given(st.floats(25, 600), st.lists(st.floats(20, 60), min_size=20, max_size=40))
+def test_train_with_rare_checkpoints_is_never_held(interval: float, lengths: list[float]) -> None:
+    """The trainer goes on from files of its own, and leaves a checkpoint that opsctl knows after each interval."""
+    attempts, trained = [], 0.0
+    for minutes in lengths:
+        due = (trained // interval + 1) * interval
+        gap = interval if trained + minutes >= due + interval else due - trained
+        trained += minutes
+        is_new = trained >= due
+        attempt = replace(
+            make_attempt(minutes=minutes), new_checkpoint=is_new, save_gap_minutes=gap if is_new else None
+        )
+        attempts.append(attempt)
+    assert find_hold(attempts) is None, attempts
+
+
 COUNTED = [*BURNING, Outcome.TIMED_OUT, Outcome.DEADLINE]
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(COUNTED), st.floats(0.1, 60), st.integers(1, 40), st.just(value=False)),
-        min_size=RULES.stalled_attempts + 1,
-        max_size=20,
-    )
+STANDING = st.tuples(
+    st.sampled_from(COUNTED),
+    st.floats(0.1, 60),
+    st.integers(1, 40),
+    st.just(value=False),
+    st.sampled_from(FAULTS),
 )
-def test_train_without_an_advance_is_held_in_time(ends: list[tuple[Outcome, float, int, bool]]) -> None:
-    held, _ = run_history(ends, Trainer(logs_steps=True, shows_saves=False), saves=False)
+
+
+@given(st.lists(STANDING, min_size=RULES.stalled_attempts + 1, max_size=20))
+def test_train_without_an_advance_is_held_in_time(ends: list[End]) -> None:
+    held, _ = run_history(ends, LOGGING, saving=0)
     assert held is not None
     assert held <= RULES.stalled_attempts + 1
 
 
+@given(
+    st.integers(1, 4),
+    st.lists(STANDING, min_size=4 + RULES.stalled_attempts, max_size=20),
+    st.floats(20, 60),
+    st.sampled_from([SAVING, OPEN]),
+)
+def test_train_that_stops_saving_is_held_in_time(
+    saving: int, ends: list[End], minutes: float, trainer: Trainer
+) -> None:
+    held, attempts = run_history([(end[0], minutes, *end[2:]) for end in ends], trainer, saving=saving)
+    assert held is not None, attempts
+    assert saving < held <= saving + RULES.stalled_attempts
+
+
 @given(st.lists(st.sampled_from(sorted(BURNING)), min_size=3, max_size=9))
 def test_short_failures_without_any_sign_are_held_at_once(outcomes: list[Outcome]) -> None:
-    held, _ = run_history(
-        [(outcome, 1.0, 0, False) for outcome in outcomes], Trainer(logs_steps=False, shows_saves=False), saves=False
-    )
+    ends = [(outcome, 1.0, 0, False, NO_FAULT) for outcome in outcomes]
+    held, _ = run_history(ends, Trainer(logs_steps=False, shows_saves=False), saving=0)
     assert held == RULES.short_attempts

@@ -169,3 +169,61 @@ def test_newest_of_many_entries_is_found_by_its_number(train: QueuedTrain, monke
     newest = newest_checkpoint.find_newest(train.run)
     assert newest is not None
     assert (newest.path.name, newest.mark) == ("part11.dat", 11 * 10**9)
+
+
+def run_attempts(train: QueuedTrain, tasks: range) -> int | None:
+    """Run attempts of an hour that neither save nor log; return after which task the train is held."""
+    for task in tasks:
+        attempt = start(train, f"12_{task}.0")
+        train.end_body(attempt, 1, after=3600)
+        if finalize(train.chain, train.rules, attempt).action.is_final:
+            return task
+    return None
+
+
+def save_once(train: QueuedTrain, own: Path, *, after_minutes: float) -> FinishedAttempt:
+    set_command(train, "train", "--save", str(own))
+    attempt = start(train, "12_1.0")
+    save(own, "step100")
+    began_s = (own / "step100").stat().st_mtime - 60 * after_minutes
+    os.utime(attempt.start, (began_s, began_s))
+    train.end_body(attempt, 1, after=36_000)
+    return finalize(train.chain, train.rules, attempt)
+
+
+@pytest.mark.parametrize(("after_minutes", "held"), [(30, 6), (190, 8)])
+def test_train_that_saves_no_more_is_held(train: QueuedTrain, tmp_path: Path, after_minutes: float, held: int) -> None:
+    saved = save_once(train, tmp_path / "own", after_minutes=after_minutes)
+    assert saved.save_gap_minutes == pytest.approx(after_minutes, abs=0.1)
+    assert run_attempts(train, range(2, 11)) == held
+
+
+def test_train_with_unreadable_checkpoints_is_not_held(train: QueuedTrain, tmp_path: Path) -> None:
+    save_once(train, tmp_path / "own", after_minutes=30)
+    (tmp_path / "own").rename(tmp_path / "away")
+    assert run_attempts(train, range(2, 11)) is None
+
+
+def test_train_that_writes_a_checkpoint_again_is_not_held(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    save_once(train, own, after_minutes=30)
+    for task in range(2, 11):
+        attempt = start(train, f"12_{task}.0")
+        (own / "step100" / "weights").write_text(f"{task}")
+        train.end_body(attempt, 1, after=3600)
+        assert finalize(train.chain, train.rules, attempt).has_unclear_saves
+    assert not any(job.is_held for job in train.queue.waiting)
+
+
+def test_gap_of_saves_skips_files_of_one_save(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", "--save", str(own))
+    attempt = start(train, "12_1.0")
+    began_s = attempt.start.stat().st_mtime - 36_000
+    os.utime(attempt.start, (began_s, began_s))
+    for name, minutes in (("step100", 500), ("step200", 560), ("step200-last", 560.1)):
+        save(own, name)
+        for path in (own / name / "weights", own / name):
+            os.utime(path, (began_s + 60 * minutes,) * 2)
+    train.end_body(attempt, 1, after=36_000)
+    assert finalize(train.chain, train.rules, attempt).save_gap_minutes == pytest.approx(60)
