@@ -60,12 +60,15 @@ def tracker_links(run: RunDir, events: Iterable[Event]) -> tuple[str, ...]:
 
 
 def add_links(findings: Sequence[Finding], run: RunDir, events: Sequence[Event]) -> list[Finding]:
-    """Return the findings, those that are not OK with the addresses of the train's runs as evidence."""
+    """Return the findings, those that are not OK with the addresses of the train's runs as the first evidence.
+
+    A message shows only the first lines.
+    """
     if all(finding.level is Level.OK for finding in findings):
         return list(findings)
     lines = tuple(f"run: {link}" for link in tracker_links(run, events))
     return [
-        finding if finding.level is Level.OK else replace(finding, evidence=(*finding.evidence, *lines))
+        finding if finding.level is Level.OK else replace(finding, evidence=(*lines, *finding.evidence))
         for finding in findings
     ]
 
