@@ -100,6 +100,11 @@ def test_heartbeat_of_another_attempt_does_not_count(run: RunDir) -> None:
     [
         ("Training completed. Do not forget to share your model\n", True, False),
         ("`Trainer.fit` stopped: `max_steps=500` reached.\n", True, False),
+        ("`Trainer.fit` stopped: `max_time=0:10:00` reached.\n", False, True),
+        ("Time limit reached, stopping\nTraining finished\n", False, True),
+        ("Training completed: wall time exceeded\n", False, True),
+        ("Time limit given by max_time_per_run=0:00:10 reached. Stopping run\nTraining complete\n", False, True),
+        ("the time limit of the episode was reached\nTraining complete\n", True, False),
         ("Received SIGTERM, saving checkpoint and exiting\nTraining complete\n", False, True),
         ("step 3/9 loss 2.0\n", False, False),
     ],
