@@ -6,6 +6,8 @@ from opsctl.model import Level
 from opsctl.watchdogs.accepted_levels import accept
 from tests.support.watch_context import Bench
 
+NO_LOSS = "gpt: no loss in the log"
+
 
 def test_passed_spike_is_reported_at_once(bench: Bench) -> None:
     bench.steps(1, 200)
@@ -44,3 +46,21 @@ def test_permanent_rise_ends_when_a_person_accepts(bench: Bench) -> None:
     assert bench.judge("loss").level is Level.OK
     bench.steps(1410, 1800, loss=2.6)
     assert bench.judge("loss").level is Level.OK
+
+
+def test_log_without_a_loss_is_unknown(bench: Bench) -> None:
+    bench.write_log(*(f"step {step}/1000 | 1.2 s" for step in range(1, 50)))
+    finding = bench.judge("loss")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, NO_LOSS)
+    assert "[progress] pattern" in finding.remedy
+
+
+def test_log_without_a_step_is_unknown(bench: Bench) -> None:
+    bench.write_log("the trainer prints nothing of its progress")
+    finding = bench.judge("loss")
+    assert (finding.level, finding.summary) == (Level.UNKNOWN, NO_LOSS)
+
+
+def test_train_that_has_logged_nothing_yet_is_no_problem(bench: Bench) -> None:
+    finding = bench.judge("loss")
+    assert (finding.level, finding.summary) == (Level.OK, "gpt: no loss: nothing logged yet")
