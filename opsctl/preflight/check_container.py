@@ -1,24 +1,54 @@
-"""Whether the image and the runtime of [container] are there, as far as this machine shows."""
+"""Whether image, runtime and mounts of [container] are there, as far as this machine shows."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from opsctl.errors import MissingProgram
 from opsctl.ports import Runner, TimedOut
-from opsctl.preflight.problem import Problem, error, note
+from opsctl.preflight.command_files import exists
+from opsctl.preflight.facts import MisplacedPath
+from opsctl.preflight.problem import Problem, error, note, warning
 from opsctl.settings.container import ContainerTable
+from opsctl.settings.loader import TrainSettings
 
 SRUN_TIMEOUT_S = 10.0
 
 
 def check_container(table: ContainerTable, runner: Runner) -> list[Problem]:
-    """Return what is missing or unknown. Compute nodes may have other programs than this machine: never an error."""
-    problems = [*_check_image(table), *_check_runtime(table, runner)]
+    """Return what is missing or unknown. Compute nodes may have other programs and mounts than this machine."""
+    problems = [*_check_image(table), *_check_runtime(table, runner), *_check_mounts(table)]
     return [replace(problem, check="container", source="[container]") for problem in problems]
+
+
+def list_mounted(
+    missing: Sequence[MisplacedPath], train: TrainSettings, table: ContainerTable, run: Path
+) -> tuple[MisplacedPath, ...]:
+    """Return the missing files that a container would have from this machine. The image may hold all others.
+
+    Those are files below the run directory, [setup] directory, and mounts with the same path. Setup lines run outside.
+    """
+    start = run / train.setup.directory
+    sources = {str(run): str(run), str(start): str(start)}
+    sources |= {parts[1].rstrip("/"): parts[0].rstrip("/") for parts in (mount.split(":") for mount in table.mounts)}
+    program = train.command[0] if train.command and "/" not in train.command[0] else ""
+    return tuple(
+        file
+        for file in missing
+        if file.origin != "command" or (file.path != program and _keeps_its_path(start / file.path, sources))
+    )
+
+
+def _keeps_its_path(path: Path, sources: Mapping[str, str]) -> bool:
+    """Whether a path of the container is the same outside. `sources` holds the path outside of each mount."""
+    place = Path(os.path.normpath(path))
+    mounts = (str(directory) for directory in (place, *place.parents))
+    mount = next((directory for directory in mounts if directory in sources), None)
+    return mount is not None and sources[mount] == mount
 
 
 def _check_image(table: ContainerTable) -> Iterator[Problem]:
@@ -64,3 +94,13 @@ def _why_without_pyxis(runner: Runner) -> str:
     if "--container-image" in done.out + done.err:
         return ""
     return "srun on this machine has no --container-image" if done.code == 0 else "srun --help fails on this machine"
+
+
+def _check_mounts(table: ContainerTable) -> Iterator[Problem]:
+    for mount in table.mounts:
+        source = mount.partition(":")[0]
+        if exists(Path(source)) is False:
+            yield warning(
+                f"[container] mounts: {source} does not exist on this machine",
+                "correct the path, unless only compute nodes have it: no container starts with a missing mount",
+            )

@@ -16,7 +16,7 @@ from opsctl.launch.train_paths import load_resolved
 from opsctl.model import JobSpec
 from opsctl.ports import Runner, Scheduler
 from opsctl.preflight.allowed_checks import allow_errors, find_allowances
-from opsctl.preflight.check_container import check_container
+from opsctl.preflight.check_container import check_container, list_mounted
 from opsctl.preflight.checks import CHECKS, QUEUED
 from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
@@ -131,7 +131,8 @@ def _judge(
     facts = gather(request, place, slurm, unknown)
     if train.container is None:
         return judge(checks.items(), request, facts)
-    facts = replace(facts, misplaced_paths=())  # the command names paths of the image
+    missing = list_mounted(facts.misplaced_paths, train, train.container, place.run.path)
+    facts = replace(facts, misplaced_paths=missing)
     return [*judge(checks.items(), request, facts), *check_container(train.container, context.engine_runner)]
 
 
