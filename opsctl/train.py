@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opsctl import app as composition
-from opsctl.actions.hold_release import Released, disarm_switch, hold_or_pause, read_switch, release_or_request
+from opsctl.actions.hold_release import Released
 from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.steer_train import SwitchResult, arm_switch, hold_train, release_train
 from opsctl.errors import ConfigError, InputError, WaitTimedOut
-from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.launch.train_paths import load_resolved
 from opsctl.model import LaunchPlan
@@ -26,7 +26,7 @@ from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch, arm
+from opsctl.state.switches import Switch
 from opsctl.trainer.sample_ranges import check_range
 
 if TYPE_CHECKING:
@@ -189,12 +189,7 @@ class Train:
         If the job belongs to another user, the pause switch is armed instead, and the list is empty. Raises InputError
         if nothing is queued, and while a rollback runs.
         """
-        check_may_hold(self._run(), self._app.clock)
-        run = self._reconciled()
-        chain = self._app.chain(run)
-        if not chain.check().waiting:
-            raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold")
-        return hold_or_pause(chain, reason) or []
+        return hold_train(self._app, self._run(), reason, show=log.info).arrays
 
     def release(self, *, exclude: str = "") -> Released | None:
         """Release the queued tasks and disarm the pause switch: `opsctl release`.
@@ -203,17 +198,10 @@ class Train:
         and the result is None. Raises InputError if nothing is queued, and while a rollback runs or waits to be
         finished.
         """
-        check_not_rolling_back(self._run(), self._app.clock)
-        run = self._reconciled()
-        with without_rollback(run, self._app.clock):
-            chain = self._app.chain(run)
-            snapshot = chain.check()
-            is_paused = read_switch(run, Switch.PAUSE) is not None
-            if not (snapshot.waiting or is_paused or snapshot.history.held):
-                raise InputError(f"{run.name}: nothing is queued, so there is nothing to release")
-            if is_paused:
-                disarm_switch(self._app, run, Switch.PAUSE)
-            return release_or_request(chain, snapshot, exclude)
+        result = release_train(self._app, self._run(), exclude, show=log.info)
+        if result.data["done"] == "request":
+            return None
+        return Released(arrays=result.arrays, excluded=str(result.data["excluded"]))
 
     def cancel(self, reason: str = "cancelled from Python") -> list[str]:
         """Cancel the queued and the running tasks, without time to save, and return the arrays: `opsctl cancel`.
@@ -222,23 +210,27 @@ class Train:
         """
         return self._app.chain(self._reconciled()).cancel(reason)
 
-    def kill(self, reason: str) -> None:
-        """Arm the kill switch, `opsctl kill-switch arm`: ask the task to save and stop, and cancel the queue."""
-        self._arm(Switch.KILL, reason)
+    def kill(self, reason: str) -> SwitchResult:
+        """Arm the kill switch: `opsctl kill-switch arm`.
 
-    def pause(self, reason: str) -> None:
-        """Arm the pause switch, `kill-switch arm --pause`: ask the task to save and stop, and hold the queue."""
-        self._arm(Switch.PAUSE, reason)
+        The running task is asked to save and stop, then signalled and ended; the queue is cancelled, at once if the
+        job is yours and Slurm answers. The result holds the steps that were applied, and what will happen as a text.
+        """
+        return arm_switch(self._app, self._run(), Switch.KILL, reason)
 
-    def save(self, reason: str = "") -> None:
+    def pause(self, reason: str) -> SwitchResult:
+        """Arm the pause switch: `opsctl kill-switch arm --pause`.
+
+        The running task is asked to save and stop, then signalled and ended; the queue is held, as in `kill`.
+        """
+        return arm_switch(self._app, self._run(), Switch.PAUSE, reason)
+
+    def save(self, reason: str = "") -> SwitchResult:
         """Ask the trainer to save a checkpoint and go on: `opsctl save-switch`.
 
         Raises InputError if no task is running or queued.
         """
-        run = self._run()
-        if not self._app.chain(run).check().is_queued:
-            raise InputError(f"{run.name}: nothing is running or queued, so no task would save")
-        self._arm(Switch.SAVE, reason)
+        return arm_switch(self._app, self._run(), Switch.SAVE, reason)
 
     def rollback(
         self,
@@ -270,11 +262,6 @@ class Train:
 
         run = self._run()
         return undo(self._app, run, plan_undo(self._app, run), timedelta(seconds=timeout_s), show=log.info)
-
-    def _arm(self, switch: Switch, reason: str) -> None:
-        run = self._run()
-        arm(run, switch, why=reason)
-        reconcile_own_train(self._app, run, show=log.info)  # journals the switch, and acts on the queue
 
     def _reconciled(self) -> RunDir:
         run = self._run()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
@@ -29,6 +30,20 @@ class SteerResult:
 
     data: dict[str, object]
     text: str
+
+    @property
+    def arrays(self) -> list[str]:
+        """The arrays that were held or released, the last first."""
+        return cast("list[str]", self.data.get("arrays", []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchResult(SteerResult):
+    """What arming a switch did, or would do."""
+
+    was_armed: bool
+    done: tuple[str, ...]
+    """The steps that were applied to the queue at once."""
 
 
 def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, show: Show = log.info) -> SteerResult:
@@ -105,7 +120,7 @@ def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResu
     return SteerResult(data=done, text="; ".join(parts))
 
 
-def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: bool = False) -> SteerResult:
+def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: bool = False) -> SwitchResult:
     """Arm a switch and apply it to the queue if the train is ours. Raises InputError where no task would save."""
     before = read_switch(run, switch)
     snapshot, away = _look(app, run)
@@ -128,7 +143,9 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
         parts = [*done, *_coming(run, switch, snapshot, away, is_queue_done=is_queue_done, would_act=would_act)]
         parts = parts or [f"the queued tasks are {QUEUE_STATE[switch]} already"]
         text = f"the {switch} switch {'would be' if dry_run else 'is'} armed: {'; '.join(parts)}"
-    return SteerResult(data={"switch": switch.value, "was_armed": before is not None, "done": done}, text=text)
+    was_armed = before is not None
+    data: dict[str, object] = {"switch": switch.value, "was_armed": was_armed, "done": done}
+    return SwitchResult(data=data, text=text, was_armed=was_armed, done=tuple(done))
 
 
 def describe_switch(armed: Armed) -> str:

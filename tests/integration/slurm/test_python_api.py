@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -142,7 +144,10 @@ def test_killed_train_is_explained_and_reported(trains: Trains) -> None:
     with pytest.raises(opsctl.errors.WaitTimedOut):
         train.wait(0.5, poll_s=0.1)
     until(lambda: (progress := train.status().progress) and progress.step)
-    train.kill("enough")
+    result = train.kill("enough")
+    assert not result.was_armed
+    assert result.text.startswith("the kill switch is armed: ")
+    assert "the running task is asked to save and stop" in result.text
     assert train.wait(60, poll_s=0.2).state == "ended"
     assert train.why().says.endswith("enough")
     assert (train.report().step or 0) > 0
@@ -154,7 +159,8 @@ def test_queue_is_held_released_and_cancelled(trains: Trains) -> None:
     array = train.launch().array
     assert train.hold("to test") == [array]
     assert train.status().state == "held"
-    train.pause("also to test")
+    assert not train.pause("also to test").was_armed
+    assert train.pause("again").was_armed
     released = train.release(exclude="node004")
     assert released is not None
     assert (released.arrays, released.excluded) == ([array], "node004")
@@ -162,6 +168,31 @@ def test_queue_is_held_released_and_cancelled(trains: Trains) -> None:
     until(lambda: not trains.rows())
     with pytest.raises(opsctl.errors.InputError, match="no task would save"):
         train.save()
+
+
+def test_kill_returns_the_steps_that_were_applied(trains: Trains) -> None:
+    train = make(trains, slurm={"extra": list(HELD)})
+    train.launch()
+    result = train.kill("not needed")
+    assert len(result.done) == 1
+    assert result.text == f"the kill switch is armed: {result.done[0]}"
+    assert result.data == {"switch": "kill", "was_armed": False, "done": list(result.done)}
+    until(lambda: not trains.rows())
+
+
+def test_methods_work_in_a_thread_with_an_event_loop(trains: Trains) -> None:
+    train = make(trains, ("bash", "-c", COUNT))
+
+    async def steer() -> tuple[str, str]:
+        train.launch()
+        until(lambda: (progress := train.status().progress) and progress.step)
+        running = train.status().state
+        train.kill("enough")
+        return running, train.wait(60, poll_s=0.2).state
+
+    with ThreadPoolExecutor(1) as pool:
+        states = pool.submit(lambda: asyncio.run(steer())).result(timeout=180)
+    assert states == ("running", "ended")
 
 
 def test_methods_print_nothing_and_keep_signal_handlers(
