@@ -215,15 +215,19 @@ def test_train_that_writes_a_checkpoint_again_is_not_held(train: QueuedTrain, tm
     assert not any(job.is_held for job in train.queue.waiting)
 
 
-def test_gap_of_saves_skips_files_of_one_save(train: QueuedTrain, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("saved", "gap"), [((500, 560, 560.1), 60), ((500, 500.1), 500.1)])
+def test_gap_of_saves_skips_files_of_one_save(
+    train: QueuedTrain, tmp_path: Path, saved: tuple[float, ...], gap: float
+) -> None:
     own = tmp_path / "own"
     set_command(train, "train", "--save", str(own))
     attempt = start(train, "12_1.0")
     began_s = attempt.start.stat().st_mtime - 36_000
     os.utime(attempt.start, (began_s, began_s))
-    for name, minutes in (("step100", 500), ("step200", 560), ("step200-last", 560.1)):
+    for number, minutes in enumerate(saved, start=1):
+        name = f"step{number}00"
         save(own, name)
         for path in (own / name / "weights", own / name):
             os.utime(path, (began_s + 60 * minutes,) * 2)
     train.end_body(attempt, 1, after=36_000)
-    assert finalize(train.chain, train.rules, attempt).save_gap_minutes == pytest.approx(60)
+    assert finalize(train.chain, train.rules, attempt).save_gap_minutes == pytest.approx(gap)
