@@ -60,6 +60,12 @@ def read_stop_request(attempt: Attempt) -> StopRequest | None:
         return None
 
 
+def read_refusal(attempt: Attempt) -> StopRequest | None:
+    """Return the stop request because of which the body must not start. A near time limit leaves time for steps."""
+    stop_request = read_stop_request(attempt)
+    return None if stop_request is None or stop_request.reason is StopKind.TIME_LIMIT else stop_request
+
+
 def _read_time(text: object) -> datetime | None:
     return datetime.fromisoformat(text) if isinstance(text, str) else None
 

@@ -24,11 +24,12 @@ from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.escalation import Escalation, plan_stop, reads_stop_request
+from opsctl.guard.free_space import await_space
 from opsctl.guard.lost_node import find_lost_node, find_missing_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
-from opsctl.guard.stop_request import StopKind, read_stop_request, request_stop
+from opsctl.guard.stop_request import StopKind, read_refusal, request_stop
 from opsctl.guard.stragglers import Stragglers
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
 from opsctl.launch.tracker_runs import tracker_variables
@@ -155,9 +156,11 @@ class Supervisor:
         with self.tolerated("reading the switches"):
             self._check_switches()
         self._check_trusted()
+        with self.tolerated("waiting for space"):
+            await_space(self.run, self.attempt, self.clock, check_switches=self._check_switches)
         with self.tolerated("checking the nodes"):
             self._check_nodes()
-        if stop_request := read_stop_request(self.attempt):
+        if stop_request := read_refusal(self.attempt):
             log.info("leaving without running the body: %s", stop_request.why)
             self._finalize_own()
             return {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}.get(stop_request.reason, 0)
@@ -211,7 +214,7 @@ class Supervisor:
 
     def _check_nodes(self) -> None:
         """Refuse faulty nodes, if the train can run without them."""
-        if read_stop_request(self.attempt) or not wants_node_check(self.run, self.rules):
+        if read_refusal(self.attempt) or not wants_node_check(self.run, self.rules):
             return
         from opsctl.guard.node_check import check_nodes  # noqa: PLC0415 (with GPUs only)
 
@@ -241,9 +244,8 @@ class Supervisor:
         threading.Thread(target=self._work_beside, daemon=True).start()
         self._watch(signals, lambda: body.poll() is None)
         self.beside.finish()
-        code = body.poll()
-        code = self.stragglers.code if code is None else code
-        code = 128 + signal.SIGTERM if code is None else code
+        codes = (body.poll(), self.stragglers.code, 128 + signal.SIGTERM)
+        code = next(code for code in codes if code is not None)
         log.info("the body ended with exit code %d", code)
         with self.tolerated("recording the exit"):
             self.run.write(self.attempt.body_exit, f"{code}\n")

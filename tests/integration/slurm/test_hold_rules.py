@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,14 @@ for turn in 1 2 3; do
 done
 if [ -e "$1/saves" ]; then echo "$step" >"$1/saved"; fi
 [ "$step" -ge 12 ]
+"""
+
+SAVER = """
+if ! echo 12 >"$2/saved"; then
+    echo "OSError: [Errno 28] No space left on device"
+    exit 1
+fi
+echo " iteration 12/ 12 | lm loss: 2.0E+00 |"
 """
 
 
@@ -55,3 +65,26 @@ def test_train_that_saves_nothing_is_held(trains: Trains) -> None:
     launch(trains, saves=False)
     assert wait(trains) == [("crashed", "continue")] * 3 + [("crashed", "hold-queued")]
     assert "before a release" in trains.opsctl("status", "t")
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk, filled by a file."""
+    argv = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(tmp_path)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    with pytest.raises(OSError, match="No space left"):
+        (tmp_path / "filler").write_bytes(bytes(1 << 20))
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk: Path) -> None:
+    script = trains.place / "train.sh"
+    script.write_text(SAVER)
+    command = ("bash", str(script), "--save", str(full_disk))
+    trains.opsctl("launch", trains.toml(command=command, tasks=6, extra=()))
+    log = trains.run().main_log
+    until(lambda: log.exists() and "the disk is full" in log.read_text())
+    (full_disk / "filler").unlink()
+    assert wait(trains) == [("finished", "cancel-queued")]

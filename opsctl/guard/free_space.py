@@ -1,0 +1,66 @@
+"""Wait, before the body, until the disk that the trainer saves to has space.
+
+On a full disk each task crashes at its first save, and two such crashes hold the train. A person or a program often
+frees space within minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from opsctl.guard.stop_request import read_refusal
+from opsctl.ports import Clock
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.signs import find_directories
+from opsctl.telemetry.progress.train_settings import read_settings
+
+log = logging.getLogger(__name__)
+MIN_FREE_BYTES = 1 << 20
+"""No checkpoint is smaller than the rest that a full disk may have."""
+MIN_FREE_SHARE = 0.01
+"""The same of a small disk."""
+MAX_WAIT_S = 600.0
+LOOK_EVERY_S = 1.0
+
+
+def await_space(run: RunDir, attempt: Attempt, clock: Clock, *, check_switches: Callable[[], None]) -> None:
+    """Wait while a directory of checkpoints is on a full disk, at most MAX_WAIT_S; end at once at a stop request."""
+    directories = find_own_directories(run)
+    full = find_full(directories)
+    if full is None:
+        return
+    log.warning("%s: the disk is full; the body starts once there is space, or in %g min", full, MAX_WAIT_S / 60)
+    until_s = clock.monotonic() + MAX_WAIT_S
+    while full and not read_refusal(attempt) and clock.monotonic() < until_s:
+        clock.sleep(LOOK_EVERY_S)
+        check_switches()
+        full = find_full(directories)
+    log.info("the wait for space ends: %s", f"{full} is still full" if full else "there is space")
+
+
+def find_own_directories(run: RunDir) -> list[Path]:
+    """Return the directories that the trainer saves to; the run directory's own if no other is known."""
+    settings = read_settings(run)
+    found = [directory.path for directory in find_directories(run, settings)] if settings else []
+    return [path for path in found if path != run.checkpoints] or [run.checkpoints]
+
+
+def find_full(directories: list[Path]) -> Path | None:
+    """Return the first directory whose disk has no space left, None without one."""
+    return next((directory for directory in directories if is_full(directory)), None)
+
+
+def is_full(directory: Path) -> bool:
+    """Return whether nothing can be written below a directory for lack of space. Unknown is not full."""
+    try:
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        stats = os.statvfs(existing)
+    except OSError:
+        return False
+    if stats.f_blocks == 0 or stats.f_flag & os.ST_RDONLY:
+        return False
+    free = stats.f_bfree if os.geteuid() == 0 else stats.f_bavail
+    return free * stats.f_frsize < min(MIN_FREE_BYTES, MIN_FREE_SHARE * stats.f_blocks * stats.f_frsize)

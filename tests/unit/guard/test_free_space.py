@@ -1,0 +1,85 @@
+"""The guard waits for space where the trainer saves before it starts the body."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opsctl.guard import free_space
+from opsctl.guard.free_space import await_space, is_full
+from opsctl.guard.stop_request import StopKind, request_stop
+from tests.support.finalized_trains import QueuedTrain
+
+
+@pytest.fixture
+def disk(tmp_path: Path, train: QueuedTrain) -> Iterator[Path]:
+    """A small disk to which the trainer saves."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    text = train.run.config.read_text()
+    train.run.config.write_text(text.replace('["true"]', f'["train", "--save", "{place}/own"]'))
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            return filler
+
+
+def wait(train: QueuedTrain, *, look: int, then: object) -> float:
+    """Wait for space; call `then` at a look. Return the seconds waited."""
+    attempt = train.start_attempt()
+    looks: list[float] = []
+
+    def check_switches() -> None:
+        looks.append(train.clock.monotonic())
+        if len(looks) == look:
+            then()  # type: ignore[operator]  # a function
+
+    begin_s = train.clock.monotonic()
+    await_space(train.run, attempt, train.clock, check_switches=check_switches)
+    return train.clock.monotonic() - begin_s
+
+
+def test_body_waits_until_the_disk_has_space(train: QueuedTrain, disk: Path) -> None:
+    assert wait(train, look=1, then=lambda: None) == 0
+    filler = fill(disk)
+    assert is_full(disk / "own" / "below")
+    assert wait(train, look=40, then=filler.unlink) == 40
+
+
+def test_wait_for_space_ends_in_time(train: QueuedTrain, disk: Path) -> None:
+    fill(disk)
+    assert wait(train, look=1, then=lambda: None) == free_space.MAX_WAIT_S
+
+
+@pytest.mark.parametrize(("kind", "waited_s"), [(StopKind.TERM, 5), (StopKind.KILL, 5), (StopKind.TIME_LIMIT, 600)])
+def test_stop_request_ends_the_wait_for_space(train: QueuedTrain, disk: Path, kind: StopKind, waited_s: float) -> None:
+    fill(disk)
+    attempt = train.run.attempt("12_1.0")
+    assert wait(train, look=5, then=lambda: request_stop(train.run, attempt, kind, "")) == waited_s
+
+
+def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk: Path) -> None:
+    fill(disk)
+    (train.run.path / "logs").rmdir()
+    (train.run.path / "logs").symlink_to(disk)
+    text = train.run.config.read_text()
+    train.run.config.write_text(text.replace(f"{disk}/own", f"{disk.parent}/elsewhere"))
+    assert wait(train, look=1, then=lambda: None) == 0
+    assert os.path.realpath(train.run.path / "logs") == str(disk)
