@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
 from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
+from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
@@ -19,7 +22,7 @@ from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_end, read_last_lines
-from opsctl.telemetry.progress.signs import LogSigns, find_working_directory, read_log_signs
+from opsctl.telemetry.progress.signs import LogSigns, find_gap, find_working_directory, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
 
@@ -41,6 +44,10 @@ STEP_CANCELLED = re.compile(
 """What slurmstepd writes when Slurm ends the ranks, without the end of a step on a failed node."""
 RANK_FAILED = re.compile(r"srun: error: ")
 """What srun writes when a rank or a node fails."""
+STEPS_OPTION = re.compile(
+    r"-*(?:(?:max|num|n|total|train|training)[-_])*(?:steps|iters|iterations|updates?)", re.IGNORECASE
+)
+"""Options with the last step of a training: --max_steps of transformers, Megatron's --train-iters and others."""
 UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
 """Values of a configuration file that limit nothing."""
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
@@ -60,7 +67,11 @@ def gather_evidence(
     logged = find_decisive_line(signs)
     if logged and (line is None or logged.last != line.last or logged.step >= line.step):
         line = logged  # the last line of a log that is over is complete
+    options = _read_options(run)
     known_last = line.last if line else None
+    if line and known_last is None:
+        known_last = _find_reached_target(line.step, find_gap(signs), options)
+        line = replace(line, step=known_last or line.step)
     evidence = Evidence(
         stop=stop,
         request=read_stop_request(attempt),
@@ -79,7 +90,7 @@ def gather_evidence(
         usage_line=find_usage(run.main_log, start.main_log) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
-        limits_itself=_limits_itself(run),
+        limits_itself=_limits_itself(options),
         is_idle_again=is_idle_again,
         at_its_limit=_is_at_limit(start, end, deadline_s),
     )
@@ -120,24 +131,36 @@ def _is_at_limit(start: Start | None, end: datetime | None, deadline_s: float | 
     return end.timestamp() > deadline_s - min(LIMIT_TOLERANCE_S, LIMIT_TOLERANCE_SHARE * limit_s)
 
 
-def _limits_itself(run: RunDir) -> bool:
-    """Whether the command, a shell script or a configuration file that it names limits the time of the trainer.
+def _read_options(run: RunDir) -> list[tuple[str, str]]:
+    """Return the words of the command, of its shell scripts and of its configuration files, each with its value.
 
-    The body of a train holds the rendered command.
+    The body of a train holds the rendered command. The value of a word is empty or the next word.
     """
     try:
         words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
     except OSError:
-        return False
+        return []
     settings = read_settings(run)
     directory = find_working_directory(run, settings) if settings else run.path
     words = [word.strip("\"'") for word in words]
     for script in read_scripts(words, directory):
         words += [word.strip("\"'") for word in script.split()]
-    if any(TIME_OPTION.match(word) or any(name in word for name in TIME_VARIABLES) for word in words):
-        return True
+    pairs = [word.partition("=") for word in words]
+    options = [(name, value or following) for (name, _, value), following in zip(pairs, [*words[1:], ""], strict=True)]
     values = chain.from_iterable(read_config(path).items() for path in config_files(words, directory))
-    return any(TIME_OPTION.match(key.rpartition(".")[2]) and not UNSET.fullmatch(value) for key, value in values)
+    return options + [(key.rpartition(".")[2], value) for key, value in values if not UNSET.fullmatch(value)]
+
+
+def _limits_itself(options: Sequence[tuple[str, str]]) -> bool:
+    """Whether an option limits the time of the trainer."""
+    return any(TIME_OPTION.match(name) or any(of in name + value for of in TIME_VARIABLES) for name, value in options)
+
+
+def _find_reached_target(step: int, gap: float, options: Sequence[tuple[str, str]]) -> int | None:
+    """Return the last step that an option names, if the log got there: the last line may be that of a step before."""
+    values = {value for name, value in options if STEPS_OPTION.fullmatch(name.rpartition(".")[2]) and value.isdecimal()}
+    targets = [int(value) for value in values if len(value) <= MAX_STEP_DIGITS]
+    return targets[0] if len(targets) == 1 and abs(targets[0] - step) < max(gap, 2) else None
 
 
 def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start) -> str:

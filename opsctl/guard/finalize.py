@@ -37,6 +37,7 @@ from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
 from opsctl.state.records import checked
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.trainer.contract import read_time
 
 log = logging.getLogger(__name__)
 _RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
@@ -222,6 +223,7 @@ def _decide_without_cause(
         started=started,
         ended=at or now,
         new_checkpoint=progress.new_checkpoint,
+        limit_minutes=_read_limit_minutes(attempt, start),
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,
         counts_anew=progress.counts_anew,
@@ -229,6 +231,12 @@ def _decide_without_cause(
         save_gap_minutes=progress.save_gap_minutes,
         has_unclear_saves=progress.has_unclear_saves,
     )
+
+
+def _read_limit_minutes(attempt: Attempt, start: attempt_record.Start | None) -> float | None:
+    """Return the minutes from the start to the time limit; None if unknown."""
+    deadline_s = read_time(attempt.deadline)
+    return (deadline_s - start.at.timestamp()) / 60 if start and deadline_s else None
 
 
 def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:

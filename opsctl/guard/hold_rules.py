@@ -35,6 +35,8 @@ class Advance(StrEnum):
 EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
 """Outcomes that are not the fault of the train. The time limit still counts if the train stands still."""
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
+LONG_SHARE = 0.5
+"""Share of its time limit after which an attempt is long, although all attempts of a short task are short."""
 CHANGES: dict[CauseKind, str] = {
     CauseKind.CODE: "change the code or the settings (opsctl edit)",
     CauseKind.CONFIG: "change the settings or the environment (opsctl edit)",
@@ -128,7 +130,7 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
     loop: list[FinishedAttempt] = []
     for attempt, advance in _from_newest(attempts):
-        if advance in {Advance.YES, Advance.POSSIBLE}:
+        if advance in {Advance.YES, Advance.POSSIBLE} or (advance is Advance.UNKNOWN and _is_long(attempt, rules)):
             break
         if _is_excused(attempt) or attempt.outcome in NOT_STARTED:
             continue
@@ -138,6 +140,12 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     if len(loop) < rules.short_attempts:
         return ""
     return f"{len(loop)} attempts in a row under {rules.short_attempt_minutes:g} min without progress: {_list(loop)}"
+
+
+def _is_long(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
+    """Whether an attempt whose progress is unknown worked for so long that it was no failure at the start."""
+    limit = float("inf") if attempt.limit_minutes is None else LONG_SHARE * attempt.limit_minutes
+    return attempt.minutes >= min(rules.short_attempt_minutes, limit)
 
 
 def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:

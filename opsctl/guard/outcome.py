@@ -157,6 +157,8 @@ class FinishedAttempt:
     started: datetime
     ended: datetime
     new_checkpoint: bool
+    limit_minutes: float | None = None
+    """The time from the start to the time limit of the task; None if unknown."""
     resume_step: int | None = None
     """The step after which the attempt went on, as its first step shows; None if unknown."""
     highest_step: int | None = None
@@ -312,7 +314,7 @@ def _by_signal(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.request.reason is StopKind.TIME_LIMIT and (evidence.code in SIGNALLED_CODES or names_signal):
         return Outcome.STOPPED, evidence.request.why
     if evidence.request.reason is not StopKind.TERM:
-        return None
+        return _by_step(evidence) if evidence.request.reason is StopKind.TIME_LIMIT else None
     outcome = Outcome.TIMED_OUT if evidence.at_its_limit else Outcome.CANCELLED
     return outcome, evidence.request.why
 

@@ -12,6 +12,7 @@ import pytest
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.finalize import finalize
 from opsctl.guard.outcome import Outcome
+from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
@@ -71,6 +72,37 @@ def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text:
     (train.run.path / name).write_text(text)
     train.run.body.write_text(f"srun rank -- start {name}\n")
     assert gather_evidence(train.run, train.start_attempt(), None)[0].limits_itself is limits
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "is_last"),
+    [
+        ("--steps 600", 600, True),
+        ("--max_steps=601", 600, True),
+        ("--training.steps 605", 600, True),
+        ("--train-iters 605 --save-steps 100", 600, True),
+        ("--steps 610", 600, False),
+        ("--steps 100", 600, False),
+        ("--save-steps 600", 600, False),
+        ("--steps 600 --num-steps 900", 600, False),
+    ],
+)
+def test_last_step_of_the_command_is_known(train: QueuedTrain, options: str, step: int, is_last: bool) -> None:
+    train.run.body.write_text(f"srun rank -- python train.py {options}\n")
+    attempt = train.start_attempt()
+    lines = [f"[node001:0]: step {number} loss=2.5\n" for number in range(step - 50, step + 1, 10)]
+    train.run.main_log.write_text("".join(lines))
+    evidence = gather_evidence(train.run, attempt, None)[0]
+    assert (evidence.is_last_step, evidence.has_steps_left) == (is_last, False)
+
+
+def test_train_that_finishes_near_the_limit_is_finished(train: QueuedTrain) -> None:
+    train.run.body.write_text("srun rank -- python train.py --steps 600\n")
+    attempt = train.start_attempt()
+    train.run.main_log.write_text("[node001:0]: step 599 loss=2.5\n[node001:0]: step 600 loss=2.5\n")
+    assert request_stop(train.run, attempt, StopKind.TIME_LIMIT, "near")
+    train.end_body(attempt, 0)
+    assert finalize(train.chain, train.rules, attempt).outcome is Outcome.FINISHED
 
 
 @pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])

@@ -191,6 +191,25 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
         ),
         (
+            Evidence(
+                code=1,
+                cancelled_line="STEP 4.0 CANCELLED AT T DUE TO PREEMPTION",
+                request=make_request(StopKind.TIME_LIMIT),
+            ),
+            Outcome.PREEMPTED,
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T DUE TO PREEMPTION)",
+        ),
+        (
+            Evidence(
+                code=1,
+                cancelled_line="STEP 4.0 CANCELLED AT T DUE TO TIME LIMIT",
+                request=make_request(StopKind.TIME_LIMIT),
+                at_its_limit=True,
+            ),
+            Outcome.TIMED_OUT,
+            "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T DUE TO TIME LIMIT)",
+        ),
+        (
             Evidence(code=0, cancelled_line="STEP 4.0 CANCELLED AT T", was_signalled=True, on_exit_0="finish"),
             Outcome.STOPPED,
             "Slurm signalled the ranks, as a preemption and scancel do (STEP 4.0 CANCELLED AT T)",
