@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -23,6 +23,9 @@ USUAL = re.compile(
     r"|lightning_logs|runs?|experiments?|exps?|models?)(?:_dir)?"
 )
 """Names of directories that scripts save to."""
+UNCERTAIN_TIER = 3
+NO_PATH = re.compile(r"(?i)[\d.]+|true|false|none|null|yes|no|auto|latest|last|best")
+"""Values of options that are no path, such as `--checkpoint 500`."""
 MAX_ENTRIES = 10_000
 
 _LISTS = ("options", "keys", "below")
@@ -78,7 +81,7 @@ def find_save_directories(
     named = [(text, "TRAIN.toml, [progress] checkpoint_directories") for text in configured]
     named += [(str(command.checkpoints), "the run directory")]
     found = find_in_command(command) + [(_directory_of(text), "a save in the log") for text in logged]
-    named += found or ([] if configured else find_usual(command))
+    named += found or ([] if configured else find_possible(command) + find_usual(command))
     directories: dict[Path, SaveDirectory] = {}
     for text, reason in named:
         path = _absolute(text, command.directory)
@@ -107,14 +110,26 @@ def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
 
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories that the command or a configuration file in it names, with the reasons."""
+    return list(_select(_find_given(command), (1, 2)))
+
+
+def find_possible(command: TrainCommand) -> list[tuple[str, str]]:
+    """Return the directories of options and variables that often name the checkpoints, such as --ckpt and CKPT_DIR."""
+    return list(_select(_find_given(command), (UNCERTAIN_TIER,)))
+
+
+def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:
+    """Return the values of options, keys and variables, each with its reason."""
     environment = {"PWD": str(command.directory), "HOME": resolve("~"), **command.environment}
     words = split_words(command.words, environment, command.checkpoints)
     words += split_words(read_scripts(words, command.directory), environment, command.checkpoints)
     given = _given_in_words(words)
+    for name, value in command.environment.items():
+        given.setdefault(name, (value, f"{name} in [environment]"))
     for path in config_files(words, command.directory):
         for key, value in read_config(path).items():
             given.setdefault(key, (value, f"{path.name}: {key}"))
-    return list(_select(given))
+    return given
 
 
 def _given_in_words(words: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -133,12 +148,12 @@ def _given_in_words(words: Sequence[str]) -> dict[str, tuple[str, str]]:
     return given
 
 
-def _select(given: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield what the rows of the lowest tier name."""
+def _select(given: Mapping[str, tuple[str, str]], tiers: Collection[int]) -> Iterator[tuple[str, str]]:
+    """Yield what the rows of the lowest of the tiers name."""
     found: dict[int, list[tuple[str, str]]] = {}
-    for row in load_rows():
+    for row in (row for row in load_rows() if row.tier in tiers):
         for name in (*row.options, *row.keys):
-            if name in given:
+            if name in given and not NO_PATH.fullmatch(given[name][0]):
                 value, reason = given[name]
                 found.setdefault(row.tier, []).append((_below(row, value, given), reason))
                 break

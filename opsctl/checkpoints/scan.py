@@ -27,6 +27,8 @@ NO_CHECKPOINTS = frozenset(
     {"wandb", "tensorboard", "runs", "mlruns", "logs", "__pycache__", "node_modules", "site-packages", "evidence"}
 )
 """Directories that hold no checkpoints, and often thousands of files."""
+TEXTS = frozenset((".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl", ".md", ".html"))
+"""Endings of files that an option may name, and that hold no checkpoint unless their whole name says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,8 @@ def _walk(walk: _Walk, top: Path) -> None:
         try:
             entries = _list(walk, directory)
             walk.changed_ns = max(walk.changed_ns, directory.stat().st_mtime_ns if entries else 0)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            _add_file(walk, directory)
             continue
         except OSError as error:
             walk.problems.append(f"{directory}: {error.strerror or error}")
@@ -143,6 +146,17 @@ def _walk(walk: _Walk, top: Path) -> None:
                 waiting.append((Path(entry.path), depth + 1))
             elif not is_directory:
                 walk.changed_ns = max(walk.changed_ns, _changed_ns(walk, entry))
+
+
+def _add_file(walk: _Walk, path: Path) -> None:
+    """Add the only file of a trainer, such as `--save run.ckpt`."""
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if stat.S_ISREG(status.st_mode) and (fit_name(path.name, is_directory=False) or path.suffix not in TEXTS):
+        changed_ns = status.st_mtime_ns
+        walk.candidates[path] = _Candidate(path=path, step=None, digits="", is_directory=False, changed_ns=changed_ns)
 
 
 def _list(walk: _Walk, directory: Path) -> list[os.DirEntry[str]]:
@@ -172,6 +186,8 @@ def _is_skipped(name: str) -> bool:
 
 
 def _candidate(walk: _Walk, entry: os.DirEntry[str], *, is_directory: bool, is_named: bool) -> _Candidate | None:
+    if not is_directory and entry.name in newest_files():
+        return None
     digits = _step_digits(entry, is_directory=is_directory)
     if digits is None:
         if not (is_named and is_directory):

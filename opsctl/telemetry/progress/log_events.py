@@ -43,6 +43,10 @@ WORDS = (
     "will start from random",
     "eceived ",
     " guard ",
+    "ckpt",
+    "napshot",
+    "rote ",
+    "ritten ",
 )
 """Every line of an event holds one of these texts. The search for them is fast."""
 

@@ -266,7 +266,10 @@ def test_temporary_name_is_not_the_newest_checkpoint(name: str, tmp_path: Path) 
     assert newest.path.name == "step_400.pt"
 
 
-@pytest.mark.parametrize("name", ["step_500.png", "samples_step_500.txt", "loss_step_500.csv", "profile_step_5.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["step_500.png", "samples_step_500.txt", "loss_step_500.csv", "profile_step_5.json", "latest.txt", "args.json"],
+)
 def test_other_file_with_a_step_is_no_checkpoint(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"a picture")
     assert scan_directories([tmp_path]).newest is None

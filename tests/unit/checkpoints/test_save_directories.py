@@ -71,6 +71,22 @@ def test_directory_of_a_command(words: tuple[str, ...], directories: list[str]) 
 
 
 @pytest.mark.parametrize(
+    ("words", "directories"),
+    [
+        (("train.py", "--ckpt", "/data/ckpt"), ["/data/ckpt"]),
+        (("train.py", "--checkpoint", "500"), []),
+        (("train.py", "--ckpt", "/models/base", "--save", "/data/ckpt"), ["/data/ckpt"]),
+        (("bash", "-c", "CKPT_DIR=/data/ckpt python train.py"), ["/data/ckpt"]),
+        (("train.py", "--root", "/big"), ["/set"]),
+    ],
+)
+def test_uncertain_option_counts_if_no_other_is_given(words: tuple[str, ...], directories: list[str]) -> None:
+    environment = {"OUTPUT_DIR": "/set"} if "--root" in words else {}
+    found = find_save_directories(command(*words, **environment))
+    assert [str(directory.path) for directory in found[1:]] == directories
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("run.yaml", "checkpoints:\n  # comment\n  checkpoints_path: ckpt  # here\n"),

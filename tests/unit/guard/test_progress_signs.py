@@ -231,3 +231,59 @@ def test_gap_of_saves_skips_files_of_one_save(
             os.utime(path, (began_s + 60 * minutes,) * 2)
     train.end_body(attempt, 1, after=36_000)
     assert finalize(train.chain, train.rules, attempt).save_gap_minutes == pytest.approx(gap)
+
+
+@pytest.mark.parametrize("option", ["--save", "--ckpt", "--checkpoints"])
+@pytest.mark.parametrize("name", ["ckpt_120.json", "checkpoint.json", "state.json", "step_120.txt", "120/state.json"])
+def test_state_kept_as_text_is_a_checkpoint(train: QueuedTrain, tmp_path: Path, option: str, name: str) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", option, str(own))
+    attempt = start(train, "12_1.0")
+    (own / name).parent.mkdir(parents=True)
+    (own / name).write_text("120")
+    assert end(train, attempt).new_checkpoint
+    assert not end(train, start(train, "12_2.0")).new_checkpoint
+
+
+@pytest.mark.parametrize("name", ["run.ckpt", "progress.bin", "state"])
+def test_single_file_of_the_command_is_a_checkpoint(train: QueuedTrain, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    set_command(train, "train", "--ckpt", str(file))
+    first = start(train, "12_1.0")
+    file.write_text("120")
+    assert end(train, first).new_checkpoint
+    assert not end(train, start(train, "12_2.0")).new_checkpoint
+
+
+def test_log_that_an_option_names_is_no_checkpoint(train: QueuedTrain, tmp_path: Path) -> None:
+    set_command(train, "train", "--ckpt", str(tmp_path / "train.log"))
+    attempt = start(train, "12_1.0")
+    (tmp_path / "train.log").write_text("failed")
+    assert not end(train, attempt).new_checkpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "saved checkpoint {}/ckpt_120.json",
+        "checkpoint of step 120 saved to {}/ckpt_120.json",
+        "[ckpt] step=120 -> {}/ckpt_120.json",
+        "wrote {}/ckpt_120.json in 0.3 s",
+        "saving step 120 to {}/ckpt_120.json",
+    ],
+)
+def test_saves_that_only_the_log_names_are_checkpoints(train: QueuedTrain, tmp_path: Path, text: str) -> None:
+    first = start(train, "12_1.0")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "ckpt_120.json").write_text("120")
+    append(train, text.format(tmp_path / "elsewhere") + "\n")
+    assert end(train, first).new_checkpoint
+
+
+def test_scattered_failures_of_short_tasks_hold_nothing(train: QueuedTrain) -> None:
+    for task in range(1, 9):
+        attempt = start(train, f"12_{task}.0")
+        attempt.deadline.write_text(f"{train.clock.now().timestamp() + 120:.0f}\n")
+        train.end_body(attempt, 1, after=75 if task % 3 == 0 else 30)
+        finalize(train.chain, train.rules, attempt)
+    assert not any(job.is_held for job in train.queue.waiting)
