@@ -1,23 +1,27 @@
 """Wait, before the body, until the disk that the trainer saves to has space.
 
-On a full disk each task crashes at its first save, and two such crashes hold the train. A person or a program often
-frees space within minutes.
+After a single crash on a full disk, the next task starts at once: it may get to its save after space was freed. After
+`fault_attempts` such crashes in a row, the guard waits: the next crash would hold the train, and a person or a program
+often frees space within minutes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from opsctl.guard.stop_request import read_refusal
-from opsctl.ports import Clock
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 
 log = logging.getLogger(__name__)
+DISK_FULL = "storage-full"
+"""The cause of attempts that ended because a disk or a quota was full."""
 MIN_FREE_BYTES = 1 << 20
 """No checkpoint is smaller than the rest that a full disk may have."""
 MIN_FREE_SHARE = 0.01
@@ -26,9 +30,13 @@ MAX_WAIT_S = 600.0
 LOOK_EVERY_S = 1.0
 
 
-def await_space(run: RunDir, attempt: Attempt, clock: Clock, *, check_switches: Callable[[], None]) -> None:
-    """Wait while a directory of checkpoints is on a full disk, at most MAX_WAIT_S; end at once at a stop request."""
-    directories = find_own_directories(run)
+def await_space(chain: TrainArrays, attempt: Attempt, crashes: int, *, check_switches: Callable[[], None]) -> None:
+    """Wait while a directory of checkpoints is on a full disk, if the last `crashes` attempts ended on a full disk.
+
+    Waits MAX_WAIT_S at most, and ends at once at a stop request.
+    """
+    clock = chain.journal.clock
+    directories = find_own_directories(chain.run) if have_filled_disk(chain.journal.events(), crashes) else []
     full = find_full(directories)
     if full is None:
         return
@@ -39,6 +47,19 @@ def await_space(run: RunDir, attempt: Attempt, clock: Clock, *, check_switches: 
         check_switches()
         full = find_full(directories)
     log.info("the wait for space ends: %s", f"{full} is still full" if full else "there is space")
+
+
+def have_filled_disk(events: Iterable[Event], crashes: int) -> bool:
+    """Return whether each of the last `crashes` finalized attempts ended because a disk or a quota was full."""
+    causes: dict[str, str] = {}
+    ended: list[str] = []
+    for event in events:
+        if event.kind is EventKind.DIAGNOSED:
+            causes[event.data["attempt"]] = event.data["cause"]
+        elif event.kind is EventKind.ATTEMPT_FINALIZED:
+            ended.append(event.data["attempt"])
+    last = ended[-crashes:]
+    return len(last) == crashes and all(causes.get(attempt) == DISK_FULL for attempt in last)
 
 
 def find_own_directories(run: RunDir) -> list[Path]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from opsctl.diagnosis.blame import find_rule, may_exclude
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.free_space import DISK_FULL
 from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
 
@@ -164,7 +165,9 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
         if advance is Advance.UNKNOWN and attempt.says != last.says:
             break
         count += 1
-    if count < rules.fault_attempts:
+    # Before the attempt after that, the guard waits for space; `fault_attempts = 1` holds at once.
+    is_waited_for = last.cause == DISK_FULL and rules.fault_attempts > 1
+    if count < rules.fault_attempts + is_waited_for:
         return ""
     text = f"{count} attempts in a row" if count > 1 else "an attempt"
     return f"a {last.kind.value} fault ended {text} without progress: {last.cause}"

@@ -157,7 +157,7 @@ class Supervisor:
             self._check_switches()
         self._check_trusted()
         with self.tolerated("waiting for space"):
-            await_space(self.run, self.attempt, self.clock, check_switches=self._check_switches)
+            await_space(self.chain, self.attempt, self.rules.fault_attempts, check_switches=self._check_switches)
         with self.tolerated("checking the nodes"):
             self._check_nodes()
         if stop_request := read_refusal(self.attempt):

@@ -87,4 +87,4 @@ def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk:
     log = trains.run().main_log
     until(lambda: log.exists() and "the disk is full" in log.read_text())
     (full_disk / "filler").unlink()
-    assert wait(trains) == [("finished", "cancel-queued")]
+    assert wait(trains) == [("crashed", "continue")] * 2 + [("finished", "cancel-queued")]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.guard import free_space
-from opsctl.guard.free_space import await_space, is_full
+from opsctl.guard.free_space import DISK_FULL, await_space, have_filled_disk, is_full
 from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.state.journal import EventKind
 from tests.support.finalized_trains import QueuedTrain
 
 
@@ -41,9 +42,20 @@ def fill(disk: Path) -> Path:
             return filler
 
 
+def crash(train: QueuedTrain, task: int, cause: str) -> None:
+    attempt = f"12_{task}.0"
+    fields = {"class": "storage", "says": "", "node": "", "rank": None, "suspects": [], "evidence": [], "also": []}
+    train.chain.journal.append(EventKind.DIAGNOSED, attempt=attempt, cause=cause, advice="", **fields)
+    train.chain.journal.append(
+        EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome="crashed", action="continue", why=""
+    )
+
+
 def wait(train: QueuedTrain, *, look: int, then: object) -> float:
     """Wait for space; call `then` at a look. Return the seconds waited."""
-    attempt = train.start_attempt()
+    for task in (1, 2):
+        crash(train, task, DISK_FULL)
+    attempt = train.start_attempt("12_3.0")
     looks: list[float] = []
 
     def check_switches() -> None:
@@ -52,7 +64,7 @@ def wait(train: QueuedTrain, *, look: int, then: object) -> float:
             then()  # type: ignore[operator]  # a function
 
     begin_s = train.clock.monotonic()
-    await_space(train.run, attempt, train.clock, check_switches=check_switches)
+    await_space(train.chain, attempt, 2, check_switches=check_switches)
     return train.clock.monotonic() - begin_s
 
 
@@ -71,7 +83,7 @@ def test_wait_for_space_ends_in_time(train: QueuedTrain, disk: Path) -> None:
 @pytest.mark.parametrize(("kind", "waited_s"), [(StopKind.TERM, 5), (StopKind.KILL, 5), (StopKind.TIME_LIMIT, 600)])
 def test_stop_request_ends_the_wait_for_space(train: QueuedTrain, disk: Path, kind: StopKind, waited_s: float) -> None:
     fill(disk)
-    attempt = train.run.attempt("12_1.0")
+    attempt = train.run.attempt("12_3.0")
     assert wait(train, look=5, then=lambda: request_stop(train.run, attempt, kind, "")) == waited_s
 
 
@@ -83,3 +95,20 @@ def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk:
     train.run.config.write_text(text.replace(f"{disk}/own", f"{disk.parent}/elsewhere"))
     assert wait(train, look=1, then=lambda: None) == 0
     assert os.path.realpath(train.run.path / "logs") == str(disk)
+
+
+@pytest.mark.parametrize(
+    ("causes", "waits"),
+    [
+        ([], False),
+        ([DISK_FULL], False),
+        ([DISK_FULL, DISK_FULL], True),
+        (["python-error", DISK_FULL, DISK_FULL], True),
+        ([DISK_FULL, "python-error"], False),
+        ([DISK_FULL, "python-error", DISK_FULL], False),
+    ],
+)
+def test_guard_waits_for_space_after_two_crashes(train: QueuedTrain, causes: list[str], waits: bool) -> None:
+    for task, cause in enumerate(causes, start=1):
+        crash(train, task, cause)
+    assert have_filled_disk(train.chain.journal.events(), 2) is waits

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.free_space import DISK_FULL
 from opsctl.guard.hold_rules import Advance, decide_action, find_crash_loop, hold_if_stuck, judge_advances
 from opsctl.guard.outcome import ACTIONS, BURNING, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
@@ -185,13 +186,24 @@ def test_checkpoints_that_show_nothing_hold_nothing() -> None:
     assert find_hold([unclear, *[HOUR] * 4, saved, *[HOUR] * 10]) is None
 
 
+@pytest.mark.parametrize(
+    ("cause", "fault_attempts", "held"),
+    [(DISK_FULL, 2, 3), (DISK_FULL, 1, 1), (DISK_FULL, 3, 4), ("storage-error", 2, 2)],
+)
+def test_full_disk_is_waited_for_before_it_holds_a_train(cause: str, fault_attempts: int, held: int) -> None:
+    crash = replace(make_attempt(minutes=60, kind=CauseKind.STORAGE), cause=cause, says="OSError")
+    rules = GuardSettings(fault_attempts=fault_attempts)
+    holds = [hold_if_stuck(crash, [crash] * count, rules).action.is_final for count in range(1, 5)]
+    assert holds.index(True) + 1 == held
+
+
 Fault = tuple[CauseKind, str, tuple[str, ...]]
 """The class, the cause, and the nodes that are excluded for it."""
 NO_FAULT: Fault = (CauseKind.UNKNOWN, "", ())
 FAULTS: list[Fault] = [
     NO_FAULT,
     (CauseKind.CODE, "assertion", ()),
-    (CauseKind.STORAGE, "disk-full", ()),
+    (CauseKind.STORAGE, DISK_FULL, ()),
     (CauseKind.GPU, "gpu-xid", ("node001",)),
     (CauseKind.NODE, "node-failure", ("node002",)),
     (CauseKind.NETWORK, "connection-lost", ()),
