@@ -57,8 +57,11 @@ integrations: $(VENV)/ready $(LIBRARIES)/ready  ## trainers and trackers of real
 
 $(LIBRARIES)/ready: requirements/dev.txt
 	$(BIN)/pip freeze --exclude-editable >build/installed.txt
+	@# without dependencies: torchtitan excludes the datasets that trl brings
+	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --no-deps torchtitan==0.3.0 spmd_types==0.2.3 torchdata \
+	    torch_checkpointing triton
 	$(BIN)/pip install -q --upgrade --target $(LIBRARIES) --constraint build/installed.txt accelerate lightning trl wandb mlflow-skinny \
-	    sqlalchemy alembic lm-eval
+	    sqlalchemy alembic lm-eval tyro
 	@touch $@
 
 matrix: $(VENV)/ready  ## as root: the tests on every Slurm of the archive, each in a root of its own

@@ -71,3 +71,11 @@ def test_recipe_says_how_the_trainer_stops_and_whether_it_was_run(name: str) -> 
     comment = [line for line in (EXAMPLES / f"{name}.toml").read_text().splitlines() if line.startswith("#")]
     assert any("two lines" in line.lower() or "no line" in line.lower() for line in comment)
     assert any(re.match(r"# (Not run: |Run in opsctl's tests)", line) for line in comment)
+
+
+def test_torchtitan_runs_with_the_lines_of_its_recipe() -> None:
+    recipe = (EXAMPLES / "torchtitan.toml").read_text()
+    trainer = (Path(__file__).parents[2] / "support" / "library_trainers" / "torchtitan_trainer.py").read_text()
+    lines = re.findall(r"(?m)^#   ((?:\w+ = |self|if request).*)$", recipe)
+    assert len(lines) == 5
+    assert [line for line in lines if line not in trainer] == []
