@@ -115,7 +115,7 @@ def test_library_trainer_survives_faults_and_finishes(name: str, fresh_slurm: Ca
 
         until(lambda: len(read_steps(trains)) == 4, seconds=200)
         (trains.place / "slow").unlink()
-        until(lambda: not trains.rows(), seconds=200)
+        until(lambda: not trains.rows(), seconds=400)
         trains.opsctl("watch", "--once")
         until(lambda: len(read_outcomes(trains)) == 4)
 
