@@ -149,9 +149,9 @@ class Supervisor:
         """Run the body to its end, or leave without running the body. Return the exit code of the job."""
         adopt_orphans()
         signals = Signals((*END_SIGNALS, signal.SIGUSR1), self.on_signal)
-        self.deadline.begin(self.env, self.tolerated)
         with self.tolerated("recording the start"):
             self._record_start()
+        self.deadline.begin(self.env, self.tolerated)  # its file lies in the directory that the record has made
         self._finalize_earlier(leave=True)
         with self.tolerated("reading the switches"):
             self._check_switches()
