@@ -195,7 +195,7 @@ class Limits:
     enforced: tuple[str, ...] = ()
     """The parts of accounting that Slurm enforces (AccountingStorageEnforce): `associations`, `limits`, `qos`, …"""
     has_epilog: bool = True
-    """Whether nodes run an Epilog. Without it, a dead node keeps the healthy nodes of its job for MessageTimeout."""
+    """Whether nodes run an Epilog. Without it, Slurm keeps the nodes of a job for MessageTimeout after one died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ USUAL = re.compile(
     r"|lightning_logs|runs?|experiments?|exps?|models?)(?:_dir)?"
 )
 """Names of directories that scripts save to."""
-UNCERTAIN_TIER = 3
+CERTAIN_TIERS, UNCERTAIN_TIERS = (1, 2), (3,)
 NO_PATH = re.compile(r"(?i)[\d.]+|true|false|none|null|yes|no|auto|latest|last|best")
 """Values of options that are no path, such as `--checkpoint 500`."""
 MAX_ENTRIES = 10_000
@@ -110,12 +110,12 @@ def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
 
 def find_in_command(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories that the command or a configuration file in it names, with the reasons."""
-    return list(_select(_find_given(command), (1, 2)))
+    return list(_select(_find_given(command), CERTAIN_TIERS))
 
 
 def find_possible(command: TrainCommand) -> list[tuple[str, str]]:
     """Return the directories of options and variables that often name the checkpoints, such as --ckpt and CKPT_DIR."""
-    return list(_select(_find_given(command), (UNCERTAIN_TIER,)))
+    return list(_select(_find_given(command), UNCERTAIN_TIERS))
 
 
 def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:

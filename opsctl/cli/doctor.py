@@ -151,8 +151,8 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
     else:
         yield DoctorRow("accounting", "optional", "none: the end of a job is known only from its own files")
     if not limits.has_epilog:
-        result = "none: Slurm keeps the healthy nodes of a job for its MessageTimeout after one of them died"
-        yield DoctorRow("epilog", "optional", result, "administrators: any Epilog in slurm.conf, such as /bin/true")
+        result = "none: after a node of a job dies, Slurm keeps the other nodes of the job for MessageTimeout"
+        yield DoctorRow("epilog", "optional", result, "administrators: set an Epilog in slurm.conf, such as /bin/true")
 
 
 def _sandbox(app: App) -> Iterator[DoctorRow]:

@@ -21,8 +21,8 @@ pause_option = click.option("--pause", is_flag=True, help="Use the pause switch:
 def kill_switch() -> None:
     """Ask a train to save and stop, and cancel its queue.
 
-    The queued tasks are cancelled, or held with --pause. The running task is asked to save and stop; without a
-    reaction, its ranks get a signal and are ended in the end.
+    The queued tasks are cancelled, or held with --pause. The running task is asked to save and stop. If the
+    task does not react, its ranks get a signal; later they are ended.
 
     \b
     opsctl kill-switch arm tiny-gpt --reason "loss has diverged"

@@ -36,7 +36,7 @@ class DeadlineFile:
     end: datetime | None = None
     _next_query_s: float = field(default=0.0)
     _expected: datetime | None = None
-    """The end by what the job knows itself, until Slurm has answered."""
+    """The end that is assumed until Slurm has answered."""
     _first: threading.Thread | None = None
 
     def begin(self, env: Mapping[str, str], tolerated: Callable[[str], AbstractContextManager[None]]) -> None:
@@ -51,7 +51,7 @@ class DeadlineFile:
         self._first.start()
 
     def await_first_answer(self) -> None:
-        """Wait for the answer, for FIRST_ANSWER_S at most; the file follows the answer whenever that comes."""
+        """Wait for Slurm's answer, FIRST_ANSWER_S at most. A later answer still writes the file."""
         if self._first:
             self._first.join(FIRST_ANSWER_S)
 
@@ -89,9 +89,9 @@ class DeadlineFile:
 
 
 def expect_end(run: RunDir, env: Mapping[str, str], now: datetime) -> datetime | None:
-    """Return when a task that starts `now` ends by what the job knows itself; None if unknown or without a limit.
+    """Return the end of a task that starts `now`, without asking Slurm; None if unknown or without a limit.
 
-    Slurm 23.02 and newer name the end in the job's environment (sbatch(1)); before, the limit in train.toml counts.
+    Slurm 23.02 and newer name the end in the job's environment (sbatch(1)). Otherwise, the limit in train.toml counts.
     """
     if (end := env.get("SLURM_JOB_END_TIME", "")).isdecimal():
         return datetime.fromtimestamp(int(end), UTC)

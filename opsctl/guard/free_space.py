@@ -1,6 +1,6 @@
 """Wait, before the body, until the disk that the trainer saves to has space.
 
-After a single crash on a full disk, the next task starts at once: it may get to its save after space was freed. After
+After a single crash on a full disk, the next task starts at once: space may be free again before its first save. After
 `fault_attempts` such crashes in a row, the guard waits: the next crash would hold the train, and a person or a program
 often frees space within minutes.
 """

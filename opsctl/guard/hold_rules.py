@@ -165,7 +165,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
         if advance is Advance.UNKNOWN and attempt.says != last.says:
             break
         count += 1
-    # Before the attempt after that, the guard waits for space; `fault_attempts = 1` holds at once.
+    # A full disk has one more attempt, before which the guard waits for space. `fault_attempts = 1` holds at once.
     is_waited_for = last.cause == DISK_FULL and rules.fault_attempts > 1
     if count < rules.fault_attempts + is_waited_for:
         return ""
