@@ -68,7 +68,7 @@ class Queue:
     """A Slurm that runs the first task of every train and answers at once: only opsctl is measured."""
 
     def __init__(self, names: list[str]) -> None:
-        from opsctl.model import Job, JobState, Node
+        from opsctl.base.model import Job, JobState, Node
 
         self._jobs = [
             Job(
@@ -86,10 +86,10 @@ class Queue:
         ]
         self._nodes = [Node(name="n1", state="MIXED", address="n1")]
 
-    def jobs(self):  # noqa: ANN201 (the Scheduler port has the types)
+    def jobs(self):  # noqa: ANN201 (the Slurm port has the types)
         return self._jobs
 
-    def nodes(self):  # noqa: ANN201 (the Scheduler port has the types)
+    def nodes(self):  # noqa: ANN201 (the Slurm port has the types)
         return self._nodes
 
 
@@ -97,7 +97,7 @@ class Bench(App):
     queue: Queue
 
     @property
-    def scheduler(self):  # type: ignore[override]  # noqa: ANN201 (a stand-in)
+    def slurm(self):  # type: ignore[override]  # noqa: ANN201 (a stand-in)
         return self.queue
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opsctl.nodesets import expand
+from opsctl.base.nodesets import expand
 from tests.support.chromium import Browser, browser
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ __all__ = ["Train", "__version__", "errors"]
 
 TYPE_CHECKING = False  # type checkers know the name; `typing` would take longer to import than a rank's whole shim
 if TYPE_CHECKING:
-    from opsctl import errors
+    from opsctl.base import errors
     from opsctl.train import Train
 
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 (only for the API; a static import would close a circle)
 
-    return import_module("opsctl.errors") if name == "errors" else import_module("opsctl.train").Train
+    return import_module("opsctl.base.errors") if name == "errors" else import_module("opsctl.train").Train
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The composition root: builds scheduler, alerting, cron and nodes from the settings. No other module does."""
+"""The composition root: builds Slurm, alerting, cron and nodes from the settings. No other module does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from opsctl.errors import MissingPackage, OpsctlError
+from opsctl.base.errors import MissingPackage, OpsctlError
+from opsctl.base.ports import Clock, Runner, Shell
 from opsctl.host.system import SystemClock, SystemRunner, hostname
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.ports import Clock, Runner, Scheduler, Shell
 from opsctl.settings.loader import SiteSettings, find_site, load_site, state_home
+from opsctl.slurm.commands import Slurm
 from opsctl.state import debug_log, run_dir
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -70,9 +71,9 @@ class App:
         return SystemRunner(env=self.engine_env)
 
     @cached_property
-    def scheduler(self) -> Scheduler:
+    def slurm(self) -> Slurm:
         """The configured Slurm."""
-        from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (slow import: the parsers)
+        from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (slow import: the parsers)
 
         return choose(self.engine_runner)[0]
 
@@ -142,7 +143,7 @@ class App:
 
         return SlurmDriver(
             cron=self.cron,
-            scheduler=self.scheduler,
+            slurm=self.slurm,
             runner=self.engine_runner,
             defaults=self.site.slurm,
             python=sys.executable,
@@ -208,7 +209,7 @@ class App:
         return Fanout(shells=[builders[way]() for way in remote.ways], parallel=remote.parallel)
 
     def _ssh(self) -> Shell:
-        from opsctl.extras import required  # noqa: PLC0415 (as above)
+        from opsctl.base.extras import required  # noqa: PLC0415 (as above)
         from opsctl.nodes.remote.absent import Absent  # noqa: PLC0415 (as above)
 
         try:
@@ -243,7 +244,7 @@ class App:
 
     def chain(self, run: RunDir) -> TrainArrays:
         """Return the job arrays of a train."""
-        return TrainArrays(run=run, journal=self.journal(run), scheduler=self.scheduler)
+        return TrainArrays(run=run, journal=self.journal(run), slurm=self.slurm)
 
     def check_trusted(self, run: RunDir) -> None:
         """Check that only the owner can write to the run directory. Raises RunDirError."""

@@ -18,10 +18,10 @@ from opsctl import app as composition
 from opsctl.actions.hold_release import Released
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import SwitchResult, arm_switch, hold_train, release_train
-from opsctl.errors import ConfigError, InputError, WaitTimedOut
+from opsctl.base.errors import ConfigError, InputError, WaitTimedOut
+from opsctl.base.model import LaunchPlan
 from opsctl.launch.submit import Launch, SubmittedArray
 from opsctl.launch.train_paths import load_resolved
-from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opsctl.ports import Watchdog
+from opsctl.base.ports import Watchdog
 from opsctl.watchdogs.checkpoint import CheckpointAge
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.cron_alive import CronAlive

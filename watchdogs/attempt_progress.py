@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.watchdogs.context import WatchedTrain
 

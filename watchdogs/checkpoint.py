@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level
+from opsctl.base.units import format_size
 from opsctl.checkpoints.discovery import Save, size_of
-from opsctl.errors import OpsctlError
-from opsctl.model import Finding, Level
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.journal import EventKind
 from opsctl.state.time_stamps import date_by_first_sight
@@ -19,7 +20,6 @@ from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.trainer.manifest import read_manifest, verify
-from opsctl.units import format_size
 from opsctl.watchdogs.attempt_progress import (
     EndedAttempt,
     is_standstill,

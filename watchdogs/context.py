@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from opsctl.base.model import Job, JobState, Node
+from opsctl.base.ports import Clock, Runner
 from opsctl.launch.train_arrays import TrainSnapshot
-from opsctl.model import Job, JobState, Node
-from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
 from opsctl.state.journal import Event, EventKind

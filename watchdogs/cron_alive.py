@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
+from opsctl.base.model import Finding, Level
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
-from opsctl.model import Finding, Level
 from opsctl.settings.cron import CronSettings
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.time_stamps import date_by_first_sight

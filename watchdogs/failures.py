@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from opsctl.model import Finding, Level
-from opsctl.nodesets import nodeset
+from opsctl.base.model import Finding, Level
+from opsctl.base.nodesets import nodeset
 from opsctl.state.journal import Event, EventKind
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level
+from opsctl.base.units import format_size
 from opsctl.host import disk_usage
 from opsctl.host.disk_usage import Space, User
-from opsctl.model import Finding, Level
 from opsctl.settings.watch import Filesystem
 from opsctl.state.time_stamps import parse_past
-from opsctl.units import format_size
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.fill_rate import Growth, measure_growth, measure_observed
 

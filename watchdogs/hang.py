@@ -12,14 +12,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from opsctl.base.model import Finding, Job, Level
+from opsctl.base.units import format_duration
 from opsctl.checkpoints.scan import scan_directories
-from opsctl.model import Finding, Job, Level
 from opsctl.state.run_dir import Attempt
 from opsctl.state.time_stamps import date_by_first_sight, parse_past
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
-from opsctl.units import format_duration
 from opsctl.watchdogs import hang_stacks
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 from opsctl.watchdogs.new_lines import new_iterations

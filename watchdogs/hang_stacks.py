@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from opsctl.base.model import Job
+from opsctl.base.nodesets import expand
+from opsctl.base.ports import Runner
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
 from opsctl.diagnosis.silent_ranks import RankProcesses, list_answered, render_silent
 from opsctl.diagnosis.stack_dumps import render_stacks
-from opsctl.model import Job
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.srun import InJob
-from opsctl.nodesets import expand
-from opsctl.ports import Runner
 from opsctl.state.run_dir import Attempt
 
 __all__ = ["find_silent", "list_processes", "request_by_file", "summary"]

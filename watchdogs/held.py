@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 from opsctl.state import switches
 from opsctl.state.switches import Switch
 from opsctl.state.time_stamps import parse_past

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 from opsctl.watchdogs import step_health
 from opsctl.watchdogs.accepted_levels import read_acceptance
 from opsctl.watchdogs.context import WatchContext, WatchedTrain

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.model import Finding, Level, Node
+from opsctl.base.model import Finding, Level, Node
+from opsctl.base.nodesets import union
 from opsctl.nodes.history import NodeHistory, NodeRecord
-from opsctl.nodesets import union
 from opsctl.state.site_dir import SiteDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 

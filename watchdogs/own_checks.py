@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from opsctl.errors import OpsctlError
-from opsctl.model import Finding, Level
-from opsctl.ports import TimedOut
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level
+from opsctl.base.ports import TimedOut
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.own_check_table import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text

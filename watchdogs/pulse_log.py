@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from opsctl.base.model import Job
+from opsctl.base.units import format_duration
 from opsctl.launch.wait_reasons import word
-from opsctl.model import Job
 from opsctl.state.files import append as append_file
 from opsctl.state.run_dir import RunDir
-from opsctl.units import format_duration
 
 
 def lines(train: str, jobs: Sequence[Job], now: datetime) -> list[str]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
+from opsctl.base.model import Finding, Job, JobState, Level
+from opsctl.base.units import format_duration
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
-from opsctl.model import Finding, Job, JobState, Level
 from opsctl.settings.watch import WatchSettings
 from opsctl.state.time_stamps import parse_past
-from opsctl.units import format_duration
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from opsctl.model import Level
+from opsctl.base.model import Level
 from opsctl.telemetry.progress.iteration import Iteration
 
 MAX_SKIPPED_STEPS = 50

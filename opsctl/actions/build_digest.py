@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from opsctl.actions.build_report import build_train_report
 from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
 from opsctl.app import App
-from opsctl.errors import OpsctlError
-from opsctl.model import Job, Level
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job, Level
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions
@@ -28,7 +28,7 @@ def build_digest(app: App, since: datetime) -> Digest:
     problems: list[str] = []
     jobs: Sequence[Job] | None = None
     try:
-        jobs = app.scheduler.jobs()
+        jobs = app.slurm.jobs()
         nodes = _list_bad_nodes(app)
     except OpsctlError as error:
         problems.append(f"Slurm: {error.message}")
@@ -73,7 +73,7 @@ def _read_entries(app: App, problems: list[str]) -> Mapping[str, LedgerEntry]:
 
 
 def _list_bad_nodes(app: App) -> list[str]:
-    bad = [node for node in app.scheduler.nodes() if worst_severity(node.state) is not Level.OK]
+    bad = [node for node in app.slurm.nodes() if worst_severity(node.state) is not Level.OK]
     return [f"{node.name}: {node.state}{f': {node.reason}' if node.reason else ''}" for node in bad]
 
 

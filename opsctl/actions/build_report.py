@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
-from opsctl.errors import InputError, OpsctlError
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
 from opsctl.report.train_report import report_train
@@ -38,6 +38,6 @@ def select_jobs(jobs: list[JobRun], arrays: list[str], train: str) -> list[JobRu
 def find_past_jobs(app: App, arrays: list[str]) -> list[JobRun]:
     """Return the jobs that accounting records; empty without accounting, because the journal suffices."""
     try:
-        return convert_jobs(app.scheduler.past(arrays)) if arrays else []
+        return convert_jobs(app.slurm.past(arrays)) if arrays else []
     except OpsctlError:
         return []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, Unreachable
+from opsctl.base.model import JobState
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError, Unreachable
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.before_body import is_row_of
 from opsctl.guard.diagnose import STATE_BY_OUTCOME, explain_by_outcome, load_attempt_logs, read_stop_request_text
@@ -19,7 +20,6 @@ from opsctl.guard.finalize import load_past_jobs, read_end
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, read_stop_request
-from opsctl.model import JobState
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
@@ -90,7 +90,7 @@ def _state(app: App, attempt: Attempt) -> JobState:
     if (done := read_end(attempt)) and (state := STATE_BY_OUTCOME.get(done.outcome)):
         return state
     try:
-        rows = [*app.scheduler.jobs(), *load_past_jobs(app.scheduler, [attempt.array])]
+        rows = [*app.slurm.jobs(), *load_past_jobs(app.slurm, [attempt.array])]
     except Unreachable:
         return JobState.UNKNOWN
     return next(

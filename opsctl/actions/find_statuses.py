@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from opsctl.actions.owner_actions import apply_armed_switches, keep_cron_alive
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
-from opsctl.errors import OpsctlError, Unreachable
-from opsctl.model import Job
+from opsctl.base.errors import OpsctlError, Unreachable
+from opsctl.base.model import Job
 from opsctl.monitor.status import TrainStatus, read_status, unreadable
 from opsctl.state.run_dir import RunDir
 
@@ -55,7 +55,7 @@ def read_train_status(
 def _queue(app: App, alerts: Sequence[OpenAlert]) -> tuple[list[Job] | None, str]:
     """Return the queue, or the reason why Slurm does not answer, with the start of the outage if an alert has it."""
     try:
-        return app.scheduler.jobs(), ""
+        return app.slurm.jobs(), ""
     except Unreachable as error:
         since = next(
             (f", since {alert.since[:16].replace('T', ' ')} UTC" for alert in alerts if alert.key == SLURM), ""

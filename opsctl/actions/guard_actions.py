@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
+from opsctl.base.model import Level
 from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.system import replace_process
-from opsctl.model import Level
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir, check_trusted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opsctl.app import App
-from opsctl.errors import NotAllowed, RunDirError, cannot_write
+from opsctl.base.errors import NotAllowed, RunDirError, cannot_write
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.state.journal import EventKind, actor
 from opsctl.state.run_dir import RunDir

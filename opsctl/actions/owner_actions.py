@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError, Unreachable
+from opsctl.base.model import Job
 from opsctl.cron.cron_dir import CronDir
-from opsctl.errors import OpsctlError, Unreachable
-from opsctl.model import Job
 from opsctl.state.run_dir import RunDir, may_act
 from opsctl.state.switches import Switch, read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import Show, SteerResult
 from opsctl.app import App
-from opsctl.errors import InputError, RunDirError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.app import App
+from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
+from opsctl.base.model import Level
 from opsctl.checkpoints.catalog import describe_doubt
 from opsctl.checkpoints.newer_checkpoints import (
     Pointer,
@@ -21,13 +23,11 @@ from opsctl.checkpoints.newer_checkpoints import (
     list_checkpoints_in,
 )
 from opsctl.checkpoints.scan import FoundCheckpoint
-from opsctl.errors import ConfigError, InputError, OpsctlError, RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
-from opsctl.model import Level
 from opsctl.monitor.rollback_proposal import find_trouble_step
 from opsctl.preflight.allowed_checks import list_allowed
 from opsctl.preflight.check_train import list_edit_problems

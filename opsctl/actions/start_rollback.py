@@ -12,7 +12,7 @@ import signal
 from opsctl.actions.rollback import hold_rollback
 from opsctl.actions.rollback_plan import check_may_roll_back
 from opsctl.app import App
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import records_dir

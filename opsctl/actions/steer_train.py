@@ -11,10 +11,10 @@ from typing import cast
 from opsctl.actions.hold_release import disarm_switch, hold_or_pause, read_switch, release_or_request
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
-from opsctl.errors import InputError, OpsctlError
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.nodesets import nodeset
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
-from opsctl.nodesets import nodeset
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Switch, arm, journal_switches
 
@@ -172,7 +172,7 @@ def _suggestion(run: RunDir, snapshot: TrainSnapshot) -> str:
 
 def _age(app: App) -> str:
     """Return the effect of a hold on the queue position, which depends on the priority plugin of Slurm."""
-    if app.scheduler.limits().priority == "priority/multifactor":
+    if app.slurm.limits().priority == "priority/multifactor":
         return "its age in the queue is kept"
     return "this Slurm keeps no age, so after release the train starts at the back of the queue"
 
@@ -180,7 +180,7 @@ def _age(app: App) -> str:
 def _look(app: App, run: RunDir) -> tuple[TrainSnapshot | None, str]:
     """Return the train's rows of the queue, or why they are unknown."""
     try:
-        return take_snapshot(run, app.journal(run), app.scheduler.jobs()), ""
+        return take_snapshot(run, app.journal(run), app.slurm.jobs()), ""
     except OpsctlError as error:
         return None, error.message
 

@@ -21,9 +21,9 @@ from opsctl.alerts.message import Message, make_message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, Undelivered
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.alerts.senders import Refill, Senders
-from opsctl.errors import OpsctlError, RunDirError
-from opsctl.model import Level
-from opsctl.ports import Clock, Runner
+from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.model import Level
+from opsctl.base.ports import Clock, Runner
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 from opsctl.state.site_dir import SiteDir
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from opsctl.alerts import routes
 from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
-from opsctl.model import Finding, Level
-from opsctl.nodesets import expand
+from opsctl.base.model import Finding, Level
+from opsctl.base.nodesets import expand
 from opsctl.settings.alerts import AlertSettings
 
 FOLLOWS_FOR = timedelta(hours=1)

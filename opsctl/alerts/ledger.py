@@ -33,10 +33,10 @@ from opsctl.alerts.ledger_state import (
 )
 from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
-from opsctl.errors import InputError, RunDirError, cannot_read
+from opsctl.base.errors import InputError, RunDirError, cannot_read
+from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.ports import Clock
 from opsctl.host.system import hostname
-from opsctl.model import Finding, Level, Transition
-from opsctl.ports import Clock
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.files import MAX_STATE_BYTES, append_line, read_bounded
 from opsctl.state.journal import actor

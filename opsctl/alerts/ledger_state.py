@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import TypeAdapter
 
-from opsctl.model import Finding, Level, Transition
+from opsctl.base.model import Finding, Level, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

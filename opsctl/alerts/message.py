@@ -13,10 +13,10 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
-from opsctl.model import Finding, Level
-from opsctl.render import render
+from opsctl.base.model import Finding, Level
+from opsctl.base.units import format_duration
+from opsctl.launch.render import render
 from opsctl.settings.alerts import AlertSettings
-from opsctl.units import format_duration
 
 MAX_SUBJECT_CHARS = 160
 MORE_CHARS = len(" (and 999 more)")

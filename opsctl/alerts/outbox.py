@@ -19,9 +19,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.errors import OpsctlError, RunDirError, cannot_write
-from opsctl.model import Level
-from opsctl.ports import Clock
+from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
+from opsctl.base.model import Level
+from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from opsctl.alerts.outbox import Delivery
-from opsctl.ports import Clock
+from opsctl.base.ports import Clock
 
 Refill = Callable[[Iterable[str]], None]
 """Reports channels that received a message during a flush, such as the fallback of a dead channel."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 
 MAX_FIGURE = 1e30
 """No real figure is above, or below its inverse. Products of such figures cannot overflow."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import (
@@ -16,7 +17,6 @@ from opsctl.calc.gpt_size import (
 )
 from opsctl.calc.layer_work import stored_bytes
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Topology, layers_of_stages
-from opsctl.errors import InputError
 
 GIB = 2**30
 OVERHEAD_RATIO = 0.2

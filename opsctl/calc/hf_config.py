@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import MAX_FIGURE
 from opsctl.calc.gpt_size import LatentAttention, ModelShape
-from opsctl.errors import InputError
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.throughput import passes
-from opsctl.errors import InputError
 
 TRANSMISSIONS: dict[int, int] = {0: 2, 1: 2, 2: 2, 3: 3}
 """How often the weights' size is sent in a step, by ZeRO stage (book, "Inter-node speed requirements to use ZeRO").

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.error_bars import ErrorBar, calibrated_bar, step_bar
@@ -16,7 +17,6 @@ from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.throughput import step_tflop
 from opsctl.calc.topology_search import gives_embedding_slots, least_recomputed
-from opsctl.errors import InputError
 
 MICRO_BATCHES = (1, 2, 4, 8)
 CHUNKS = (1, 2, 4)

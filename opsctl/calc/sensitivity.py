@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, quantiles, stdev
 
+from opsctl.base.errors import InputError
 from opsctl.calc.save_interval import with_restart
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup, simulate
-from opsctl.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from opsctl.errors import OpsctlError, RunDirError
+from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.state.files import MAX_RECORD_BYTES, read_text, write_atomic
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint, Manifest

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.base.errors import RunDirError, cannot_write
 from opsctl.checkpoints.layouts import load_layouts
 from opsctl.checkpoints.scan import FoundCheckpoint, list_found
-from opsctl.errors import RunDirError, cannot_write
 from opsctl.state.files import MAX_ENTRIES, find_matches, list_names, make_directory, read_text, write_atomic
 from opsctl.trainer.atomic_files import fsync_directory
 

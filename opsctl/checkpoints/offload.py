@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.ports import Clock, Runner, TimedOut
 from opsctl.checkpoints.catalog import (
     Damaged,
     cause,
@@ -20,8 +22,6 @@ from opsctl.checkpoints.catalog import (
     problems,
     size_of,
 )
-from opsctl.errors import InputError, OpsctlError
-from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.state.files import fsync_directory, open_for_writing, open_regular, read_bounded
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import Checkpoint

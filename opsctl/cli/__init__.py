@@ -17,8 +17,8 @@ from typing import NamedTuple
 import click
 
 from opsctl import __version__
+from opsctl.base.errors import OpsctlError
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.errors import OpsctlError
 
 GROUPS = ("Run", "Observe", "Diagnose", "Nodes", "Automation", "Set up")
 """The sections of `opsctl --help`, in order."""

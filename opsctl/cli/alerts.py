@@ -14,11 +14,11 @@ from opsctl.alerts.duty import find_shift, is_in_force
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
+from opsctl.base.errors import InputError, RunDirError
+from opsctl.base.model import Level
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
-from opsctl.errors import InputError, RunDirError
-from opsctl.model import Level
 from opsctl.state.journal import actor
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}

@@ -8,13 +8,13 @@ import click
 from rich.table import Table
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
+from opsctl.base.units import format_size
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape, shrink
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.foreign_checkpoints import find_foreign, print_foreign, to_rows
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
-from opsctl.errors import OpsctlError
-from opsctl.units import format_size
 
 
 @click.group()

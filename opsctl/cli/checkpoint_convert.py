@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError
 from opsctl.checkpoints import catalog
 from opsctl.cli.checkpoint_offload import ours, steps
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.errors import InputError
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json

@@ -13,15 +13,15 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, OpsctlError, RunDirError
+from opsctl.base.units import format_size
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.errors import InputError, OpsctlError, RunDirError
 from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
-from opsctl.units import format_size
 
 _KEEP_LEASE_S = 30.0
 program_option = partial(click.option, cls=DependentOption, not_with=("--to",))

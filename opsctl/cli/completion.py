@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 
 
 @click.command()

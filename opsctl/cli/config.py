@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from opsctl.base.errors import ConfigError, InputError
 from opsctl.cli.init import init
 from opsctl.cli.output import print_json, print_text
 from opsctl.cli.settings_reference import markdown
-from opsctl.errors import ConfigError, InputError
 from opsctl.launch.launch_plan import render_body
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_site, load_train, read_toml
 from opsctl.state.run_dir import RunDir

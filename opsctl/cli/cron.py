@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError, SlurmError, Unreachable
+from opsctl.base.units import format_duration
 from opsctl.cli.cron_status import status
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cron.drivers import daemon as daemons
@@ -20,10 +22,8 @@ from opsctl.cron.drivers.daemon import CronDaemon
 from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.entry_output import sweep
 from opsctl.cron.tick import TickRunner
-from opsctl.errors import ConfigError, InputError, MissingProgram, OpsctlError, SchedulerError, Unreachable
 from opsctl.host import log_config
 from opsctl.state.lease import LeaseBusy
-from opsctl.units import format_duration
 
 log = logging.getLogger("opsctl.cron")
 DRIVERS = ("slurm", "daemon")
@@ -67,7 +67,7 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
             _start(app, name, refused, as_json=as_json)
         except Unreachable:
             raise
-        except (SchedulerError, MissingProgram) as error:
+        except (SlurmError, MissingProgram) as error:
             refused[name] = error.message
             if not as_json:
                 print_text(f"skipped the {name} driver: {error.message}")

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
+from opsctl.base.units import format_duration
 from opsctl.cli.output import console, json_option, print_json, print_table
 from opsctl.cron.cron_status import CronStatus, EntryStatus, read_cron_status
-from opsctl.units import format_duration
 
 STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
 from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.errors import InputError, cannot_write
 from opsctl.settings.loader import state_home
 from opsctl.state.files import write_atomic
 

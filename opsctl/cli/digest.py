@@ -12,9 +12,9 @@ from opsctl.actions.build_digest import build_digest
 from opsctl.alerts import dispatch
 from opsctl.alerts.message import make_message
 from opsctl.app import App
+from opsctl.base.errors import InputError
 from opsctl.cli.options import Since
 from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.errors import InputError
 from opsctl.report.digest import render, render_subject
 
 

@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
-from opsctl.capabilities import Capability, parse_version
+from opsctl.base.capabilities import Capability, parse_version
+from opsctl.base.errors import MissingProgram, OpsctlError
+from opsctl.base.extras import EXTRAS, install_command, is_installed
+from opsctl.base.units import format_duration, format_size
 from opsctl.cli.output import cell, json_option, print_json, print_table
-from opsctl.errors import MissingProgram, OpsctlError
-from opsctl.extras import EXTRAS, install_command, is_installed
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
-from opsctl.units import format_duration, format_size
 
 Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
@@ -131,11 +131,11 @@ def _root(app: App) -> Iterator[DoctorRow]:
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
-    from opsctl.scheduler.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
+    from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (doctor must start even if this module is broken)
 
     try:
-        scheduler, reader = choose(app.engine_runner)
-        limits = scheduler.limits()
+        slurm, reader = choose(app.engine_runner)
+        limits = slurm.limits()
     except OpsctlError as error:
         level: Level = "unknown" if error.exit_code == 75 else "missing"
         absent = 'put Slurm\'s commands on PATH (module load slurm?), or engine = "sandbox" in site.toml'

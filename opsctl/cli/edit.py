@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import RunDirError
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.errors import RunDirError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems

@@ -8,12 +8,12 @@ from datetime import timedelta
 import click
 
 from opsctl.app import App
+from opsctl.base.nodesets import fold
+from opsctl.base.ports import Answer
 from opsctl.cli.node_view import NodeView, check_named
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
-from opsctl.nodesets import fold
-from opsctl.ports import Answer
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

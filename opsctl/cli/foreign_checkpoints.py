@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.table import Table
 
+from opsctl.base.units import format_time
 from opsctl.checkpoints.save_directories import SaveDirectory
 from opsctl.checkpoints.scan import FoundCheckpoint, list_found
 from opsctl.cli.output import cell, print_table, print_text
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings
-from opsctl.units import format_time
 
 MAX_LISTED = 256
 """Checkpoints of one directory, the newest."""

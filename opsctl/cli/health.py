@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
+from opsctl.base.nodesets import fold
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import cell, json_option, print_json, print_table, print_text
@@ -22,7 +23,6 @@ from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.node_score import node_score
-from opsctl.nodesets import fold
 
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
 ON_REQUEST = frozenset({"dcgm", "fio"})

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import click
 
 from opsctl import __version__
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 
 
 @click.command("help")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.output import print_text
-from opsctl.errors import InputError, cannot_write
-from opsctl.render import templates_dir
+from opsctl.launch.render import templates_dir
 from opsctl.settings.loader import find_site
 from opsctl.state.files import write_atomic
 

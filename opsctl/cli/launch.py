@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.base.model import LaunchPlan
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import reconcile_as_owner
 from opsctl.launch.submit import SubmittedArray
-from opsctl.model import LaunchPlan
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
 from opsctl.state.run_dir import RunDir
 

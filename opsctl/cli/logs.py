@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, optional_train
-from opsctl.errors import OpsctlError, RunDirError
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
 from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog
 
 if TYPE_CHECKING:
     from opsctl.app import App
-    from opsctl.ports import Clock
+    from opsctl.base.ports import Clock
 
 
 @click.command()

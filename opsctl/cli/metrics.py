@@ -10,9 +10,9 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
-from opsctl.errors import InputError, cannot_write
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address

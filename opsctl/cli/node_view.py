@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import ConfigError, InputError, OpsctlError
+from opsctl.base.model import Job, JobState, Node
+from opsctl.base.nodesets import expand
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains
-from opsctl.errors import ConfigError, InputError, OpsctlError
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, JobState, Node
 from opsctl.nodes.drain_plan import busy_by_node, compute_cap, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.allocation import Allocation
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodesets import expand
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.journal import actor
@@ -114,11 +114,11 @@ class NodeView:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        return self.app.scheduler.jobs()
+        return self.app.slurm.jobs()
 
     @cached_property
     def nodes(self) -> list[Node]:
-        return self.app.scheduler.nodes()
+        return self.app.slurm.nodes()
 
     @cached_property
     def chains(self) -> list[TrainArrays]:
@@ -180,7 +180,7 @@ class NodeView:
                 raise InputError(f"no such nodes: {', '.join(unknown[:5])}", hint="opsctl nodes lists them")
             return names
         if partition:
-            return self._require(self.app.scheduler.members(partition), f"partition {partition} has no nodes")
+            return self._require(self.app.slurm.members(partition), f"partition {partition} has no nodes")
         if every:
             return [node.name for node in self.nodes]
         if train:
@@ -207,7 +207,7 @@ class NodeView:
             site=self.app.site.health,
             clock=self.app.clock,
             busy=busy_by_node(self.nodes),
-            slurm_kinds=self.app.scheduler.kinds(),
+            slurm_kinds=self.app.slurm.kinds(),
         )
         return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 

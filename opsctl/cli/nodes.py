@@ -10,11 +10,11 @@ from rich.table import Table
 
 from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, all_option, max_option, partition_option, train_option
 from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text
-from opsctl.errors import OpsctlError
 from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import (
     PREFIX,
@@ -113,7 +113,7 @@ def shorten(trains: Sequence[str]) -> str:
 
 
 def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dict[str, object]]:
-    reasons = {reason.node: reason for reason in app.scheduler.reasons()}
+    reasons = {reason.node: reason for reason in app.slurm.reasons()}
     records = {node_record.node: node_record for node_record in app.history.all()}
     cards, now, site = app.history.cards(), app.clock.now(), app.site.health
     excluded = {exclusion.node: exclusion for exclusion in app.exclusions.now()}
@@ -243,7 +243,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     checked = view.check(names)
     if kill_orphans and not dry_run and _end_orphans(app, view, checked, quiet=as_json):
         checked = view.check(names)
-    reasons = [reason for reason in app.scheduler.reasons() if reason.at and reason.text.startswith(PREFIX)]
+    reasons = [reason for reason in app.slurm.reasons() if reason.at and reason.text.startswith(PREFIX)]
     plan = plan_undrain(
         checked.verdicts,
         out,
@@ -275,7 +275,7 @@ def _end_orphans(app: App, view: NodeView, checked: CheckedNodes, *, quiet: bool
 
 def _quarantine(app: App, view: NodeView) -> Quarantine:
     return Quarantine(
-        scheduler=app.scheduler,
+        slurm=app.slurm,
         history=app.history,
         exclusions=app.exclusions,
         site=app.site.health,

@@ -8,9 +8,9 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.cli.node_view import NodeView, check_named, max_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
-from opsctl.errors import OpsctlError, SchedulerError, Unreachable
 from opsctl.nodes.drain_plan import find_amended, has_changed, is_ours, plan_reboot
 from opsctl.state.lease import lease
 
@@ -42,12 +42,12 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
         app.site.health,
         why=reason,
         excluded=excluded,
-        amended=find_amended(view.nodes, records, app.scheduler.reasons()),
+        amended=find_amended(view.nodes, records, app.slurm.reasons()),
         most=most,
     )
     done: dict[str, str] = {}
     for step in () if dry_run else plan.steps:
-        now = next((node for node in app.scheduler.nodes() if node.name == step.node), None)
+        now = next((node for node in app.slurm.nodes() if node.name == step.node), None)
         done[step.node] = has_changed(step, now) or _reboot(app, step.node, step.reason)
     if as_json:
         print_json({"plan": asdict(plan), "done": [{"node": n, "error": error} for n, error in done.items()]})
@@ -70,9 +70,9 @@ def _reboot(app: App, node: str, reason: str) -> str:
         with lease(app.history.site.nodes, app.clock):
             app.history.note_reason(node, reason)
     try:
-        app.scheduler.reboot(node, reason)
+        app.slurm.reboot(node, reason)
     except Unreachable:
         raise
-    except SchedulerError as error:
+    except SlurmError as error:
         return error.message
     return ""

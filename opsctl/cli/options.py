@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from opsctl.base.units import MAX_DURATION, format_duration, parse_duration, parse_time
 from opsctl.host.system import SystemClock
-from opsctl.units import MAX_DURATION, format_duration, parse_duration, parse_time
 
 
 class Since(click.ParamType):  # type: ignore[type-arg]  # click is generic only in its newest versions

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.telemetry.logs.log_lines import harmless, plain
 
 F = TypeVar("F", bound=Callable[..., Any])

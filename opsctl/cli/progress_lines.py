@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from opsctl.base.units import format_count, format_duration
 from opsctl.telemetry.progress.run_progress import Progress
 from opsctl.telemetry.progress.sparkline import sparkline
-from opsctl.units import format_count, format_duration
 
 CURVE_WIDTH = 32
 USUAL_PACE_SHARE = 0.02

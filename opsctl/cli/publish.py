@@ -10,10 +10,11 @@ from functools import cache, partial
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, OpsctlError, cannot_read
+from opsctl.base.units import format_size
 from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
 from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
 from opsctl.dash.static_pages import render_train_file
-from opsctl.errors import InputError, OpsctlError, cannot_read
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
 from opsctl.publish.staging import StagedFile, TimeLimit
@@ -22,7 +23,6 @@ from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.run_dir import RunDir, all_trains, check_root, may_act
-from opsctl.units import format_size
 
 
 @click.command()

@@ -6,9 +6,9 @@ import click
 
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
+from opsctl.base.errors import InputError, NotAllowed
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_result, train_argument
 from opsctl.cli.owner_tasks import print_on_stderr, reconcile_as_owner
-from opsctl.errors import InputError, NotAllowed
 from opsctl.state.run_dir import RunDir
 
 

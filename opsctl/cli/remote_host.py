@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from opsctl.errors import HostUnreachable, InputError, OpsctlError
+from opsctl.base.errors import HostUnreachable, InputError, OpsctlError
+from opsctl.base.ports import TimedOut
 from opsctl.host.system import SystemRunner, run_attached
-from opsctl.ports import TimedOut
 
 SSH_FAILED = 255
 """The exit code of ssh itself."""

@@ -14,16 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.actions.build_report import build_train_report
+from opsctl.base.errors import cannot_write
+from opsctl.base.units import format_duration, format_percent
 from opsctl.cli.options import Since
 from opsctl.cli.output import console, json_option, optional_train, print_json, print_text
-from opsctl.errors import cannot_write
 from opsctl.report import formats
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
 from opsctl.report.sacct import read_sacct
 from opsctl.state.files import write_atomic
 from opsctl.telemetry.progress.effective_time import Bucket
-from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -10,6 +10,9 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import InputError, OpsctlError, cannot_write
+from opsctl.base.model import Job
+from opsctl.base.nodesets import expand
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
@@ -27,10 +30,7 @@ from opsctl.diagnosis.stack_dumps import (
     render_stacks,
 )
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
-from opsctl.errors import InputError, OpsctlError, cannot_write
 from opsctl.launch import train_arrays
-from opsctl.model import Job
-from opsctl.nodesets import expand
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.files import read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
@@ -160,9 +160,7 @@ class _Inspection:
 
 def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
     jobs = [
-        job
-        for job in train_arrays.take_snapshot(run, app.journal(run), app.scheduler.jobs()).jobs
-        if job.state.is_active
+        job for job in train_arrays.take_snapshot(run, app.journal(run), app.slurm.jobs()).jobs if job.state.is_active
     ]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")

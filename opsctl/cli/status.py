@@ -16,13 +16,13 @@ from rich.text import Text
 from opsctl.actions.find_statuses import find_statuses
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.app import App
+from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
 from opsctl.cli.owner_tasks import print_on_stderr
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
-from opsctl.errors import RunDirError, Unreachable
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains, check_root, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS

@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.base.model import JobState
+from opsctl.base.units import format_duration
 from opsctl.cli.output import cell
 from opsctl.cli.progress_lines import progress_lines
-from opsctl.model import JobState
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.switches import Request
 from opsctl.telemetry.progress.sparkline import BLOCKS
-from opsctl.units import format_duration
 
 STYLES = {
     "running": "green",

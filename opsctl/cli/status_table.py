@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.base.units import format_duration
 from opsctl.cli.output import cell
 from opsctl.cli.status_card import ALERT_STYLES, STYLES, describe_limit
 from opsctl.monitor.status import LastAttempt, TrainStatus
-from opsctl.units import format_duration
 
 COLUMNS = ("train", "state", "done", "left", "step", "loss", "now")
 DISPENSABLE = ("loss", "step", "left")

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from opsctl.app import App
+from opsctl.base.nodesets import fold
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
@@ -17,7 +18,6 @@ from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions,
 from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_state import Health, Verdict
-from opsctl.nodesets import fold
 
 
 @click.command("test-nodes")

@@ -9,12 +9,12 @@ from datetime import timedelta
 import click
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import keep_cron
-from opsctl.errors import OpsctlError
 from opsctl.host import log_config
-from opsctl.model import Finding, Level
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.actions.diagnose_train import diagnose_train
+from opsctl.base.errors import InputError
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, optional_train, print_json, print_text
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError
 from opsctl.guard.finalize import read_end
 
 if TYPE_CHECKING:

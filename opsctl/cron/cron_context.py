@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 from tzlocal import get_localzone
 
+from opsctl.base.ports import Clock
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
 from opsctl.cron.sbatch import unset_slurm_variables
-from opsctl.ports import Clock
 from opsctl.settings.cron import CronSettings
 from opsctl.state.run_dir import check_trusted
 

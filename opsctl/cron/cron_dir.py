@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.host.system import user_name
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 from opsctl.state.site_dir import SiteDir

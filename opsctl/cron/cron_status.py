@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from opsctl.base.errors import OpsctlError
 from opsctl.cron.cron_context import CronContext
 from opsctl.cron.crontab import CronEntry
 from opsctl.cron.drivers.daemon import alive, describe
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
-from opsctl.errors import OpsctlError
 
 ALIVE_S = 60.0
 """A running tick records its activity more often."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from opsctl.errors import Unreachable
-from opsctl.ports import Runner, TimedOut
-from opsctl.scheduler.slurm import NO_FILTER, TIMEOUT_S
-from opsctl.scheduler.slurm_errors import HINT, raise_for_error
+from opsctl.base.errors import Unreachable
+from opsctl.base.ports import Runner, TimedOut
+from opsctl.slurm.commands import NO_FILTER, TIMEOUT_S
+from opsctl.slurm.slurm_errors import HINT, raise_for_error
 
 
 def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
@@ -19,7 +19,7 @@ def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
 def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
     """Submit the text of a script and return the job's id. `env` is the environment of this process.
 
-    Raises SchedulerError. After Unreachable, the script may or may not have been submitted.
+    Raises SlurmError. After Unreachable, the script may or may not have been submitted.
     """
     argv = ("sbatch", "--parsable", *options)
     try:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from opsctl.actions.find_statuses import read_train_status
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job, Node
 from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
@@ -18,9 +20,7 @@ from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
 from opsctl.dash.watch_age import WatchAge, read_watch_age
-from opsctl.errors import OpsctlError
 from opsctl.launch.rollback_state import read_rollback_state
-from opsctl.model import Job, Node
 from opsctl.state.run_dir import RunDir, check_root, may_act, scan
 
 MAX_REASONS = 3
@@ -146,11 +146,11 @@ def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
 def ask_slurm(app: App) -> SlurmAnswer:
     """Return the queue and the nodes, by one call each. Raises nothing."""
     try:
-        jobs = app.scheduler.jobs()
+        jobs = app.slurm.jobs()
     except OpsctlError as error:
         return SlurmAnswer(away=f"Slurm does not answer: {error.message}")
     try:
-        return SlurmAnswer(jobs=jobs, nodes=app.scheduler.nodes())
+        return SlurmAnswer(jobs=jobs, nodes=app.slurm.nodes())
     except OpsctlError:
         return SlurmAnswer(jobs=jobs)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
-from opsctl.errors import OpsctlError
 from opsctl.monitor.watch_cycle import filesystems
 from opsctl.watchdogs.context import WatchdogMemory
 from opsctl.watchdogs.fs_quota import FsQuota

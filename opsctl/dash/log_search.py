@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import Weight, classify
-from opsctl.errors import cannot_read
 from opsctl.guard.attempt_record import read_start
 from opsctl.state.files import read_range
 from opsctl.state.journal import Journal, replay

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from opsctl.app import App
-from opsctl.model import Node
+from opsctl.base.model import Node
 from opsctl.nodes.drain_plan import is_out
 from opsctl.nodes.history import NodeRecord
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from opsctl.errors import RunDirError, cannot_write
+from opsctl.base.errors import RunDirError, cannot_write
 from opsctl.state.files import create, make_directory, read_bounded
 
 SECRET_BYTES = 32

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from opsctl.base.nodesets import fold
 from opsctl.dash.alert_groups import count_alerts
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt
@@ -23,7 +24,6 @@ from opsctl.dash.show_times import format_age, format_ago, format_clock, format_
 from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard
 from opsctl.dash.train_detail import TrainDetail
-from opsctl.nodesets import fold
 from opsctl.telemetry.logs.log_lines import plain
 
 PACKAGE = Path(__file__).parent

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from opsctl.base.ports import Clock
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.train_detail import TrainDetail
-from opsctl.ports import Clock
 
 log = logging.getLogger(__name__)
 

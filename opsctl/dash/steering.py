@@ -14,8 +14,8 @@ from opsctl.actions.rollback_plan import RollbackOptions, plan_rollback
 from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
+from opsctl.base.errors import InputError
 from opsctl.dash.train_reasons import NEEDED
-from opsctl.errors import InputError
 from opsctl.settings.field_types import NAME
 from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay

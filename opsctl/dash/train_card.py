@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.nodesets import expand
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.queue_end import find_queue_end
 from opsctl.dash.shown_rollback import ShownRollback
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
 from opsctl.dash.train_reasons import NextStep, explain
-from opsctl.errors import InputError, OpsctlError
 from opsctl.monitor.status import SHORTAGE, TrainStatus
-from opsctl.nodesets import expand
 from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Event, EventKind, replay
 from opsctl.state.run_dir import RunDir

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from opsctl.app import App
+from opsctl.base.errors import OpsctlError
+from opsctl.base.units import format_duration, format_percent
 from opsctl.dash.alert_history import AlertEvent, read_alert_history
 from opsctl.dash.show_times import format_minute
 from opsctl.dash.train_figures import throughput_of
-from opsctl.errors import OpsctlError
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Report
 from opsctl.report.html_page import Box, css_class, draw_split, place_attempt
@@ -24,7 +25,6 @@ from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
 from opsctl.telemetry.progress.train_settings import read_step_pattern
-from opsctl.units import format_duration, format_percent
 
 MAX_ATTEMPTS = 100
 """Rows of the table: the newest."""

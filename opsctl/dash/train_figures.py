@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
+from opsctl.base.units import format_count, format_duration
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
@@ -16,7 +17,6 @@ from opsctl.monitor.status import TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.telemetry.progress.run_progress import Progress
-from opsctl.units import format_count, format_duration
 
 RECENT_LINES = 20
 """Newest lines for the median of the throughput."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import expand
 from opsctl.dash.train_headline import PLANNED, count_same_cause, find_cause, name_attempt
 from opsctl.diagnosis.excerpt import find_matched_line
-from opsctl.errors import InputError
 from opsctl.monitor.status import LastAttempt, TrainStatus
-from opsctl.nodesets import expand
 from opsctl.state.journal import TrainHistory
 
 STUCK_AT = re.compile(r"made no progress beyond step (\d+)")

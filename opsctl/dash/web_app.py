@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from opsctl.app import App
+from opsctl.base.errors import NotAllowed, OpsctlError
+from opsctl.base.extras import required
 from opsctl.dash.collect_site import SiteView
 from opsctl.dash.log_search import LogExcerpt, find_first_error, read_attempt_end, read_log_tail, search_log
 from opsctl.dash.page_access import COOKIE_DAYS, PageAccess, Role
@@ -25,8 +27,6 @@ from opsctl.dash.pages import (
 )
 from opsctl.dash.refresher import Refresher
 from opsctl.dash.steering import MAX_INSTRUCTION_BYTES, carry_out, parse_instruction
-from opsctl.errors import NotAllowed, OpsctlError
-from opsctl.extras import required
 from opsctl.state.run_dir import RunDir
 
 with required("dash"):

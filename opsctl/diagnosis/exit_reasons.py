@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opsctl.base.model import JobState
 from opsctl.diagnosis.causes import CauseKind, Weight
-from opsctl.model import JobState
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job
+from opsctl.base.ports import Clock, Runner, TimedOut
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
-from opsctl.errors import OpsctlError
-from opsctl.model import Job
-from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import Cause, Weight, causes, classify
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
-from opsctl.errors import cannot_read
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import PREFIX
 from opsctl.telemetry.progress.iteration_lines import parse

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from opsctl.base.model import Job
 from opsctl.guard.escalation import plan_stop, reads_stop_request
 from opsctl.guard.stop_request import StopKind
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
 from opsctl.state.journal import EventKind

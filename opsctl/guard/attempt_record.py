@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import expand
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.launch.code_freeze import read_record
-from opsctl.nodesets import expand
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
 from opsctl.state.records import checked

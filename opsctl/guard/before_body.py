@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from opsctl.errors import ConfigError
-from opsctl.model import Job
+from opsctl.base.errors import ConfigError
+from opsctl.base.model import Job
 from opsctl.settings.loader import GuardSettings, read_toml
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import Attempt, RunDir

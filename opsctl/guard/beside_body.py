@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Clock, Runner
 from opsctl.guard import reproduction
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.late_record import write_late_record
-from opsctl.ports import Clock, Runner
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern

@@ -8,16 +8,16 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from opsctl.base.errors import OpsctlError, Unreachable
+from opsctl.base.model import Job, Node
 from opsctl.diagnosis.blame import Accusation, Ruling, judge_accusation, may_exclude
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import OpsctlError, Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.diagnose import diagnose, find_diagnosis, recall_diagnosis
 from opsctl.guard.node_care import NodeCare, find_accused, resolve_nodes
 from opsctl.guard.outcome import FinishedAttempt, needs_diagnosis
 from opsctl.guard.repeated_blame import Blamed, count_repeats, list_allocations, read_blamed
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, Node
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import is_writable_by_others
@@ -59,7 +59,7 @@ def inquire(
     if event is not None:
         diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
         may_act = care is not None and may_exclude(diagnosis.kind)
-        verdicts = care.check(chain.scheduler, suspects, timeout_s=rules.node_check_seconds) if care and may_act else ()
+        verdicts = care.check(chain.slurm, suspects, timeout_s=rules.node_check_seconds) if care and may_act else ()
         return CauseInquiry(diagnosis=diagnosis, suspects=suspects if may_act else (), verdicts=verdicts)
     ended = decide(events)
     if not needs_diagnosis(ended, rules):
@@ -71,7 +71,7 @@ def inquire(
         return CauseInquiry(diagnosis=diagnosis)
     nodes = _list_nodes(chain, diagnosis) if allocated else []
     accused = find_accused(diagnosis, allocated, nodes)
-    verdicts = care.check(chain.scheduler, accused, timeout_s=rules.node_check_seconds)
+    verdicts = care.check(chain.slurm, accused, timeout_s=rules.node_check_seconds)
     trial = _Trial(chain=chain, care=care, diagnosis=diagnosis, allocated=allocated, nodes=nodes, ended=ended)
     rulings = [trial.judge(node, verdicts) for node in accused]
     return CauseInquiry(
@@ -135,7 +135,7 @@ def _list_nodes(chain: TrainArrays, diagnosis: Diagnosis) -> list[Node]:
     if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
         return []  # anybody could have written the evidence
     try:
-        return chain.scheduler.nodes()
+        return chain.slurm.nodes()
     except Unreachable:
         raise
     except OpsctlError:

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from opsctl.errors import OpsctlError
-from opsctl.ports import Clock, Scheduler
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Clock
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.loader import read_toml
+from opsctl.slurm.commands import Slurm
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.units import parse_slurm_minutes
 
 MAX_INTERVAL_S, MIN_INTERVAL_S = 60.0, 5.0
 UNLIMITED_MINUTES = 525_600
@@ -31,7 +32,7 @@ class DeadlineFile:
     run: RunDir
     attempt: Attempt
     job: str
-    scheduler: Scheduler
+    slurm: Slurm
     clock: Clock
     end: datetime | None = None
     _next_query_s: float = field(default=0.0)
@@ -64,7 +65,7 @@ class DeadlineFile:
         if now_s < self._next_query_s:
             return False
         self._next_query_s = now_s + MAX_INTERVAL_S
-        end = self.scheduler.end_time(self.job)
+        end = self.slurm.end_time(self.job)
         self._expected = end
         if end != self.end:
             self._write(end)

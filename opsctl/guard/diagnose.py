@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from opsctl.base.errors import ConfigError
+from opsctl.base.model import JobState
 from opsctl.diagnosis.causes import CauseKind, Weight
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
 from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import ConfigError
 from opsctl.guard import attempt_record
 from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
-from opsctl.model import JobState
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.journal import Event, EventKind, Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir

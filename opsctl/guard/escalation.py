@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from opsctl.base.ports import Clock
 from opsctl.guard.stop_request import StopKind, StopRequest
-from opsctl.ports import Clock
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import is_regular, read_bounded
 from opsctl.state.run_dir import Attempt, RunDir

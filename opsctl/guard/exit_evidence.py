@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
+from opsctl.base.model import Job, JobState
 from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
 from opsctl.guard.stop_request import read_stop_request
-from opsctl.model import Job, JobState
 from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.run_dir import Attempt, RunDir

@@ -14,10 +14,11 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Job
 from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.blame import may_exclude
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.errors import Unreachable
 from opsctl.guard import attempt_record
 from opsctl.guard.before_body import is_row_of, list_unfinalized
 from opsctl.guard.cause_inquiry import CauseInquiry, inquire
@@ -29,9 +30,8 @@ from opsctl.guard.node_care import NodeCare
 from opsctl.guard.outcome import ACTIONS, Action, FinishedAttempt, Outcome, decide_outcome
 from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
-from opsctl.model import Job
-from opsctl.ports import Scheduler
 from opsctl.settings.loader import GuardSettings
+from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.journal import Event, EventKind, TrainHistory, replay
 from opsctl.state.lease import lease
@@ -284,7 +284,7 @@ def finalize_ended(
     """
     ended = [attempt for attempt in _ended_attempts(chain.run, snapshot) if attempt.name != own]
     if past is None:
-        past = load_past_jobs(chain.scheduler, find_vanished(chain.run, snapshot) if ended else [])
+        past = load_past_jobs(chain.slurm, find_vanished(chain.run, snapshot) if ended else [])
     return [
         finalize(chain, rules, attempt, job=_find_final_row(attempt, [*snapshot.jobs, *past]), care=care)
         for attempt in ended
@@ -319,10 +319,10 @@ def find_vanished(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     )
 
 
-def load_past_jobs(scheduler: Scheduler, arrays: Sequence[str]) -> list[Job]:
+def load_past_jobs(slurm: Slurm, arrays: Sequence[str]) -> list[Job]:
     """Return accounting's rows of `arrays`, by one query; empty if accounting does not answer."""
     try:
-        return scheduler.past(arrays) if arrays else []
+        return slurm.past(arrays) if arrays else []
     except Unreachable:
         return []
 

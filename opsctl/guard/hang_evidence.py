@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Mapping
 
+from opsctl.base.ports import Clock, Runner
 from opsctl.diagnosis.py_spy import dump_stacks
 from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.escalation import reads_stop_request
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.srun import InJob
-from opsctl.ports import Clock, Runner
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.train_settings import read_settings
 

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, is_other_kind
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
-from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.settings.loader import HookSettings, parse, read_toml
 from opsctl.state.files import append_line
 from opsctl.state.journal import EventKind, Journal

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job, JobState
+from opsctl.base.ports import Runner
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.before_body import is_row_of
 from opsctl.guard.stop_request import StopKind, read_stop_request
-from opsctl.model import Job, JobState
-from opsctl.ports import Runner, Scheduler
+from opsctl.slurm.commands import Slurm
 from opsctl.state.run_dir import Attempt
 
 PROBE_TIMEOUT_S = 8.0
@@ -29,7 +30,7 @@ def find_missing_node(runner: Runner, env: Mapping[str, str]) -> bool:
         return False
 
 
-def find_lost_node(scheduler: Scheduler, attempt: Attempt) -> Job | None:
+def find_lost_node(slurm: Slurm, attempt: Attempt) -> Job | None:
     """Return the job of an attempt that got TERM, with its final state, if Slurm ends the job for a lost node.
 
     While the other nodes complete, only the job's reason shows the lost node. Raises Unreachable.
@@ -37,5 +38,5 @@ def find_lost_node(scheduler: Scheduler, attempt: Attempt) -> Job | None:
     stop_request = read_stop_request(attempt)
     if stop_request is None or stop_request.reason is not StopKind.TERM:
         return None
-    own = [job for job in scheduler.jobs() if is_row_of(job, attempt) and job.reason == NODE_LOST]
+    own = [job for job in slurm.jobs() if is_row_of(job, attempt) and job.reason == NODE_LOST]
     return replace(own[0], state=JobState.NODE_FAIL) if own else None

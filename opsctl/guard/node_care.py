@@ -9,14 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from opsctl.base.errors import InputError, OpsctlError, SlurmError, Unreachable
+from opsctl.base.model import Node
+from opsctl.base.nodesets import expand, fold
+from opsctl.base.ports import Clock
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError, OpsctlError, SchedulerError, Unreachable
 from opsctl.guard.node_evidence import add_node_history
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Node
 from opsctl.nodes.connection_test import CONNECT_S, START_S, ConnectionTest
 from opsctl.nodes.drain import Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import (
@@ -35,9 +37,8 @@ from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.slow_nodes import compare_nodes, read_times
-from opsctl.nodesets import expand, fold
-from opsctl.ports import Clock, Scheduler
 from opsctl.settings.health import HealthSettings
+from opsctl.slurm.commands import Slurm
 from opsctl.state.run_dir import Attempt
 
 log = logging.getLogger(__name__)
@@ -73,20 +74,18 @@ class NodeCare:
     connect_s: float = CONNECT_S
     """How long a connection test tries to connect."""
 
-    def check(
-        self, scheduler: Scheduler, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0
-    ) -> tuple[Verdict, ...]:
+    def check(self, slurm: Slurm, nodes: Sequence[str], *, timeout_s: float, gpus: int = 0) -> tuple[Verdict, ...]:
         """Return the verdicts on `nodes`. A check that fails or exceeds `timeout_s` gives none. Raises nothing."""
         if not nodes:
             return ()
         checked = Isolation[str, CheckedNodes](self.clock, timeout_s + CHECK_SPARE_S).run(
-            {"nodes": lambda: self._make_checker(scheduler, timeout_s).check(nodes, gpus=gpus)}
+            {"nodes": lambda: self._make_checker(slurm, timeout_s).check(nodes, gpus=gpus)}
         )["nodes"]
         return () if isinstance(checked, Failed) else checked.verdicts
 
-    def _make_checker(self, scheduler: Scheduler, timeout_s: float) -> NodeChecker:
+    def _make_checker(self, slurm: Slurm, timeout_s: float) -> NodeChecker:
         site = self.site.model_copy(update={"section_seconds": min(timeout_s, self.site.section_seconds)})
-        nodes = scheduler.nodes()
+        nodes = slurm.nodes()
         idle = [node.name for node in nodes if state_words(node) == {"IDLE"} and node.name not in self.jobs]
         return NodeChecker(
             fanout=self.reach(self.jobs, idle),
@@ -94,7 +93,7 @@ class NodeCare:
             site=site,
             clock=self.clock,
             busy=busy_by_node(nodes),
-            slurm_kinds=_read_kinds(scheduler),
+            slurm_kinds=_read_kinds(slurm),
         )
 
     def add_history(self, diagnosis: Diagnosis, *, allocated: str, at: datetime) -> Diagnosis:
@@ -140,7 +139,7 @@ class NodeCare:
 
         Idempotent. Raises Unreachable.
         """
-        nodes = chain.scheduler.nodes()
+        nodes = chain.slurm.nodes()
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
         try:
@@ -148,7 +147,7 @@ class NodeCare:
             chain.exclude(text, needed=node_demand(chain).nodes, until=until, out=out)
         except Unreachable:
             raise
-        except (InputError, SchedulerError) as error:
+        except (InputError, SlurmError) as error:
             return RemovedNodes(nodes=text, until=until, is_excluded=False, done=(f"{text} was not excluded: {error}",))
         lines = [f"excluded {text} for queued tasks and later launches, until {until:%Y-%m-%d %H:%M} UTC"]
         bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.node in suspects]
@@ -157,7 +156,7 @@ class NodeCare:
             self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
         except (OpsctlError, OSError) as error:
             lines.append(f"{text} is not excluded for later launches: {error}")
-        lines += self._drain(chain.scheduler, nodes, bad, suspects, reasons)
+        lines += self._drain(chain.slurm, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
@@ -166,14 +165,14 @@ class NodeCare:
 
     def _drain(
         self,
-        scheduler: Scheduler,
+        slurm: Slurm,
         nodes: Sequence[Node],
         bad: Sequence[Verdict],
         suspects: Sequence[str],
         reasons: Mapping[str, str],
     ) -> list[str]:
         quarantine = Quarantine(
-            scheduler=scheduler, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
+            slurm=slurm, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
         )
         ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))
@@ -243,9 +242,9 @@ def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:
     return format_reason(f"{diagnosis.cause}: {diagnosis.says}{f': {line}' if line else ''}")
 
 
-def _read_kinds(scheduler: Scheduler) -> dict[str, str]:
+def _read_kinds(slurm: Slurm) -> dict[str, str]:
     """Return the kinds of nodes; without an answer of Slurm the nodes are not compared."""
     try:
-        return scheduler.kinds()
+        return slurm.kinds()
     except OpsctlError:
         return {}

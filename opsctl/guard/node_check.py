@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError
 from opsctl.guard.diagnose import describe_diagnosis, to_event
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import compute_cap
 from opsctl.nodes.health.node_state import Health, Verdict
-from opsctl.nodesets import fold
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
 from opsctl.state.journal import EventKind
 from opsctl.state.run_dir import Attempt
@@ -41,7 +41,7 @@ def check_nodes(
     gpus = config.slurm.gpus_per_node
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
-    verdicts = care.check(chain.scheduler, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
+    verdicts = care.check(chain.slurm, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
     faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
     if not faulty:
         return NodeCheck()
@@ -83,7 +83,7 @@ def _make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
 
 def _find_need(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
     """Return why the train needs these nodes; empty if it can run without them."""
-    nodes = chain.scheduler.nodes()
+    nodes = chain.slurm.nodes()
     cap = compute_cap(care.site, len(nodes))
     if len(names) > cap:
         return f"{len(names)} faulty nodes at once exceed the limit of {cap}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import expand
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import InputError
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
-from opsctl.nodesets import expand
 
 _ANY_NODES = frozenset({CauseKind.UNKNOWN, CauseKind.HANG, CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK})
 """Causes for which any node of the attempt may be to blame, if the logs name no node."""

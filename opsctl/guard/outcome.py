@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from opsctl.base.model import JobState
+from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.stop_request import StopKind, StopRequest
-from opsctl.model import JobState
-from opsctl.nodesets import fold
 from opsctl.settings.loader import GuardSettings, OnExit0
 from opsctl.trainer.contract import StopReason, TrainerStop
 

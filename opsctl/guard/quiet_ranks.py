@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.base.ports import Clock
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
-from opsctl.ports import Clock
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.eta import median_step_s

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import expand
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.errors import InputError
-from opsctl.nodesets import expand
 from opsctl.state.journal import Event, EventKind
 
 

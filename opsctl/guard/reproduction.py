@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
-from opsctl.ports import Runner, TimedOut
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.settings.loader import read_toml
 from opsctl.state.run_dir import Attempt, RunDir
 

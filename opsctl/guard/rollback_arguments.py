@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.errors import ConfigError
 from opsctl.checkpoints.scan import scan_directories
-from opsctl.errors import ConfigError
 from opsctl.settings.loader import parse, read_toml
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.ports import Clock
+from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 
 PROBE_AFTER_S = 5.0

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from opsctl.errors import OpsctlError, RunDirError
+from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.model import Job
+from opsctl.base.ports import Clock, Runner
 from opsctl.guard import attempt_record
 from opsctl.guard.before_body import list_unfinalized, wants_node_check
 from opsctl.guard.beside_body import BesideBody
@@ -34,8 +36,6 @@ from opsctl.guard.stragglers import Stragglers
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants, signal_below
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job
-from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
 from opsctl.state.journal import EventKind, replay
@@ -94,7 +94,7 @@ class Supervisor:
             run=self.run,
             attempt=self.attempt,
             job=self.env["SLURM_JOB_ID"],
-            scheduler=self.chain.scheduler,
+            slurm=self.chain.slurm,
             clock=self.clock,
         )
         self.escalation = Escalation(self.clock)
@@ -332,7 +332,7 @@ class Supervisor:
         name = self.escalation.plan.signal
         log.warning("no reaction to the stop request: sending SIG%s to the ranks", name)
         self._note_stop_step(f"SIG{name}", "no reaction to the stop request")
-        self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], name)
+        self.chain.slurm.signal(self.env["SLURM_JOB_ID"], name)
         if self.body:  # ranks that the body starts without srun
             signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
 
@@ -343,7 +343,7 @@ class Supervisor:
         log.warning("no reaction to the stop request: ending the ranks")
         with self.tolerated("ending the ranks"):
             self._note_stop_step("killed", "no reaction to the stop request and the signal")
-            self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+            self.chain.slurm.signal(self.env["SLURM_JOB_ID"], "KILL")
         return True
 
     def _is_hung(self) -> bool:
@@ -356,7 +356,7 @@ class Supervisor:
                 if not self.quiet.has_advanced():  # while the stacks were saved
                     self.ask_to_stop(StopKind.HUNG, why)
                     with self.tolerated("ending the ranks"):
-                        self.chain.scheduler.signal(self.env["SLURM_JOB_ID"], "KILL")
+                        self.chain.slurm.signal(self.env["SLURM_JOB_ID"], "KILL")
                     return True
         return False
 
@@ -386,7 +386,7 @@ class Supervisor:
     def _finalize_own(self) -> None:
         job: Job | None = None
         with self.tolerated("asking why Slurm ends the job"):
-            job = find_lost_node(self.chain.scheduler, self.attempt)
+            job = find_lost_node(self.chain.slurm, self.attempt)
         finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
             from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)

@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Runner, TimedOut
+from opsctl.base.units import parse_size
 from opsctl.host.system import spawn
-from opsctl.ports import Runner, TimedOut
 from opsctl.settings.watch import Filesystem
 from opsctl.trainer.contract import read_bounded
-from opsctl.units import parse_size
 
 TIMEOUT_S = 20.0
 """For df and for quota commands."""

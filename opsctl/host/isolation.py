@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from opsctl.errors import OpsctlError
-from opsctl.ports import Clock
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Clock
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opsctl.secret_formats import Secrets
+    from opsctl.base.secret_formats import Secrets
 
 ROOT = "opsctl"
 COMPONENTS = {"host": "command", "monitor": "watch", "state": "journal", "watchdogs": "watch"}
@@ -55,7 +55,7 @@ class SecretMask(logging.Filter):
 
     @cached_property
     def _secrets(self) -> Secrets:
-        from opsctl.secret_formats import Secrets, all_forms, find_in_environment  # noqa: PLC0415 (for a record only)
+        from opsctl.base.secret_formats import Secrets, all_forms, find_in_environment  # noqa: PLC0415 (for a record only)
 
         return Secrets(passing=all_forms(find_in_environment(os.environ)))
 

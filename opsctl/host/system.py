@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.errors import MissingProgram
+from opsctl.base.errors import MissingProgram
+from opsctl.base.ports import Completed, Flooded, TimedOut
 from opsctl.host.parent_death import die_with_parent
 from opsctl.host.processes import find_processes
-from opsctl.ports import Completed, Flooded, TimedOut
 
 log = logging.getLogger(__name__)
 MAX_LOGGED_CHARS = 1000

@@ -20,12 +20,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from opsctl.errors import InputError, OpsctlError, cannot_read, cannot_write
-from opsctl.ports import Runner, TimedOut
+from opsctl.base.errors import InputError, OpsctlError, cannot_read, cannot_write
+from opsctl.base.ports import Runner, TimedOut
+from opsctl.base.units import format_size
 from opsctl.settings.setup import ShellSetup
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.run_dir import RunDir
-from opsctl.units import format_size
 
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true")
 """Reads without writing to the checkout, and starts none of its programs."""

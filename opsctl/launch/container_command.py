@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import opsctl
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.settings.container import ContainerTable
 
 SHIM_MOUNT = "/opt/opsctl-shim"

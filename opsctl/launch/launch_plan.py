@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.model import JobSpec, LaunchPlan
+from opsctl.base.nodesets import nodeset
 from opsctl.launch.code_freeze import FrozenCode
 from opsctl.launch.container_command import container_words, shim_words
+from opsctl.launch.render import command_line, directives, render
 from opsctl.launch.train_paths import resolve_paths
-from opsctl.model import JobSpec, LaunchPlan
-from opsctl.nodesets import nodeset
-from opsctl.render import command_line, directives, render
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 

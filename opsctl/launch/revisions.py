@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import RunDirError, cannot_read, cannot_write
-from opsctl.ports import Runner
+from opsctl.base.errors import RunDirError, cannot_read, cannot_write
+from opsctl.base.ports import Runner
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
 from opsctl.state.journal import EventKind, Journal

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from opsctl.errors import InputError, OpsctlError, RunDirError, SchedulerError, Unreachable
+from opsctl.base.errors import InputError, OpsctlError, RunDirError, SlurmError, Unreachable
+from opsctl.base.model import LaunchPlan
+from opsctl.base.ports import Clock
 from opsctl.host.system import user_name
 from opsctl.launch.code_freeze import FrozenCode, store
 from opsctl.launch.revisions import Files, read_files, swap
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
-from opsctl.model import LaunchPlan
-from opsctl.ports import Clock
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
@@ -139,7 +139,7 @@ class Launch:
         # Slurm reads a percent sign in the path as a pattern.
         output = str(self.run.main_log).replace("%", "%%")
         try:
-            array = self.chain.scheduler.submit(plan, script=str(self.run.wrapper), output=output)
+            array = self.chain.slurm.submit(plan, script=str(self.run.wrapper), output=output)
         except Unreachable:
             raise
         except OpsctlError as error:
@@ -183,11 +183,11 @@ def check_not_stopped(run: RunDir) -> None:
 def check_not_queued(run: RunDir, snapshot: TrainSnapshot, after: str) -> None:
     """Refuse to queue a train twice.
 
-    Raises InputError if the train is queued, SchedulerError for an array whose comment was changed.
+    Raises InputError if the train is queued, SlurmError for an array whose comment was changed.
     """
     changed = [job.array for job in snapshot.strangers if job.name == run.name]
     if changed:
-        raise SchedulerError(
+        raise SlurmError(
             f"array {changed[0]} has this train's name and id, but its comment was changed",
             hint=f"cancel array {changed[0]} before you launch, or the train may run twice",
         )

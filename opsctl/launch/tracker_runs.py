@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opsctl.errors import ConfigError
-from opsctl.model import Finding, Level
+from opsctl.base.errors import ConfigError
+from opsctl.base.model import Finding, Level
 from opsctl.settings.loader import read_toml
 from opsctl.state.files import read_text
 from opsctl.state.journal import Event, EventKind

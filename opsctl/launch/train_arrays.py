@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.model import Job
+from opsctl.base.nodesets import nodeset, union
 from opsctl.host.system import user_name
-from opsctl.model import Job
-from opsctl.nodesets import nodeset, union
-from opsctl.ports import Scheduler
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Event, EventKind, Journal, TrainHistory, replay
 from opsctl.state.run_dir import RunDir
 
@@ -104,14 +104,14 @@ class TrainArrays:
 
     run: RunDir
     journal: Journal
-    scheduler: Scheduler
+    slurm: Slurm
 
     def check(self, jobs: Sequence[Job] | None = None) -> TrainSnapshot:
         """Return a snapshot of the train, and journal submissions that only Slurm knew of.
 
         Asks Slurm for its queue unless `jobs` is the whole queue.
         """
-        jobs = self.scheduler.jobs() if jobs is None else jobs
+        jobs = self.slurm.jobs() if jobs is None else jobs
         snapshot = take_snapshot(self.run, self.journal, jobs)
         if not (snapshot.adopted and self.run.is_ours):
             return snapshot
@@ -128,7 +128,7 @@ class TrainArrays:
         """Cancel the queued tasks of duplicate submissions; return their arrays. Running tasks go on."""
         arrays = _arrays([job for job in snapshot.duplicates if job.state.is_waiting])
         for array in arrays:
-            self.scheduler.cancel(array, queued_only=True)
+            self.slurm.cancel(array, queued_only=True)
             self.note(EventKind.CANCELLED, job=array, why="the same submission arrived twice")
         return arrays
 
@@ -136,7 +136,7 @@ class TrainArrays:
         """Hold all queued tasks; return their arrays, the last first."""
         arrays = _arrays(self.check().waiting)
         for array in arrays:
-            self.scheduler.hold(array)
+            self.slurm.hold(array)
         if arrays:
             self.note(EventKind.HELD, jobs=arrays, why=why)
         return arrays
@@ -146,7 +146,7 @@ class TrainArrays:
         snapshot = self.check()
         arrays = _arrays(snapshot.waiting)
         for array in arrays:
-            self.scheduler.release(array)
+            self.slurm.release(array)
         if arrays or snapshot.history.held:
             self.note(EventKind.RELEASED, jobs=arrays)
         return arrays
@@ -164,9 +164,9 @@ class TrainArrays:
         if current:
             self.note(EventKind.CANCELLING, job=",".join(cancelled), why=why)
         for array in arrays:
-            self.scheduler.cancel(array, queued_only=True)
+            self.slurm.cancel(array, queued_only=True)
         for array in running:
-            self.scheduler.cancel(array)
+            self.slurm.cancel(array)
         if cancelled:
             self.note(EventKind.CANCELLED, job=",".join(cancelled), why=why)
         return cancelled
@@ -185,7 +185,7 @@ class TrainArrays:
             )
         job = f"{jobs[-1].array}_{task}"
         self.note(EventKind.CANCELLING, job=job, why=why)
-        self.scheduler.cancel(job)
+        self.slurm.cancel(job)
         self.note(EventKind.CANCELLED, job=job, why=why)
         return job
 
@@ -197,7 +197,7 @@ class TrainArrays:
         """
         exclusions = self.check_spare(nodes, needed=needed, out=out)
         for array, excluded in exclusions.items():
-            self.scheduler.exclude(array, str(excluded))
+            self.slurm.exclude(array, str(excluded))
         if exclusions:
             end = {"until": until.isoformat()} if until else {}
             self.note(EventKind.EXCLUDED, jobs=list(exclusions), nodes=str(nodeset(nodes)), **end)
@@ -209,12 +209,12 @@ class TrainArrays:
         Raises InputError as `exclude` does.
         """
         new, waiting = nodeset(nodes), self.check().waiting
-        all_nodes = union(node.name for node in self.scheduler.nodes())
+        all_nodes = union(node.name for node in self.slurm.nodes())
         pools = self._pools(waiting, all_nodes - union(out))
         unknown = new - all_nodes
         if unknown:
             raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
-        exclusions = {array: nodeset(self.scheduler.excluded(array)) | new for array in _arrays(waiting)}
+        exclusions = {array: nodeset(self.slurm.excluded(array)) | new for array in _arrays(waiting)}
         for array, excluded in exclusions.items():
             left = len(pools[array] - excluded)
             if left < needed:
@@ -229,9 +229,9 @@ class TrainArrays:
         readmitted = nodeset(nodes)
         changed = []
         for array in _arrays(self.check().waiting):
-            excluded = nodeset(self.scheduler.excluded(array))
+            excluded = nodeset(self.slurm.excluded(array))
             if excluded & readmitted:
-                self.scheduler.exclude(array, str(excluded - readmitted))
+                self.slurm.exclude(array, str(excluded - readmitted))
                 changed.append(array)
         self.note(EventKind.READMITTED, jobs=changed, nodes=str(readmitted))
         return changed
@@ -239,7 +239,7 @@ class TrainArrays:
     def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
         """Return the usable nodes of each array's partitions."""
         names = set(chain.from_iterable(map(_partitions, waiting)))
-        members = {name: union(self.scheduler.members(name)) for name in names}
+        members = {name: union(self.slurm.members(name)) for name in names}
         pools: dict[str, NodeSet] = {}
         for job in waiting:
             partitions = [members[name] for name in _partitions(job)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from opsctl.model import Job, JobState
+from opsctl.base.model import Job, JobState
 
 REASONS = {
     "JobArrayTaskLimit": "waiting for the previous task",

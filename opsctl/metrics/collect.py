@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Protocol
 
 from opsctl.alerts.dispatch import Alerting
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job, Level
+from opsctl.base.ports import Clock
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir
-from opsctl.errors import OpsctlError
 from opsctl.metrics.families import MetricSample
-from opsctl.model import Job, Level
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import NodeHistory
-from opsctl.ports import Clock, Scheduler
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import report_train
+from opsctl.slurm.commands import Slurm
 from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
@@ -39,7 +40,7 @@ class MetricsServices(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def scheduler(self) -> Scheduler: ...
+    def slurm(self) -> Slurm: ...
     @property
     def alerting(self) -> Alerting: ...
     @property
@@ -101,7 +102,7 @@ def _lost(train: str, report: Report) -> Iterator[MetricSample]:
 
 def _jobs(services: MetricsServices) -> list[Job] | None:
     try:
-        return services.scheduler.jobs()
+        return services.slurm.jobs()
     except OpsctlError:
         return None
 

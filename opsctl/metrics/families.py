@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opsctl.extras import required
+from opsctl.base.extras import required
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opsctl.errors import InputError, OpsctlError
-from opsctl.extras import required
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.extras import required
+from opsctl.base.ports import Clock
 from opsctl.metrics.families import Collected, MetricSample
-from opsctl.ports import Clock
 
 FRESH_S = 5.0
 """Collected samples are served again for this time, to limit the queries to Slurm."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from opsctl.errors import OpsctlError
-from opsctl.model import Finding, Level, Reservation
-from opsctl.nodesets import expand, union
-from opsctl.ports import Scheduler
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level, Reservation
+from opsctl.base.nodesets import expand, union
+from opsctl.slurm.commands import Slurm
 
 
-def read_maintenance(
-    scheduler: Scheduler, findings: Iterable[Finding], now: datetime, problems: list[str]
-) -> frozenset[str]:
+def read_maintenance(slurm: Slurm, findings: Iterable[Finding], now: datetime, problems: list[str]) -> frozenset[str]:
     """Return the keys that maintenance explains; while Slurm does not answer, none, and a line in `problems`."""
     try:
-        return find_maintenance(findings, scheduler.reservations(), now)
+        return find_maintenance(findings, slurm.reservations(), now)
     except OpsctlError as error:
         problems.append(error.message)
         return frozenset()

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import ConfigError, InputError, OpsctlError, SchedulerError, Unreachable
+from opsctl.base.errors import ConfigError, InputError, OpsctlError, SlurmError, Unreachable
+from opsctl.base.model import Job
+from opsctl.base.nodesets import fold, nodeset
+from opsctl.base.ports import Runner
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
 from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
-from opsctl.model import Job
-from opsctl.nodesets import fold, nodeset
-from opsctl.ports import Runner, Scheduler
 from opsctl.settings.loader import GuardSettings, parse, read_toml
+from opsctl.slurm.commands import Slurm
 from opsctl.state import switches
 from opsctl.state.files import is_regular
 from opsctl.state.journal import EventKind
@@ -41,17 +42,15 @@ class ReconciledTrain:
     error: str = ""
 
 
-def reconcile_root(
-    root: Path, scheduler: Scheduler, chain_of: Callable[[RunDir], TrainArrays]
-) -> list[ReconciledTrain]:
+def reconcile_root(root: Path, slurm: Slurm, chain_of: Callable[[RunDir], TrainArrays]) -> list[ReconciledTrain]:
     """Reconcile every train of this user below `root`. Raises Unreachable."""
     trains = [run for run in all_trains(root) if may_act(run)]
-    return reconcile_all([chain_of(run) for run in trains], scheduler, scheduler.jobs() if trains else [])
+    return reconcile_all([chain_of(run) for run in trains], slurm, slurm.jobs() if trains else [])
 
 
 def reconcile_all(
     chains: Sequence[TrainArrays],
-    scheduler: Scheduler,
+    slurm: Slurm,
     jobs: Sequence[Job],
     care: NodeCare | None = None,
     runner: Runner | None = None,
@@ -63,7 +62,7 @@ def reconcile_all(
     vanished: dict[str, None] = {}
     for arrays in chains:
         vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
-    past = load_past_jobs(scheduler, list(vanished))
+    past = load_past_jobs(slurm, list(vanished))
     reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in chains]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
@@ -164,7 +163,7 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
             chain.journal.append(EventKind.REQUEST_DONE, verb=request.verb, by=request.by)
         except Unreachable:
             raise
-        except (InputError, SchedulerError) as error:
+        except (InputError, SlurmError) as error:
             why = shorten(error.message)
             done = f"{request.verb.value} requested by {request.by} refused: {why}"
             chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=why)

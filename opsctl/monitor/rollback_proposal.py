@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opsctl.base.model import Finding, Level
 from opsctl.checkpoints.scan import FoundCheckpoint, list_found
-from opsctl.model import Finding, Level
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.watchdogs.context import WatchedTrain
 

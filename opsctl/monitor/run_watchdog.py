@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from opsctl.base.model import Finding
+from opsctl.base.ports import Watchdog
 from opsctl.launch.tracker_runs import add_links
-from opsctl.model import Finding
 from opsctl.monitor.rollback_proposal import propose_rollback
-from opsctl.ports import Watchdog
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 log = logging.getLogger(__name__)

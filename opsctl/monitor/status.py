@@ -9,14 +9,15 @@ from datetime import datetime
 from pathlib import Path
 
 from opsctl.alerts.open_alerts import OpenAlert
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job, JobState
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.escalation import describe_stop
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.launch.tracker_runs import tracker_links
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
-from opsctl.model import Job, JobState
 from opsctl.settings.loader import read_toml
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -26,7 +27,6 @@ from opsctl.telemetry.progress.eta import measure_waits
 from opsctl.telemetry.progress.iteration_lines import is_pattern_useless
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
 from opsctl.telemetry.progress.train_settings import read_step_pattern
-from opsctl.units import parse_slurm_minutes
 
 SHORTAGE = "at this pace, tasks still needed"
 """Start of the note that the queued tasks do not suffice."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
+from opsctl.base.model import Finding, Level
 from opsctl.host.isolation import Failed
-from opsctl.model import Finding, Level
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.node_health import judge_left_node

@@ -18,13 +18,14 @@ from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
 from opsctl.alerts.transitions import SLURM_KEY
-from opsctl.errors import InputError, OpsctlError
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.model import Finding, Job, Level, Node, Transition
+from opsctl.base.ports import Clock, Runner, Watchdog
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
-from opsctl.model import Finding, Job, Level, Node, Transition
 from opsctl.monitor import reconcile as reconciling
 from opsctl.monitor.cycle_report import CycleReport, log_deliveries, log_report
 from opsctl.monitor.handle_answers import AnswerPoller
@@ -34,9 +35,9 @@ from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.monitor.run_watchdog import run_watchdog
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.vanished import CheckedParts, is_node_alert, judge_vanished
-from opsctl.ports import Clock, Runner, Scheduler, Watchdog
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.settings.watch import Filesystem
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.watchdogs import WATCHDOGS
@@ -62,7 +63,7 @@ class WatchServices(Protocol):
     @property
     def engine_runner(self) -> Runner: ...
     @property
-    def scheduler(self) -> Scheduler: ...
+    def slurm(self) -> Slurm: ...
     @property
     def alerting(self) -> Alerting: ...
     @property
@@ -174,7 +175,7 @@ class Watch:
         found = Finding(key=SLURM_KEY, level=Level.OK, summary="Slurm answers")
         jobs: list[Job] | None = None
         try:
-            jobs = self.services.scheduler.jobs()
+            jobs = self.services.slurm.jobs()
         except OpsctlError as error:
             self._is_complete = False
             found = replace(found, level=Level.UNKNOWN, summary=f"Slurm: {error.message}", remedy="opsctl doctor")
@@ -186,7 +187,7 @@ class Watch:
         if "node_health" not in self.watchdogs or not (is_running or self._has_node_alert()):
             return ()
         try:
-            return tuple(self.services.scheduler.nodes())
+            return tuple(self.services.slurm.nodes())
         except OpsctlError as error:
             self._problems.append(error.message)
             self._is_complete = False
@@ -201,7 +202,7 @@ class Watch:
         chains = [self.services.chain(run) for run in runs if may_act(run)]
         services = self.services
         work = partial(
-            reconciling.reconcile_all, chains, services.scheduler, jobs, services.node_care, services.engine_runner
+            reconciling.reconcile_all, chains, services.slurm, jobs, services.node_care, services.engine_runner
         )
         result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
         if isinstance(result, Failed):
@@ -345,7 +346,7 @@ class Watch:
         try:
             muted = frozenset[str]()
             if alerting.rules.maintenance_reservations:
-                muted = read_maintenance(self.services.scheduler, findings, self.services.clock.now(), self._problems)
+                muted = read_maintenance(self.services.slurm, findings, self.services.clock.now(), self._problems)
             transitions = replace(ledger, muted=muted).record(findings)
             deliveries = dispatch.send_alerts(alerting, self._senders, wait_s=SEND_WAIT_S)
         except (OpsctlError, OSError) as error:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.errors import NotAllowed, OpsctlError, RunDirError, SchedulerError, Unreachable
+from opsctl.base.errors import NotAllowed, OpsctlError, RunDirError, SlurmError, Unreachable
+from opsctl.base.model import Node
+from opsctl.base.nodesets import fold
 from opsctl.launch.train_arrays import TrainArrays, excluded_until
-from opsctl.model import Node
 from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, Step, has_changed, is_ours
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
-from opsctl.nodesets import fold
-from opsctl.ports import Scheduler
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.slurm.commands import Slurm
 from opsctl.state.lease import LeaseBusy, lease
 from opsctl.state.site_dir import SiteDir
 
@@ -39,7 +39,7 @@ class NodeAction:
 class Quarantine:
     """Takes nodes out of service and puts them back."""
 
-    scheduler: Scheduler
+    slurm: Slurm
     history: NodeHistory
     exclusions: Exclusions
     site: HealthSettings
@@ -82,21 +82,21 @@ class Quarantine:
 
     def _drain_node(self, step: Step, cap: int) -> NodeAction:
         """Re-read the node and drain it. Raises NotAllowed, Unreachable."""
-        if why := self._why_outdated(step, self.scheduler.nodes(), cap):
+        if why := self._why_outdated(step, self.slurm.nodes(), cap):
             return NodeAction(node=step.node, action="left", why=why)
         with suppress(OpsctlError, OSError):  # as above
             self.history.note_reason(step.node, step.reason)
         try:
-            self.scheduler.drain(step.node, step.reason)
+            self.slurm.drain(step.node, step.reason)
         except (NotAllowed, Unreachable):
             raise
-        except SchedulerError as error:
+        except SlurmError as error:
             return NodeAction(node=step.node, action="left", why=error.message)
         return NodeAction(node=step.node, action="drained", why=step.reason)
 
     def _find_owner(self, step: Step) -> str:
         """Return the user whom Slurm reports for the reason that was just written; empty if another reason is there."""
-        reasons = self.scheduler.reasons()
+        reasons = self.slurm.reasons()
         return next((reason.by for reason in reasons if (reason.node, reason.text) == (step.node, step.reason)), "")
 
     def undrain(self, plan: NodePlan) -> list[NodeAction]:
@@ -105,17 +105,17 @@ class Quarantine:
 
     def _undrain_node(self, step: Step) -> NodeAction:
         """Re-read the node and put the node back into service. Raises Unreachable."""
-        node = next((node for node in self.scheduler.nodes() if node.name == step.node), None)
+        node = next((node for node in self.slurm.nodes() if node.name == step.node), None)
         if why := has_changed(step, node):
             return NodeAction(node=step.node, action="left", why=why)
         # Exclusions end first: once the node is back, no later command would end them.
         with suppress(OpsctlError, OSError):  # an unwritable history must not stop the undrain
             self._clear(step.node)
         try:
-            self.scheduler.resume(step.node)
+            self.slurm.resume(step.node)
         except Unreachable:
             raise
-        except SchedulerError as error:
+        except SlurmError as error:
             return NodeAction(node=step.node, action="left", why=error.message)
         return NodeAction(node=step.node, action="undrained", why=step.reason)
 
@@ -129,8 +129,8 @@ class Quarantine:
 
     def _note_earlier_drains(self) -> None:
         """Record drains of opsctl processes that were interrupted before they could record the drains."""
-        with suppress(SchedulerError, RunDirError, LeaseBusy):
-            for reason in self.scheduler.reasons():
+        with suppress(SlurmError, RunDirError, LeaseBusy):
+            for reason in self.slurm.reasons():
                 is_own = reason.text == self.history.read(reason.node).drain_reason
                 if is_own and reason.at and not reason.text.startswith(f"{PREFIX}reboot:"):
                     self.history.note_drained(reason.node, reason.at, by=reason.by)

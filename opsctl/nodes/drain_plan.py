@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from opsctl.errors import InputError
-from opsctl.model import DrainReason, Node
+from opsctl.base.errors import InputError
+from opsctl.base.model import DrainReason, Node
+from opsctl.base.units import format_duration
 from opsctl.nodes.health.node_state import Health, NodeProcess, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
-from opsctl.scheduler.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
 from opsctl.settings.health import HealthSettings
-from opsctl.units import format_duration
+from opsctl.slurm.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
 
 PREFIX = "opsctl: "
 """Start of every drain reason that opsctl writes. opsctl leaves nodes with other reasons alone."""

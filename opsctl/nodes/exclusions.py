@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from opsctl.ports import Clock
+from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from opsctl.base.ports import Clock
 from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import StepTimeRatio
-from opsctl.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
 from opsctl.state.records import checked

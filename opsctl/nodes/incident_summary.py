@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from opsctl.base.nodesets import fold
+from opsctl.base.units import format_duration
 from opsctl.nodes.health.node_state import Health, Severity
 from opsctl.nodes.history import Incident, NodeRecord
-from opsctl.nodesets import fold
-from opsctl.units import format_duration
 
 MAX_LINES = 6
 """Nodes, or GPUs, that a summary describes."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.launch.submit import AllowedError
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.problem import Problem, ProblemLevel

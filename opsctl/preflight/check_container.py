@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.errors import MissingProgram
-from opsctl.ports import Runner, TimedOut
+from opsctl.base.errors import MissingProgram
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.preflight.command_files import exists
 from opsctl.preflight.facts import MisplacedPath
 from opsctl.preflight.problem import Problem, error, note, warning

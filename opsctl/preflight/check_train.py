@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.errors import ConfigError, OpsctlError
+from opsctl.base.errors import ConfigError, OpsctlError
+from opsctl.base.model import JobSpec
+from opsctl.base.ports import Runner
 from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
 from opsctl.launch.train_paths import load_resolved
-from opsctl.model import JobSpec
-from opsctl.ports import Runner, Scheduler
 from opsctl.preflight.allowed_checks import allow_errors, find_allowances
 from opsctl.preflight.check_container import check_container, list_mounted
 from opsctl.preflight.checks import CHECKS, QUEUED
@@ -23,6 +23,7 @@ from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
 from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
 
@@ -37,7 +38,7 @@ class PreflightContext(Protocol):
     def site(self) -> SiteSettings: ...
 
     @property
-    def scheduler(self) -> Scheduler:
+    def slurm(self) -> Slurm:
         """Raises OpsctlError without Slurm."""
 
     @property
@@ -95,7 +96,7 @@ def list_problems(
     allowances = find_allowances(train, allow)
     unknown: dict[str, str] = {}
     try:
-        slurm = gather_cluster(context.scheduler, spec, actor())
+        slurm = gather_cluster(context.slurm, spec, actor())
     except OpsctlError as refusal:
         if needs_slurm:
             raise

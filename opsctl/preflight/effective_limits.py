@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opsctl.model import Accounting, Association, JobSpec, Partition, Qos
+from opsctl.base.model import Accounting, Association, JobSpec, Partition, Qos
 
 Bound = tuple[int, str]
 """A limit, and the QOS or account that sets it."""
 
 
 def find_limits(spec: JobSpec, known: Accounting, partition: Partition) -> dict[str, Bound]:
-    """Return the limits that hold for a job in `partition`, by the names of `opsctl.model.Qos.bounds`.
+    """Return the limits that hold for a job in `partition`, by the names of `opsctl.base.model.Qos.bounds`.
 
     The first limit of a name counts, in this order: the partition's QOS, the job's QOS (before the partition's QOS if
     it has OverPartQOS), the user's association, the accounts above up to root. Of the Grp limits of accounts, the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from opsctl.model import Accounting, Job, Limits, Node, Partition, Reservation
+from opsctl.base.model import Accounting, Job, Limits, Node, Partition, Reservation
 from opsctl.preflight.shared_saves import SharedSave
 
 

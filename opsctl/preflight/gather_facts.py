@@ -10,12 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Accounting, JobSpec, Limits
+from opsctl.base.nodesets import nodeset
+from opsctl.base.ports import Runner
 from opsctl.host import disk_usage
-from opsctl.model import Accounting, JobSpec, Limits
 from opsctl.nodes.history import NodeRecord
-from opsctl.nodesets import nodeset
-from opsctl.ports import Runner, Scheduler
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_files import exists, find_misplaced_paths
@@ -35,6 +35,7 @@ from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.shared_saves import find_shared_saves
 from opsctl.preflight.written_files import find_deepspeed_settings
 from opsctl.settings.watch import Filesystem
+from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -63,33 +64,33 @@ class LaunchPlace:
     now: datetime
 
 
-def gather_cluster(scheduler: Scheduler, spec: JobSpec, user: str) -> ClusterFacts:
-    """Ask Slurm for all facts that checks need. Raises SchedulerError."""
-    partitions, limits = tuple(scheduler.partitions()), scheduler.limits()
+def gather_cluster(slurm: Slurm, spec: JobSpec, user: str) -> ClusterFacts:
+    """Ask Slurm for all facts that checks need. Raises SlurmError."""
+    partitions, limits = tuple(slurm.partitions()), slurm.limits()
     known = {partition.name for partition in partitions}
     names = [name for name in find_partitions(spec, partitions) if name in known]
-    members = set(chain.from_iterable(scheduler.members(name) for name in names))
-    accounting, unavailable = _query_accounting(scheduler, spec, user, limits)
+    members = set(chain.from_iterable(slurm.members(name) for name in names))
+    accounting, unavailable = _query_accounting(slurm, spec, user, limits)
     return ClusterFacts(
         partitions=partitions,
         limits=limits,
         accounting=accounting,
         unavailable=unavailable,
-        nodes=tuple(scheduler.nodes()),
+        nodes=tuple(slurm.nodes()),
         members=tuple(sorted(members)),
-        features=scheduler.features() if spec.constraint else frozenset(),
-        jobs=tuple(scheduler.jobs()),
-        reservations=tuple(scheduler.reservations()),
+        features=slurm.features() if spec.constraint else frozenset(),
+        jobs=tuple(slurm.jobs()),
+        reservations=tuple(slurm.reservations()),
     )
 
 
 def _query_accounting(
-    scheduler: Scheduler, spec: JobSpec, user: str, limits: Limits
+    slurm: Slurm, spec: JobSpec, user: str, limits: Limits
 ) -> tuple[Accounting | None, dict[str, str]]:
     """Ask sacctmgr. A failure does not prevent a launch, because Slurm runs jobs without accounting."""
     subject = "account, QOS and their limits"
     try:
-        accounting = scheduler.accounting(user, limits.cluster)
+        accounting = slurm.accounting(user, limits.cluster)
     except OpsctlError as refusal:
         return None, {subject: refusal.message}
     if accounting is None and (spec.account or spec.qos):

@@ -7,8 +7,8 @@ import json
 import sys
 from importlib import metadata
 
-from opsctl.errors import OpsctlError
-from opsctl.ports import Runner, TimedOut
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.state.run_dir import Attempt, RunDir

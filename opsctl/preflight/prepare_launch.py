@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from opsctl.base.errors import ConfigError, OpsctlError
+from opsctl.base.nodesets import fold, nodeset
+from opsctl.base.ports import Clock
 from opsctl.checkpoints.save_directories import TrainCommand, find_in_command
-from opsctl.errors import ConfigError, OpsctlError
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, find_unfrozen, plan_freeze
 from opsctl.launch.revisions import Files, syntax_problems
@@ -19,8 +21,6 @@ from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
-from opsctl.nodesets import fold, nodeset
-from opsctl.ports import Clock
 from opsctl.preflight.allowed_checks import MUST_PASS, list_allowed
 from opsctl.preflight.check_train import PreflightContext, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
@@ -65,7 +65,7 @@ def prepare_launch(
 ) -> Launch:
     """Check the train in `file` and plan its submission. Writes no file; calls `warn` with every warning.
 
-    Raises ConfigError with all errors, InputError, RunDirError, SchedulerError.
+    Raises ConfigError with all errors, InputError, RunDirError, SlurmError.
     """
     train = load_resolved(file)
     return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)

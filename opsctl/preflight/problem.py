@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from opsctl.model import JobSpec
+from opsctl.base.model import JobSpec
 from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
-from opsctl.errors import InputError
 from opsctl.preflight.command_flags import parse_flags
 from opsctl.preflight.given_settings import collect_settings
 from opsctl.preflight.trainer_settings import ReadSettings, read_trainer_settings

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.model import Job
+from opsctl.base.model import Job
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opsctl.base.errors import InputError
 from opsctl.calc import step_time
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.parallel_layout import Cluster
-from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.trainer import flops

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
-from opsctl.ports import Completed, Runner, TimedOut
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Completed, Runner, TimedOut
+from opsctl.base.secret_formats import Secrets
 from opsctl.publish.staging import DeadlinePassed, TimeLimit
-from opsctl.secret_formats import Secrets
 
 MAX_PUSHES = 3
 """Another push at the same time wins the race; the commit is then made again on top of that push."""

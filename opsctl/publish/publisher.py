@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from opsctl.errors import InputError, OpsctlError, cannot_write
+from opsctl.base.errors import InputError, OpsctlError, cannot_write
+from opsctl.base.ports import Clock, Runner, TimedOut
+from opsctl.base.secret_formats import Secrets
 from opsctl.host.system import hostname
-from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.publish.git_push import Git
 from opsctl.publish.sources import PublishedFile, find_sources, read
 from opsctl.publish.staging import DeadlinePassed, Stage, StagedFile, TimeLimit
-from opsctl.secret_formats import Secrets
 from opsctl.settings.publish import PublishTable, fill
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease, refreshed

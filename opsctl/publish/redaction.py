@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from opsctl.alerts.channel_secrets import reveal
 from opsctl.alerts.outbox import Undelivered
-from opsctl.errors import OpsctlError
-from opsctl.secret_formats import Secrets, all_forms, find_in_environment
+from opsctl.base.errors import OpsctlError
+from opsctl.base.secret_formats import Secrets, all_forms, find_in_environment
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.field_types import SettingsTable
 

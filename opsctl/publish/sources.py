@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from opsctl.secret_formats import Secrets
+from opsctl.base.secret_formats import Secrets
 from opsctl.state.files import open_regular
 from opsctl.state.run_dir import RunDir
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from opsctl.errors import OpsctlError, cannot_write
-from opsctl.ports import Clock
+from opsctl.base.errors import OpsctlError, cannot_write
+from opsctl.base.ports import Clock
 from opsctl.publish.sources import HoldsSecret
 from opsctl.state.files import MAX_STATE_BYTES, read_json, write_atomic
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from opsctl.base.units import format_duration, format_percent, format_time
 from opsctl.state.journal import Event, EventKind
 from opsctl.telemetry.progress.effective_time import Bucket
-from opsctl.units import format_duration, format_percent, format_time
 
 MAX_ACTIONS = 20
 """A digest lists the newest actions of a train up to this number, and the number of the others."""

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from opsctl.base.units import format_count, format_duration, format_percent, format_step_time, format_time
 from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
 from opsctl.telemetry.progress.effective_time import Bucket
-from opsctl.units import format_count, format_duration, format_percent, format_step_time, format_time
 
 MEANING: dict[Bucket, str] = {
     Bucket.EFFECTIVE: "steps done for the first time, at the usual time of a step",

@@ -15,14 +15,14 @@ from itertools import pairwise
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from opsctl.render import templates_dir
+from opsctl.base.units import format_duration, format_percent, format_time
+from opsctl.launch.render import templates_dir
 from opsctl.report import formats
 from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import AttemptReport, Buckets, Report, sort_losses
 from opsctl.report.scales import AxisTick, Scale, even_ticks, loss_scale, time_ticks
 from opsctl.telemetry.progress.bounded_curve import Point
 from opsctl.telemetry.progress.effective_time import Bucket
-from opsctl.units import format_duration, format_percent, format_time
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Size of drawings in their own units. The browser stretches drawings to the page; text is HTML and keeps its shape."""

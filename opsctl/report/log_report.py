@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import chain, pairwise
 from pathlib import Path
 
-from opsctl.errors import InputError
-from opsctl.model import JobState
+from opsctl.base.errors import InputError
+from opsctl.base.model import JobState
 from opsctl.report.contents import WHOLE, NamedAttempt, Reliability, Report, ReportPeriod, Window, add_up
 from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.errors import InputError, cannot_read
-from opsctl.model import Job, JobState
-from opsctl.nodesets import expand
-from opsctl.scheduler.states import parse_state
-from opsctl.units import format_size
+from opsctl.base.errors import InputError, cannot_read
+from opsctl.base.model import Job, JobState
+from opsctl.base.nodesets import expand
+from opsctl.base.units import format_size
+from opsctl.slurm.states import parse_state
 
 SACCT_HINT = (
     "sacct --parsable2 --duplicates --allocations --format=JobID,State,Submit,Start,End,NodeList -j JOBS > sacct.txt"

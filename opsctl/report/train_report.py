@@ -9,10 +9,11 @@ from datetime import datetime
 from itertools import chain, pairwise
 from pathlib import Path
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.model import JobState
+from opsctl.base.units import format_duration
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
 from opsctl.guard.outcome import Outcome
-from opsctl.model import JobState
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.report.queue_waits import find_waits
@@ -23,7 +24,6 @@ from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEn
 from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.train_settings import read_step_pattern
-from opsctl.units import format_duration
 
 _LEFT = (
     Outcome.FINISHED,

@@ -8,7 +8,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.daemons import Tools, run_in_sandbox, start_recorded, wait_for, wait_listening
 from opsctl.sandbox.members import wait_ended
 from opsctl.sandbox.record import DATABASE, SLURMDBD, SandboxRecord

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opsctl.errors import InputError, SandboxError
-from opsctl.ports import Clock, Runner
+from opsctl.base.errors import InputError, SandboxError
+from opsctl.base.ports import Clock, Runner
 from opsctl.sandbox import daemons
 from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools

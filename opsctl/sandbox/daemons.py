@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
-from opsctl.ports import Clock, Completed, Runner, TimedOut
 from opsctl.sandbox.loopback import is_listening
 from opsctl.sandbox.members import MARKER, NODE
 from opsctl.sandbox.record import CONTROLLER, MUNGED, Places, SandboxDaemon, SandboxRecord

@@ -11,7 +11,7 @@ import socket
 import stat
 from pathlib import Path
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.loopback import choose_library_path, choose_network
 from opsctl.sandbox.loopback_library import build_library
 from opsctl.sandbox.record import Places, SandboxRecord

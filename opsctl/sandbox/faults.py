@@ -6,8 +6,8 @@ import logging
 import signal
 from enum import StrEnum
 
-from opsctl.errors import InputError, SandboxError
-from opsctl.ports import Clock
+from opsctl.base.errors import InputError, SandboxError
+from opsctl.base.ports import Clock
 from opsctl.sandbox.daemons import start, wait_listening
 from opsctl.sandbox.members import end_members, wait_ended
 from opsctl.sandbox.record import CONTROLLER, SandboxDaemon, SandboxRecord

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.loopback_library import is_supported
 
 RESOLVE_TIMEOUT_S = 2.0

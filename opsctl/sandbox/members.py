@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessCandidate, ProcessId, find_processes
-from opsctl.ports import Clock
 from opsctl.sandbox.record import SandboxRecord
 
 MARKER = "OPSCTL_SANDBOX_OF"

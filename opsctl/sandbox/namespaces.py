@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opsctl.errors import MissingProgram, SandboxError
+from opsctl.base.errors import MissingProgram, SandboxError
+from opsctl.base.ports import Clock, Runner, TimedOut
 from opsctl.host.system import run_attached
-from opsctl.ports import Clock, Runner, TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.members import MARKER
 from opsctl.sandbox.record import Places

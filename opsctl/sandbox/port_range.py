@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import Iterator
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.name_claims import NameTaken, hold_names
 
 FIRST_PORT, LAST_PORT = 20000, 32000

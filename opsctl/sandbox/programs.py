@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 
-from opsctl.capabilities import parse_version
-from opsctl.errors import MissingProgram, SandboxError
-from opsctl.ports import Runner
+from opsctl.base.capabilities import parse_version
+from opsctl.base.errors import MissingProgram, SandboxError
+from opsctl.base.ports import Runner
 
 SBIN_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 BASIC_PROGRAMS = ("slurmctld", "slurmd", "sinfo", "scontrol", "srun", "munged")

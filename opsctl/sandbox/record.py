@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, check_name

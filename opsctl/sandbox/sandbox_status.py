@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from opsctl.base.ports import Clock, Runner
 from opsctl.host.processes import memory_of
-from opsctl.ports import Clock, Runner
 from opsctl.sandbox.daemons import read_node_states
 from opsctl.sandbox.members import find_members
 from opsctl.sandbox.record import CONTROLLER, SandboxRecord

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from opsctl.capabilities import Capability
-from opsctl.errors import InputError
+from opsctl.base.capabilities import Capability
+from opsctl.base.errors import InputError
 from opsctl.sandbox.loopback import Network
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.failure_causes import find_causes
 from opsctl.sandbox.record import CONTROLLER, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import count_ports

@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from opsctl.errors import SandboxError
-from opsctl.ports import Clock, Runner
+from opsctl.base.errors import SandboxError
+from opsctl.base.ports import Clock, Runner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.field_types import SbatchOption, SettingsTable, TimeZone, Word
-from opsctl.units import parse_slurm_minutes
 
 DriverName = Literal["slurm", "daemon", "export"]
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-from opsctl.units import parse_size
+from opsctl.base.units import parse_size
 
 _HOURS = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
@@ -30,7 +31,6 @@ from opsctl.settings.toml_errors import describe_unreadable
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.contract import read_bounded
-from opsctl.units import parse_slurm_minutes
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

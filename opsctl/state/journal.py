@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import RunDirError, cannot_read, cannot_write
+from opsctl.base.errors import RunDirError, cannot_read, cannot_write
+from opsctl.base.ports import Clock
 from opsctl.host.system import hostname, user_name
-from opsctl.ports import Clock
 from opsctl.state.events import FIELDS, Event, EventKind, parse_event
 from opsctl.state.files import append_line, list_names, open_regular, parse_json
 from opsctl.state.run_dir import Attempt, RunDir

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opsctl.errors import OpsctlError, RunDirError
+from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import hostname
-from opsctl.ports import Clock
 from opsctl.state.files import create, read_json
 
 MAX_LEASE_BYTES = 4096

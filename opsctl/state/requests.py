@@ -18,9 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
+from opsctl.base.nodesets import is_node_list
 from opsctl.host.system import user_name
-from opsctl.nodesets import is_node_list
 from opsctl.state.files import iterate_names, make_directory, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.errors import InputError, cannot_read, cannot_write
+from opsctl.base.errors import InputError, cannot_read, cannot_write
 from opsctl.settings.field_types import NAME, check_name
 from opsctl.state.files import is_directory, is_regular, list_names, make_directory, set_directory_mode, write_atomic
 from opsctl.state.trust import check_trusted

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.errors import cannot_write
+from opsctl.base.errors import cannot_write
 from opsctl.host.system import user_name
 from opsctl.state.files import write_atomic
 

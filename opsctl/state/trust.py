@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 
 MAX_LINKS = 40
 """As many as Linux follows."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, WaitTimedOut
+from opsctl.base.errors import InputError, WaitTimedOut
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.launch.rollback_record import RollbackPhase, read_newest
 from opsctl.sandbox.cluster import Sandbox

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MAX_CASE_S = 5.0

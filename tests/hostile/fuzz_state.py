@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opsctl import nodesets
 from opsctl.alerts import open_alerts, outbox
+from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
 from opsctl.cron import run_history
 from opsctl.cron.cron_dir import CronDir

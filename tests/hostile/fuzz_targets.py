@@ -11,26 +11,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from opsctl import capabilities, secret_formats, units, web
 from opsctl.alerts import ledger_state, outbox
 from opsctl.alerts.channels import slack
+from opsctl.base import capabilities, secret_formats, units, web
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Answer, Completed
 from opsctl.checkpoints import offload
 from opsctl.cron import cron_times, crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
-from opsctl.errors import OpsctlError
 from opsctl.host import disk_usage
 from opsctl.host.system import SystemRunner
 from opsctl.metrics import serve
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, fio_output, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
-from opsctl.ports import Answer, Completed
 from opsctl.preflight import command_flags, corpus_files
 from opsctl.report import sacct
 from opsctl.sandbox import failure_causes, record
-from opsctl.scheduler import accounting, field_values, parse_output, slurm_errors, states
 from opsctl.settings import alerts as alert_settings
 from opsctl.settings import field_types
+from opsctl.slurm import accounting, field_values, parse_output, slurm_errors, states
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.logs import log_lines

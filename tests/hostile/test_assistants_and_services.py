@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from opsctl.assistants.call_tool import MAX_RESULT_CHARS, NOTICE, bound, clean
-from opsctl.assistants.tool_table import load_tools
+from opsctl.base.errors import InputError
+from opsctl.base.web import fetch, open_session, parse_address
+from opsctl.cli.mcp.call_tool import MAX_RESULT_CHARS, NOTICE, bound, clean
+from opsctl.cli.mcp.tool_table import load_tools
 from opsctl.cli.remote_host import ssh_options
-from opsctl.errors import InputError
 from opsctl.telemetry.logs.log_lines import for_terminal, plain
-from opsctl.web import fetch, open_session, parse_address
 
 
 @pytest.mark.attack("long names in a result fill the context of an assistant")

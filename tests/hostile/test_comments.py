@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock, user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
-from opsctl.model import Job, JobState
 from opsctl.monitor.status import read_status
 from opsctl.state.journal import EventKind, Journal
 from tests.support.finalized_trains import QueuedTrain

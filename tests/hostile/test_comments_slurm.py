@@ -36,14 +36,14 @@ def stranger_job(slurm: Sandbox, trains: Trains) -> Iterator[str]:
     )  # fmt: skip
     job = done.stdout.strip()
     yield job
-    trains.app.scheduler.cancel(job)
-    until(lambda: not [row for row in trains.app.scheduler.jobs() if row.array == job and not row.state.is_final])
+    trains.app.slurm.cancel(job)
+    until(lambda: not [row for row in trains.app.slurm.jobs() if row.array == job and not row.state.is_final])
     shutil.rmtree(home)
 
 
 @pytest.mark.attack("a stranger's array with our comment blocks hold, release and cancel on a real Slurm")
 def test_copied_comment_blocks_nothing(trains: Trains, stranger_job: str) -> None:
-    own = {row.array for row in trains.app.scheduler.jobs() if row.name == "t" and row.array != stranger_job}
+    own = {row.array for row in trains.app.slurm.jobs() if row.name == "t" and row.array != stranger_job}
     assert f"held array {own.pop()}" in trains.opsctl("hold", "t")
     assert stranger_job not in trains.opsctl("release", "t")
     assert f"of {STRANGER.name} carries a copy of this train's comment" in trains.opsctl("status", "t")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.dash.log_search import find_first_error, read_log_tail, search_log
 from opsctl.dash.page_access import PageAccess, Role, load_secret
 from opsctl.dash.serve_pages import make_links, open_socket
-from opsctl.errors import OpsctlError, RunDirError
 from opsctl.host.system import SystemClock
 from opsctl.state.journal import Journal
 from tests.hostile.conftest import Site

@@ -56,7 +56,7 @@ from click.testing import CliRunner
 from opsctl.cli import cli
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 KNOWN = {"NoneType", "SystemExit", "InputError", "ConfigError", "RunDirError", "Unreachable", "OpsctlError",
-         "SchedulerError", "MissingProgram", "MissingPackage", "UsageError"}
+         "SlurmError", "MissingProgram", "MissingPackage", "UsageError"}
 ALL = ["status"], ["status", "--json"], ["metrics"], ["watch", "--dry-run"], ["publish"], ["nodes"]
 EACH = [["why"], ["logs"], ["logs", "--rank", "0"], ["report"], ["stacks"], ["checkpoint", "list"], ["hold"]]
 commands = list(ALL) + [[*words, name] for name in sys.argv[1:] for words in EACH]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import build
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
 from opsctl.state.files import append_line

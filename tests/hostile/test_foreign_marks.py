@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import RunDirError
 from opsctl.checkpoints.newer_checkpoints import bring_back, set_aside
-from opsctl.errors import RunDirError
 from opsctl.guard.quiet_ranks import read_marks
 from opsctl.guard.rank_activity import Activity
 from tests.support.hostile_users import OWNER, STRANGER, needs_users

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, RunDirError
+from opsctl.base.errors import InputError, RunDirError
+from opsctl.base.model import JobState
 from opsctl.launch.submit import check_owner
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import JobState
 from opsctl.monitor.reconcile import reconcile_root
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir, all_trains, find, find_entries_skipped
@@ -115,7 +115,7 @@ def test_link_finalizes_nothing(train):
     (train.run.path.parent / "latest").symlink_to("gpt")
 
     def chain_of(run):
-        return TrainArrays(run=run, journal=Journal(run, train.clock), scheduler=train.queue)
+        return TrainArrays(run=run, journal=Journal(run, train.clock), slurm=train.queue)
 
     assert reconcile_root(train.run.path.parent, train.queue, chain_of) == []
     assert EventKind.ATTEMPT_FINALIZED not in train.event_kinds()

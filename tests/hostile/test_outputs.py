@@ -14,10 +14,10 @@ from opsctl.alerts.channels import slack
 from opsctl.alerts.channels.email import Email
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
+from opsctl.base.model import Finding, Level, Transition
 from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
 from opsctl.metrics.families import MetricSample, exposition
-from opsctl.model import Finding, Level, Transition
 from opsctl.preflight.security.findings import quote
 from opsctl.settings.alerts import AlertSettings, EmailTable
 from opsctl.telemetry.logs.log_lines import harmless

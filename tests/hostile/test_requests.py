@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.nodesets import nodeset
 from opsctl.host.system import SystemClock
 from opsctl.monitor.reconcile import reconcile
-from opsctl.nodesets import nodeset
 from opsctl.state import requests
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir

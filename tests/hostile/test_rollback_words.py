@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.actions.rollback_plan import _verify_step, find_all_directories
+from opsctl.base.errors import InputError
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
-from opsctl.errors import InputError
 from opsctl.settings.loader import load_train
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App, build
+from opsctl.base.model import Finding, Level
 from opsctl.cli.doctor import _root
-from opsctl.model import Finding, Level
 from opsctl.monitor.watch_cycle import Watch
 from tests.hostile.conftest import Site
 from tests.support.hostile_users import OWNER, STRANGER, needs_users

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import load_site, load_train
 
 MODULES = ("csv", "json", "tomllib", "click", "rich", "trainer", "opsctl", "sitecustomize", "usercustomize", "pwd")

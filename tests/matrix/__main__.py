@@ -19,7 +19,7 @@ SUITES = ("bookworm", "trixie", "sid")
 TESTS = (
     "tests/integration/shell/golden",
     "tests/integration/shell",
-    "tests/unit/scheduler",
+    "tests/unit/slurm",
     "tests/unit/sandbox",
     "tests/integration/slurm",
 )

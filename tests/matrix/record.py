@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import JobSpec, LaunchPlan
+from opsctl.base.ports import Completed
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import JobSpec, LaunchPlan
-from opsctl.ports import Completed
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 
 MARK = "\x1fmark"
 HOSTILE = "new\nline | \"quoted\" $(touch owned) 'x'; é漢字 🚂\ttab"
@@ -275,7 +275,7 @@ def accounting(tape: Recorder) -> None:
 
 
 def list_accounting_queries() -> list[tuple[str, tuple[str, ...]]]:
-    from opsctl.scheduler.accounting import build_queries  # noqa: PLC0415 - its module has this function's name
+    from opsctl.slurm.accounting import build_queries  # noqa: PLC0415 - its module has this function's name
 
     return list(build_queries("root", "sandbox").items())
 

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from opsctl import __version__
-from opsctl.extras import DISTRIBUTION, EXTRAS
+from opsctl.base.extras import DISTRIBUTION, EXTRAS
 from tests.packaging.conftest import ROOT, Installed
 
 MAX_DISTRIBUTIONS = 20

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opsctl.render import PLACEHOLDER
+from opsctl.launch.render import PLACEHOLDER
 from tests.integration.shell.conftest import Bench, bench
 
 __all__ = ["bench"]

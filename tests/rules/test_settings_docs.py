@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.render import RUNTIME
+from opsctl.launch.render import RUNTIME
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 TEXT = PAGE.read_text()

@@ -10,8 +10,8 @@ from pathlib import Path
 from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
+from opsctl.base.model import Finding, Level, Transition
 from opsctl.host.system import SystemRunner
-from opsctl.model import Finding, Level, Transition
 from opsctl.settings.alerts import AlertSettings, EmailTable
 
 PLACE = Path(__file__).parents[1] / "corpus/alerts"

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from opsctl.base.nodesets import expand
 from opsctl.launch.launch_plan import job_spec
-from opsctl.nodesets import expand
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, judge

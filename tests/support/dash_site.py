@@ -14,12 +14,12 @@ from pathlib import Path
 import uvicorn
 
 from opsctl.app import App, build
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Finding, Job, JobState, Level, Limits, Node
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.serve_pages import make_server, make_uvicorn, open_socket
 from opsctl.dash.web_app import PageServer
-from opsctl.errors import Unreachable
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Job, JobState, Level, Limits, Node
 from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 
@@ -71,7 +71,7 @@ def make_site(place: Path, trains: tuple[str, ...] = ("tr11", "tr12"), *, steps:
     site_file = place / "site.toml"
     site_file.write_text(f'root = "{root}"\ntrust_parents = true\n[alerts]\nwarning_looks = 1\n')
     app, slurm = build(site_file), CountedSlurm()
-    app.__dict__["scheduler"] = slurm  # where the cached property keeps it
+    app.__dict__["slurm"] = slurm  # where the cached property keeps it
     for number, name in enumerate(trains, 1):
         make_train(RunDir(root / name), str(number), steps)
         slurm.rows += list_rows(name, str(number))

@@ -1,4 +1,4 @@
-"""A train with attempts, a clock that the test sets, and a queue that keeps the Scheduler's contract without Slurm."""
+"""A train with attempts, a clock that the test sets, and a queue that keeps the Slurm's contract without Slurm."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from opsctl.errors import Unreachable
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Job, JobState, LaunchPlan, Limits, Node, Partition
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, JobState, LaunchPlan, Limits, Node, Partition
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
@@ -182,7 +182,7 @@ def make_train(path: Path) -> QueuedTrain:
     journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
     journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
     train = QueuedTrain(
-        run, clock, queue, TrainArrays(run=run, journal=journal, scheduler=queue), GuardSettings(short_attempts=3)
+        run, clock, queue, TrainArrays(run=run, journal=journal, slurm=queue), GuardSettings(short_attempts=3)
     )
     train.add_row(tuple(range(2, 11)), JobState.PENDING, reason="JobArrayTaskLimit", id="12")
     clock.sleep(1)

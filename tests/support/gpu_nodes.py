@@ -83,11 +83,11 @@ def gpu_nodes(sandbox: Sandbox, *, more: str = "", ssh: bool = False) -> Iterato
 
 
 def _restore_nodes(trains: Trains) -> None:
-    scheduler = trains.app.scheduler
-    for job in scheduler.jobs():
+    slurm = trains.app.slurm
+    for job in slurm.jobs():
         if not job.state.is_final:
-            scheduler.cancel(job.array)
-    for node in scheduler.nodes():
+            slurm.cancel(job.array)
+    for node in slurm.nodes():
         if is_out(node):
-            scheduler.resume(node.name)
-    until(lambda: {node.state for node in scheduler.nodes()} == {"IDLE"}, seconds=150)
+            slurm.resume(node.name)
+    until(lambda: {node.state for node in slurm.nodes()} == {"IDLE"}, seconds=150)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opsctl.base.model import Job, JobSpec, LaunchPlan
 from opsctl.host.system import SystemClock, SystemRunner
+from opsctl.launch.render import directives, render
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, JobSpec, LaunchPlan
-from opsctl.render import directives, render
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -40,9 +40,9 @@ class GuardedTrain:
     def __post_init__(self) -> None:
         self.run = RunDir(self.path / "gpt")
         self.runner = SystemRunner(env=self.sandbox.env())
-        self.scheduler = Slurm(self.runner)
+        self.slurm = Slurm(self.runner)
         self.journal = Journal(self.run, SystemClock())
-        self.chain = TrainArrays(run=self.run, journal=self.journal, scheduler=self.scheduler)
+        self.chain = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
         self.run.path.mkdir()
         self.run.create()
         self.site = self.path / "site.toml"
@@ -76,14 +76,14 @@ class GuardedTrain:
         self.run.write(self.run.wrapper, wrapper)
         plan = LaunchPlan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
         self.journal.append(EventKind.SUBMITTING, nonce="n1", tasks=tasks, after="")
-        array = self.scheduler.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
+        array = self.slurm.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
         self.journal.append(EventKind.SUBMITTED, nonce="n1", array=array)
         self.arrays.append(array)
         return array
 
     @property
     def jobs(self) -> list[Job]:
-        return [job for job in self.scheduler.jobs() if job.array in self.arrays]
+        return [job for job in self.slurm.jobs() if job.array in self.arrays]
 
     @property
     def waiting(self) -> list[Job]:
@@ -129,5 +129,5 @@ class GuardedTrain:
 
     def clear(self) -> None:
         for array in self.arrays:
-            self.scheduler.cancel(array)
+            self.slurm.cancel(array)
         until(lambda: not [job for job in self.jobs if job.state.is_active])

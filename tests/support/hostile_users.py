@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 
 TEAM = "users"
 """A group that Debian, Ubuntu and RHEL have."""

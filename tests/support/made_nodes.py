@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from opsctl.base.ports import Answer
 from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Verdict
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
-from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
 
 CORPUS = Path(__file__).parents[1] / "corpus"

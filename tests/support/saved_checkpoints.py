@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import OpsctlError
 from opsctl.cli import cli
-from opsctl.errors import OpsctlError
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import FileRecord, Manifest
 

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.app import App, build
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Job
 from opsctl.cli import cli
-from opsctl.errors import OpsctlError
-from opsctl.model import Job
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
@@ -77,7 +77,7 @@ class Trains:
 
     def rows(self, name: str = "t") -> list[Job]:
         """Return the queued and running jobs of this name."""
-        return [job for job in self.app.scheduler.jobs() if job.name == name and not job.state.is_final]
+        return [job for job in self.app.slurm.jobs() if job.name == name and not job.state.is_final]
 
     def arrays(self, name: str = "t") -> set[str]:
         return {job.array for job in self.rows(name)}
@@ -98,11 +98,11 @@ def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
             patch.setenv(key, value)
         trains = Trains(Path(name), group)
         yield trains
-        scheduler = trains.app.scheduler
-        mine = {job.array for job in scheduler.jobs() if f"opsctl:{job.name}:" in job.comment}
+        slurm = trains.app.slurm
+        mine = {job.array for job in slurm.jobs() if f"opsctl:{job.name}:" in job.comment}
         for array in mine:
-            scheduler.cancel(array)
-        until(lambda: not [job for job in scheduler.jobs() if job.array in mine and not job.state.is_final])
+            slurm.cancel(array)
+        until(lambda: not [job for job in slurm.jobs() if job.array in mine and not job.state.is_final])
 
 
 def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.model import Finding, Job, JobState
 from opsctl.host.system import SystemRunner
 from opsctl.launch.train_arrays import take_snapshot
-from opsctl.model import Finding, Job, JobState
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import Attempt, RunDir

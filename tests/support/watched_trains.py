@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.app import App
+from opsctl.base.model import Finding, Level
+from opsctl.base.ports import Clock, Runner
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import Finding, Level
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.watch_cycle import Watch
-from opsctl.ports import Clock, Runner
 from opsctl.settings.loader import SiteSettings, load_site
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from opsctl.units import parse_duration
+from opsctl.base.units import parse_duration
 
 MAX_SILENCE = timedelta(days=7)
 DEFAULT_SILENCE = timedelta(hours=4)

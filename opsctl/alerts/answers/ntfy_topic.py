@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from opsctl.alerts.answers.answer import RawAnswer, verify
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.outbox import Undelivered
+from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
 from opsctl.settings.alerts import NtfyTable
-from opsctl.web import FAILURES, describe, fetch, open_session, parse_address
 
 TIMEOUT_S = 10.0
 LOOK_BACK = "12h"

@@ -10,9 +10,9 @@ from opsctl.alerts.answers.answer import AnswerVerb, RawAnswer
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import find_incident
 from opsctl.alerts.outbox import Undelivered
+from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
 from opsctl.settings.alerts import AppriseTable
 from opsctl.state.files import parse_json
-from opsctl.web import FAILURES, describe, fetch, open_session, parse_address
 
 TIMEOUT_S = 10.0
 MAX_INCIDENTS = 20

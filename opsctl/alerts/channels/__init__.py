@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.errors import MissingPackage
-from opsctl.extras import required
-from opsctl.ports import Runner
+from opsctl.base.errors import MissingPackage
+from opsctl.base.extras import required
+from opsctl.base.ports import Runner
 from opsctl.settings.alerts import ChannelTable
 
 CHANNELS: dict[str, str] = {

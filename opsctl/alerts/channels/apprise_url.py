@@ -12,8 +12,8 @@ import apprise
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message, find_incident
 from opsctl.alerts.outbox import Undelivered
-from opsctl.model import Level
-from opsctl.ports import Runner
+from opsctl.base.model import Level
+from opsctl.base.ports import Runner
 from opsctl.settings.alerts import AppriseTable
 
 TYPES = {

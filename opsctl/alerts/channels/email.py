@@ -14,8 +14,8 @@ from opsctl.alerts.answers.answer import sign
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.errors import MissingProgram
-from opsctl.ports import Runner, TimedOut
+from opsctl.base.errors import MissingProgram
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.settings.alerts import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)

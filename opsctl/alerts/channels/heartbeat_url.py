@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from opsctl.alerts.channel_secrets import mask
 from opsctl.alerts.outbox import Undelivered
-from opsctl.web import FAILURES, Address, describe, open_session, parse_address
-from opsctl.web import fetch as fetch_address
+from opsctl.base.web import FAILURES, Address, describe, open_session, parse_address
+from opsctl.base.web import fetch as fetch_address
 
 TIMEOUT_S = 10.0
 START_TIMEOUT_S = 3.0

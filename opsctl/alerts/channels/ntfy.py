@@ -10,10 +10,10 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.model import Level
-from opsctl.ports import Runner
+from opsctl.base.model import Level
+from opsctl.base.ports import Runner
+from opsctl.base.web import parse_address
 from opsctl.settings.alerts import NtfyTable
-from opsctl.web import parse_address
 
 PRIORITIES = {Level.OK: 3, Level.UNKNOWN: 3, Level.WARNING: 3, Level.CRITICAL: 5}
 TAGS = {

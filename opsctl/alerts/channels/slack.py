@@ -15,7 +15,7 @@ from slack_sdk.webhook import WebhookClient
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.ports import Runner
+from opsctl.base.ports import Runner
 from opsctl.settings.alerts import SlackTable
 
 TIMEOUT_S = 15

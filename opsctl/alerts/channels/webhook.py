@@ -10,9 +10,9 @@ from http.client import HTTPResponse
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.ports import Runner
+from opsctl.base.ports import Runner
+from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address
 from opsctl.settings.alerts import PLACEHOLDER, WebhookTable
-from opsctl.web import FAILURES, Address, describe, fetch, open_session, parse_address
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1000

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
@@ -15,7 +16,6 @@ from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option, size_options
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
-from opsctl.units import format_duration, format_percent
 
 
 @click.command()

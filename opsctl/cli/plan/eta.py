@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.calc.throughput import time_left
-from opsctl.errors import InputError, OpsctlError
 from opsctl.state.journal import replay
 from opsctl.telemetry.progress.eta import measure_waits, median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
@@ -27,7 +28,6 @@ from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.cli.plan.options import failures_option, plot_option
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
-from opsctl.units import format_duration, format_percent
 
 INFLUENCE_SEEDS = 20
 INPUT_OPTIONS = {

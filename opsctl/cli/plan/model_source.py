@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.hf_config import read_config
 from opsctl.calc.model_sizes import shape_of_sizes
 from opsctl.calc.parallel_layout import Topology
-from opsctl.errors import InputError
 from opsctl.state import files
 
 MAX_CONFIG_BYTES = 4 << 20

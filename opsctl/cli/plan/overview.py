@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opsctl.base.errors import InputError
+from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
@@ -23,8 +25,6 @@ from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
 from opsctl.cli.plan.overview_page import write_page
 from opsctl.cli.plan.plots import facts, listing
-from opsctl.errors import InputError
-from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.trainer.atomic_files import write_atomic
 
 COLOURS = ("#4878a8", "#e08a3c", "#6aa56a", "#c45a5a", "#8a6fb0", "#94745c", "#c884b4", "#888888", "#b8b04a", "#4fb0b8")

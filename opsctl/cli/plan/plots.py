@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.extras import required
 from opsctl.cli.output import print_table
-from opsctl.errors import InputError, OpsctlError
-from opsctl.extras import required
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

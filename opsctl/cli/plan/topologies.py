@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import click
 
+from opsctl.base.units import format_percent
 from opsctl.calc import topology_search as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
@@ -29,7 +30,6 @@ from opsctl.cli.plan.options import (
     zero_option,
 )
 from opsctl.cli.plan.plots import PlotLine, draw, listing
-from opsctl.units import format_percent
 
 
 @click.command()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import network as networks
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
@@ -27,7 +28,6 @@ from opsctl.cli.plan.options import (
     takes_shape,
 )
 from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
-from opsctl.units import format_duration, format_percent
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opsctl.base.errors import InputError
 from opsctl.cli.options import Duration
-from opsctl.errors import InputError
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -40,7 +40,7 @@ def top(app: App, *, every: timedelta) -> None:
     opsctl top --every 30s
     NO_COLOR=1 opsctl top
     """
-    from opsctl.extras import required  # noqa: PLC0415 (only for this command)
+    from opsctl.base.extras import required  # noqa: PLC0415 (only for this command)
 
     term = os.environ.get("TERM", "")
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):

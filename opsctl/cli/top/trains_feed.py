@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from opsctl.actions.find_statuses import find_statuses
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import TimedOut
 from opsctl.cli.output import cell
-from opsctl.errors import OpsctlError
 from opsctl.monitor.status import TrainStatus
-from opsctl.ports import TimedOut
 from opsctl.state.run_dir import all_trains, check_root
 from opsctl.telemetry.logs.train_logs import TrainLog
 

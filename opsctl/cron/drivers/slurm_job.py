@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from opsctl.base.errors import OpsctlError, RunDirError, SlurmError, Unreachable
+from opsctl.base.model import Job, JobState
+from opsctl.base.ports import Runner
 from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.sbatch import sbatch
-from opsctl.errors import OpsctlError, RunDirError, SchedulerError, Unreachable
-from opsctl.model import Job, JobState
-from opsctl.ports import Runner, Scheduler
-from opsctl.render import render
+from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 
@@ -39,7 +40,7 @@ WAITS_BY_REQUEST = ("BeginTime", "Dependency")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmDriver:
     cron: CronContext
-    scheduler: Scheduler
+    slurm: Slurm
     runner: Runner
     defaults: SlurmDefaults
     python: str
@@ -59,11 +60,11 @@ class SlurmDriver:
     def jobs(self) -> list[Job]:
         """Return the waiting and running ticks of this user. Raises Unreachable."""
         user = actor()
-        ticks = [job for job in self.scheduler.jobs() if job.user == user and self._is_tick(job)]
+        ticks = [job for job in self.slurm.jobs() if job.user == user and self._is_tick(job)]
         return sorted((job for job in ticks if not job.state.is_final), key=lambda job: int(job.id))
 
     def start(self) -> tuple[str, bool]:
-        """Return the id of the next tick's job, and whether the job existed already. Raises SchedulerError."""
+        """Return the id of the next tick's job, and whether the job existed already. Raises SlurmError."""
         with self._lease():
             was_selected = self._is_selected()
             # A running tick from before a stop may have checked for its successor already: only waiting jobs count.
@@ -75,7 +76,7 @@ class SlurmDriver:
                 return jobs[-1].id, True
             try:
                 return self._submit(self.cron.clock.now()), False
-            except SchedulerError as error:
+            except SlurmError as error:
                 if not was_selected and not isinstance(error, Unreachable):
                     self.cron.place.selected.unlink(missing_ok=True)
                 raise
@@ -86,14 +87,14 @@ class SlurmDriver:
             self.cron.place.selected.unlink(missing_ok=True)
             waiting = [job.id for job in self.jobs() if job.state.is_waiting]
             for job in waiting:
-                self.scheduler.cancel(job)
+                self.slurm.cancel(job)
         return waiting
 
     def ensure(self, *, after: datetime, own: str = "") -> str | None:
         """Return the id of the next tick's job, submitting one if there is none; None if the driver is not selected.
 
         `own` is the id of the tick that asks, empty for other callers. For other callers, a running tick suffices.
-        Raises SchedulerError.
+        Raises SlurmError.
         """
         with self._lease():
             if not self._is_selected():
@@ -106,7 +107,7 @@ class SlurmDriver:
             successor = next((job for job in waiting if not self._is_astray(job)), None)
             for job in waiting:
                 if job is not successor:
-                    self.scheduler.cancel(job.id)
+                    self.slurm.cancel(job.id)
             return successor.id if successor else self._submit(self.next_slot(after))
 
     def follow(self, slot: datetime, own: str, *, seconds: float) -> bool:

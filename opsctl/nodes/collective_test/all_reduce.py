@@ -8,14 +8,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from opsctl.base.nodesets import fold
+from opsctl.base.ports import Answer, Clock
+from opsctl.base.units import format_duration
+from opsctl.launch.render import templates_dir
 from opsctl.nodes.collective_test.node_search import Group, SearchResult, search, tournament
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.json_output import merge_objects
-from opsctl.nodesets import fold
-from opsctl.ports import Answer, Clock
-from opsctl.render import templates_dir
-from opsctl.units import format_duration
 
 RENDEZVOUS_PORTS = range(10_000, 20_000)
 MIN_SHARE_OF_MEDIAN = 0.5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from opsctl.base.ports import Answer
 from opsctl.nodes.health.node_state import NodeProcess, NodeSnapshot
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
 
 TIMEOUT_S = 20

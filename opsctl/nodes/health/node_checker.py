@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Answer, Clock
 from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapshot, Usual, Verdict
 from opsctl.nodes.health.snapshot import FioScan, compute_timeout_s, parse, render_script
 from opsctl.nodes.health.usual_hardware import MEMORY, MIN_AGREEING_NODES, find_usual_by_node, measure, name_kind
@@ -15,9 +16,8 @@ from opsctl.nodes.health.verdict import add_usual_versions, judge
 from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.nodes.node_score import find_flaky_gpus
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.ports import Answer, Clock
-from opsctl.scheduler.parse_output import NO_MEMORY
 from opsctl.settings.health import HealthSettings
+from opsctl.slurm.parse_output import NO_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Answer, Clock, Runner, TimedOut
 from opsctl.host.system import SystemClock, SystemRunner, hostname
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Health, NodeBaseline, Severity, Verdict
 from opsctl.nodes.health.snapshot import parse, render_script
 from opsctl.nodes.health.verdict import judge
-from opsctl.ports import Answer, Clock, Runner, TimedOut
 from opsctl.settings.thresholds import DEFAULTS, Thresholds
 from opsctl.state.files import read_bounded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opsctl.ports import Answer
+from opsctl.base.ports import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from opsctl.errors import MissingProgram
+from opsctl.base.errors import MissingProgram
+from opsctl.base.nodesets import fold
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.nodes.remote.srun import REMOVED_ENV
-from opsctl.nodesets import fold
-from opsctl.ports import Runner, TimedOut
 
 GRANTED = re.compile(r"Granted job allocation (\d+)")
 ANSWER_S = 30.0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from opsctl.nodesets import fold
-from opsctl.ports import Answer, Shell
+from opsctl.base.nodesets import fold
+from opsctl.base.ports import Answer, Shell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

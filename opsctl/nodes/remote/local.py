@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from opsctl.errors import MissingProgram
-from opsctl.ports import Answer, Runner, TimedOut
+from opsctl.base.errors import MissingProgram
+from opsctl.base.ports import Answer, Runner, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

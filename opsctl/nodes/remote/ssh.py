@@ -19,9 +19,9 @@ from paramiko import Channel, SSHClient, SSHException, Transport
 from paramiko.config import SSHConfig
 from paramiko.ssh_exception import AuthenticationException, ConfigParseError, NoValidConnectionsError
 
+from opsctl.base.nodesets import NODE_NAME
+from opsctl.base.ports import Answer, Clock
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts
-from opsctl.nodesets import NODE_NAME
-from opsctl.ports import Answer, Clock
 from opsctl.settings.health import RemoteSettings
 
 SSH_PORT = 22

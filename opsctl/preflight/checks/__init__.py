@@ -32,7 +32,7 @@ CHECKS: dict[str, Check] = {
     "exclude": Check(check=slurm.exclude, source="Slurm takes an impossible ExcNodeList, and never starts the job"),
     "in-service": Check(check=slurm.in_service, source="ML Engineering book, more nodes than needed"),
     "after": Check(check=slurm.after, source="Slurm takes a dependency on an unknown job as fulfilled"),
-    "extra": Check(check=slurm.extra, source="opsctl.render.directives"),
+    "extra": Check(check=slurm.extra, source="opsctl.launch.render.directives"),
     "reservation": Check(check=reservation.reservation, source="Slurm reservation guide, slurm.schedmd.com"),
     "job-name": Check(check=settings.job_name, source="BigScience slurm-status.py, %.40j"),
     "secrets": Check(check=secrets.secrets, source="BigScience hub-sync.py, a token in a URL"),

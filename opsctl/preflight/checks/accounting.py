@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
 
-from opsctl.model import JobSpec
+from opsctl.base.model import JobSpec
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.checks.slurm import as_slurm, find_partitions
 from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, count_gpus, error, warning
-from opsctl.units import parse_slurm_minutes
 
 EXACT = frozenset({"node", "gres/gpu"})
 """Resources whose amount is exact. Slurm may add CPUs, for whole nodes or whole cores."""

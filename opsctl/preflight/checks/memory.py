@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator
-from opsctl.errors import InputError
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.trainer import footprint

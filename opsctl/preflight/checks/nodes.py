@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from opsctl.nodesets import fold
+from opsctl.base.nodesets import fold
+from opsctl.base.units import format_size
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
-from opsctl.units import format_size
 
 SHM_BYTES_PER_RANK = 2**30
 """Shared memory for NCCL's buffers and the batches of DataLoader workers."""

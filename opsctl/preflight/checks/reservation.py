@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from opsctl.model import Reservation
-from opsctl.nodesets import fold, nodeset
+from opsctl.base.model import Reservation
+from opsctl.base.nodesets import fold, nodeset
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
-from opsctl.units import parse_slurm_minutes
 
 
 def reservation(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from posixpath import normpath
 
+from opsctl.base.units import format_duration, parse_slurm_minutes
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, warning
 from opsctl.preflight.step_estimate import estimate_step
-from opsctl.units import format_duration, parse_slurm_minutes
 
 SPARE = 1.5
 """A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""

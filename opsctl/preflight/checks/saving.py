@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from opsctl.base.units import format_duration, format_size, format_step_time, parse_slurm_minutes
 from opsctl.calc import save_interval as calc
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, SavedCheckpoint
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.trainer import footprint, manifest
-from opsctl.units import format_duration, format_size, format_step_time, parse_slurm_minutes
 
 FAILURES = 6.5
 """Failures per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from opsctl.base.secret_formats import Secrets
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error
-from opsctl.secret_formats import Secrets
 from opsctl.settings.loader import TrainSettings
 
 SECRET = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY)$")

@@ -8,14 +8,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from itertools import chain
 
-from opsctl.model import Accounting, JobSpec, Partition
-from opsctl.nodesets import fold, nodeset, union
+from opsctl.base.model import Accounting, JobSpec, Partition
+from opsctl.base.nodesets import fold, nodeset, union
+from opsctl.base.units import parse_slurm_minutes
+from opsctl.launch.render import directives
 from opsctl.preflight.effective_limits import list_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.sbatch_words import SbatchOption, list_options
-from opsctl.render import directives
-from opsctl.units import parse_slurm_minutes
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would hide the submitted job from opsctl."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.command_flags import COMMENT
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.step_estimate import estimate_step
-from opsctl.units import parse_slurm_minutes
 
 PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
 """Placeholders that tell a command when to stop."""

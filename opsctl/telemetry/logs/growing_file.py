@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opsctl.errors import cannot_read
+from opsctl.base.errors import cannot_read
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer
 

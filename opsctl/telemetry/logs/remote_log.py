@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from http.client import HTTPResponse, IncompleteRead
 from urllib.request import OpenerDirector
 
-from opsctl.errors import InputError, OpsctlError
-from opsctl.ports import Clock
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.ports import Clock
+from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address
 from opsctl.telemetry.logs.log_lines import LineBuffer
-from opsctl.web import FAILURES, Address, describe, fetch, open_session, parse_address
 
 MAX_TRIES = 6
 CHUNK_BYTES = 1 << 16

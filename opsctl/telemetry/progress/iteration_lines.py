@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration, parse
 from opsctl.telemetry.progress.log_formats import formats_for

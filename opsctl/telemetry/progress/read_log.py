@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from opsctl.errors import InputError, cannot_read
+from opsctl.base.errors import InputError, cannot_read
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.log_reader import LogReader, parse_float, parse_stamp
 from opsctl.telemetry.progress.log_summary import LogSummary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir

@@ -65,7 +65,7 @@ class Node(Train):
     def keep_away(self) -> None:
         """Its trains are kept from it until tomorrow, as after a failure."""
         build(self.site).exclusions.add([(BAD, "opsctl: x: y")], hours=24)
-        chain = TrainArrays(run=self.run, journal=self.journal, scheduler=self.scheduler)
+        chain = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
         chain.exclude(BAD, needed=1, until=datetime.now(UTC) + timedelta(hours=24))
 
     def type(self, *words: str) -> None:
@@ -75,7 +75,7 @@ class Node(Train):
     def all_quiet(self) -> None:
         """No look is at work on any node."""
         busy = ("COMPLETING", "ALLOCATED", "MIXED", "NOT_RESPONDING")
-        until(lambda: not any(word in node.state for node in self.scheduler.nodes() for word in busy), seconds=250)
+        until(lambda: not any(word in node.state for node in self.slurm.nodes() for word in busy), seconds=250)
 
     def state(self) -> State:
         self.all_quiet()
@@ -83,9 +83,9 @@ class Node(Train):
 
     def close(self) -> None:
         super().close()
-        for node in self.scheduler.nodes():
+        for node in self.slurm.nodes():
             if is_out(node):
-                self.scheduler.resume(node.name)
+                self.slurm.resume(node.name)
         self.all_quiet()
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from opsctl.ports import Scheduler
+from opsctl.slurm.commands import Slurm
 
 State = dict[str, Any]
 LEFTOVER = re.compile(r"\.lease(\.[0-9a-f]{32}(\.broken)?)?|\..+\.[a-z0-9_]{8}|\.[0-9a-f]{32}")
@@ -106,17 +106,17 @@ def plain(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def queue(scheduler: Scheduler, train: str) -> list[str]:
+def queue(slurm: Slurm, train: str) -> list[str]:
     """What is queued or runs of a train: how many tasks, how they stand, which nodes they are kept from."""
-    rows = [job for job in scheduler.jobs() if job.name == train and not job.state.is_final]
+    rows = [job for job in slurm.jobs() if job.name == train and not job.state.is_final]
     return sorted(
-        f"{job.state.name} tasks {job.tasks} {'held' if job.is_held else ''} not {scheduler.excluded(job.array)}"
+        f"{job.state.name} tasks {job.tasks} {'held' if job.is_held else ''} not {slurm.excluded(job.array)}"
         for job in rows
     )
 
 
-def nodes(scheduler: Scheduler) -> dict[str, str]:
-    return {node.name: f"{node.state} {node.reason}" for node in scheduler.nodes()}
+def nodes(slurm: Slurm) -> dict[str, str]:
+    return {node.name: f"{node.state} {node.reason}" for node in slurm.nodes()}
 
 
 def differences(expected: Any, found: Any, at: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import EventKind, Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
@@ -78,7 +78,7 @@ class Train(Place):
 
     def make_train(self) -> None:
         self.env |= self.sandbox.env()
-        self.scheduler = Slurm(SystemRunner(env=self.sandbox.env()))
+        self.slurm = Slurm(SystemRunner(env=self.sandbox.env()))
         self.run = RunDir(self.trains / self.name)
         for file, memory in (("first", 10), ("changed", 10), ("second", 11)):
             note = "# changed\n" if file != "first" else ""
@@ -108,7 +108,7 @@ class Train(Place):
     @property
     def arrays(self) -> list[str]:
         known = replay(self.journal.events()).arrays if self.run.journal.exists() else {}
-        there = {job.array for job in self.scheduler.jobs() if job.name == self.name}
+        there = {job.array for job in self.slurm.jobs() if job.name == self.name}
         return sorted({*known, *there}, key=int)
 
     @property
@@ -123,7 +123,7 @@ class Train(Place):
     def state(self) -> State:
         until(lambda: self.then(self))
         state = super().state()
-        return {**state, "queue": queue(self.scheduler, self.name), "nodes": nodes(self.scheduler)}
+        return {**state, "queue": queue(self.slurm, self.name), "nodes": nodes(self.slurm)}
 
     def lived(self, *, code: int, log: str = "", stop: TrainerStop | None = None) -> None:
         """A task of it has run on node002 and has ended without a finalization."""
@@ -159,12 +159,12 @@ class Train(Place):
         return bool(replay(self.journal.events()).started)
 
     def rows(self) -> list[Any]:
-        return [job for job in self.scheduler.jobs() if job.name == self.name and not job.state.is_final]
+        return [job for job in self.slurm.jobs() if job.name == self.name and not job.state.is_final]
 
     def close(self) -> None:
         if self.ending:
             self.runs.run(self, self.typed(self.ending))
         for array in self.arrays:
-            self.scheduler.cancel(array)
+            self.slurm.cancel(array)
         until(lambda: not self.rows())
         super().close()

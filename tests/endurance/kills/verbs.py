@@ -90,7 +90,7 @@ CRON_STOP = ("cron", "stop")
 
 def ticks(train: Train) -> State:
     """The jobs that tick, or will."""
-    jobs = [job for job in train.scheduler.jobs() if job.name.startswith("opsctl-cron") and not job.state.is_final]
+    jobs = [job for job in train.slurm.jobs() if job.name.startswith("opsctl-cron") and not job.state.is_final]
     return {"ticks": len(jobs)}
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemRunner
-from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json

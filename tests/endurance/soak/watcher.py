@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from opsctl.alerts.ledger import summarize
+from opsctl.base.model import Level
 from opsctl.host.system import SystemRunner
-from opsctl.model import Level
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.settings.loader import load_site

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.app import build
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 
 SITE = """
 root = "{root}"

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.host.system import SystemClock
 from opsctl.monitor.handle_answers import AnswerPoller
 from tests.integration.alerts.conftest import read_kinds

@@ -10,8 +10,8 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.outbox import Outbox
-from opsctl.errors import RunDirError
-from opsctl.model import Level
+from opsctl.base.errors import RunDirError
+from opsctl.base.model import Level
 from tests.integration.alerts.conftest import read_kinds
 from tests.unit.alerts.conftest import World, finding
 

@@ -12,8 +12,8 @@ from opsctl.alerts.channels.heartbeat_url import PingKind, fetch
 from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
+from opsctl.base.model import Level
 from opsctl.host.system import SystemRunner
-from opsctl.model import Level
 from opsctl.monitor.heartbeat_pings import list_train_pings
 from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable, WebhookTable
 from tests.unit.alerts.conftest import Clock, finding

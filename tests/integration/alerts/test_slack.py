@@ -8,8 +8,8 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.channels.slack import Slack
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
+from opsctl.base.model import Level
 from opsctl.host.system import SystemRunner
-from opsctl.model import Level
 from opsctl.settings.alerts import SlackTable
 from tests.unit.alerts.conftest import Clock
 

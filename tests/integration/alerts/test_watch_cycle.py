@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.app import build
+from opsctl.base.errors import OpsctlError
+from opsctl.base.model import Finding, Level
 from opsctl.cli import cli
 from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
-from opsctl.errors import OpsctlError
-from opsctl.model import Finding, Level
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.state.run_dir import RunDir

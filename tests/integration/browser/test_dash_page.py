@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App
+from opsctl.base.errors import InputError
+from opsctl.base.model import Finding, Level, Node
 from opsctl.dash.page_access import Role
 from opsctl.dash.refresher import SOON_S
 from opsctl.dash.static_pages import render_files
 from opsctl.dash.steering import VERBS, PageInstruction, PagePlan, PageVerb
-from opsctl.errors import InputError
 from opsctl.guard.attempt_record import Start
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Level, Node
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import opsctl
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.launch.container_command import RUNTIMES, SHIM_MOUNT, START_SHIM
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import MissingProgram, SandboxError
+from opsctl.base.errors import MissingProgram, SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.programs import find_programs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.switches import Switch, arm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError, InputError
+from opsctl.base.errors import ConfigError, InputError
 from opsctl.guard.attempt_record import read_start
 from opsctl.launch.code_freeze import read_record
 from opsctl.sandbox.cluster import Sandbox

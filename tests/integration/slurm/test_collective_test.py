@@ -63,7 +63,7 @@ def test_node_that_breaks_the_sum_is_drained(world: tuple[Trains, GpuNodes], tmp
     assert list(health.values()).count("healthy") >= 2, health
     evidence = "all-reduce fails with every other node: no route to host"
     assert nodes["node002"]["results"][0]["evidence"] == evidence
-    node = next(node for node in trains.app.scheduler.nodes() if node.name == "node002")
+    node = next(node for node in trains.app.slurm.nodes() if node.name == "node002")
     assert "DRAIN" in node.state
     assert node.reason == f"opsctl: test-nodes: {evidence}"
 
@@ -77,4 +77,4 @@ def test_node_without_torch_is_unknown(world: tuple[Trains, GpuNodes], tmp_path:
     assert [test_round["passed"] for test_round in results["rounds"]] == [[True], [True]]
     assert set(results["gigabytes_per_s"]) == {"node001", "node002"}
     assert {node["by"] for node in results["nodes"]} == {"srun"}, "one job held the nodes for all tests"
-    assert all(job.state.is_final for job in trains.app.scheduler.jobs()), "the job has ended"
+    assert all(job.state.is_final for job in trains.app.slurm.jobs()), "the job has ended"

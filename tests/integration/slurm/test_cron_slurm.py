@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App, build
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Job, JobState
 from opsctl.cli.owner_tasks import keep_cron
 from opsctl.cli.status import status
 from opsctl.cron.cron_dir import CronDir
@@ -23,8 +25,6 @@ from opsctl.cron.drivers import revive
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
-from opsctl.errors import Unreachable
-from opsctl.model import Job, JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import run_slurm, save_controller_state
@@ -78,7 +78,7 @@ class Site:
     def cancel_all(self) -> bool:
         """Cancel every tick and return whether none is left. A running tick may just have submitted the next."""
         for job in self.driver.jobs():
-            self.driver.scheduler.cancel(job.id)
+            self.driver.slurm.cancel(job.id)
         return not self.driver.jobs()
 
     def stop_starting_jobs(self) -> None:
@@ -109,7 +109,7 @@ def site_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     for site in sites:
         if site.sandbox.status().is_up:
             for job in site.driver.jobs():
-                site.driver.scheduler.cancel(job.id)
+                site.driver.slurm.cancel(job.id)
 
 
 def test_simultaneous_starts_make_one_chain(fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site]) -> None:
@@ -130,7 +130,7 @@ def test_simultaneous_starts_make_one_chain(fresh_slurm: Callable[..., Sandbox],
     first = until(lambda: site.running and (Path.home() / "hangs").exists() and site.waiting and site.running)[0]
     until(lambda: site.waiting[0].reason == "Dependency")  # the running tick is late, so the next one waits
     assert [job.id for job in site.running] == [first.id]
-    site.driver.scheduler.cancel(first.id)  # during an entry; the successor is queued already
+    site.driver.slurm.cancel(first.id)  # during an entry; the successor is queued already
     site.wait_for_ticks(1)
     hung = site.read_run("echo $$ >$HOME/hangs; exec sleep 250")
     assert hung.result in (EntryResult.FAILED, EntryResult.RUNNING)

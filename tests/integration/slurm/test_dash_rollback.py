@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.dash.train_card import TrainCard
-from opsctl.errors import InputError
 from opsctl.host.processes import ProcessId
 from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.launch.rollback_state import RollbackState, read_rollback_state

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
-from opsctl.model import JobState, Node
+from opsctl.base.model import JobState, Node
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.switches import Switch, path_of
@@ -96,7 +96,7 @@ class Night:
         ]
 
     def node(self, name: str) -> Node:
-        return next(node for node in self.trains.app.scheduler.nodes() if node.name == name)
+        return next(node for node in self.trains.app.slurm.nodes() if node.name == name)
 
     def read_only_mail(self) -> str:
         """Run two more watch cycles and return subject and body of the single mail."""
@@ -263,14 +263,14 @@ def test_expired_exclusion_ends_and_release_excludes_more(slurm: Sandbox) -> Non
     with make_night(slurm) as night:
         night.trains.opsctl("launch", night.trains.toml())
         (array,) = night.trains.arrays()
-        scheduler, chain = night.trains.app.scheduler, night.trains.app.chain(night.trains.run())
+        slurm, chain = night.trains.app.slurm, night.trains.app.chain(night.trains.run())
         chain.exclude("node[001-002]", needed=1, until=night.trains.app.clock.now())
-        assert scheduler.excluded(array) == "node[001-002]"
+        assert slurm.excluded(array) == "node[001-002]"
         night.trains.opsctl("watch")
-        assert scheduler.excluded(array) == ""
+        assert slurm.excluded(array) == ""
         path_of(night.trains.run(), Switch.PAUSE).touch()
         text = night.trains.opsctl("release", "t", "--exclude", "node[002-003]")
         assert "excluded now: node[002-003]" in text
-        assert scheduler.excluded(array) == "node[002-003]"
+        assert slurm.excluded(array) == "node[002-003]"
         refused = night.trains.refusal("release", "t", "--exclude", "node[001,004]")
         assert refused.message == f"with node[001-004] excluded 0 nodes are left, and array {array} needs 1"

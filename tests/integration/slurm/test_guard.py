@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from opsctl.model import JobState
+from opsctl.base.model import JobState
+from opsctl.launch.render import render
 from opsctl.monitor.reconcile import reconcile_root
-from opsctl.render import render
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state import switches
@@ -353,7 +353,7 @@ def test_vanished_run_directory_stops_no_body(
     assert train.task(1).exit_code == "3:0"
     away.rename(train.run.path)
     assert not train.attempt().end.exists()
-    [reconciled] = reconcile_root(train.path, train.scheduler, lambda run: train.chain)
+    [reconciled] = reconcile_root(train.path, train.slurm, lambda run: train.chain)
     assert reconciled.done[0].startswith(f"finalized {train.attempt().name}: crashed, continue: Slurm reports FAILED")
 
 

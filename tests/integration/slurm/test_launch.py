@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError, InputError, RunDirError, SchedulerError
+from opsctl.base.errors import ConfigError, InputError, RunDirError, SlurmError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -32,7 +32,7 @@ def test_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None
 def test_options_override_the_file(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml(), "--tasks", 2, "--exclude", "node[003-004]", "--nice", 5)
     assert [len(job.tasks) for job in trains.rows()] == [2]
-    assert trains.app.scheduler.excluded(trains.arrays().pop()) == "node[003-004]"
+    assert trains.app.slurm.excluded(trains.arrays().pop()) == "node[003-004]"
 
 
 def test_dry_run_shows_the_scripts_and_changes_nothing(trains: Trains) -> None:
@@ -129,7 +129,7 @@ def test_relaunch_keeps_the_earlier_files(trains: Trains) -> None:
 
 def test_refusal_by_slurm_is_journalled(trains: Trains) -> None:
     path = trains.toml(extra=("--constraint=nosuchfeature",))
-    assert isinstance(trains.refusal("launch", path), SchedulerError)
+    assert isinstance(trains.refusal("launch", path), SlurmError)
     assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMIT_REFUSED]
     trains.opsctl("launch", trains.toml())
     assert len(trains.arrays()) == 1

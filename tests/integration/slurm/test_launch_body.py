@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.model import Job
 from opsctl.launch.launch_plan import render_body
-from opsctl.model import Job
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
@@ -65,7 +65,7 @@ def wait_for_end(trains: Trains, job_id: str) -> Job:
     """Wait until the job has ended and return it."""
 
     def find_ended() -> list[Job]:
-        return [job for job in trains.app.scheduler.jobs() if job.id == job_id and job.state.is_final]
+        return [job for job in trains.app.slurm.jobs() if job.id == job_id and job.state.is_final]
 
     return until(find_ended)[0]
 

@@ -12,11 +12,11 @@ import click
 import pytest
 
 from opsctl.app import App
-from opsctl.errors import SchedulerError, Unreachable
+from opsctl.base.errors import SlurmError, Unreachable
+from opsctl.base.model import LaunchPlan
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import LaunchPlan
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.slurms import save_controller_state
@@ -52,7 +52,7 @@ class CutApp(App):
         return CutJournal(run, self.clock)
 
     @property
-    def scheduler(self) -> Slurm:
+    def slurm(self) -> Slurm:
         count = self.count
 
         class CutSlurm(Slurm):
@@ -177,7 +177,7 @@ def test_array_with_changed_comment_is_not_lost(trains: Trains) -> None:
     argv = ("scontrol", "update", f"JobId={array}", "Comment=x")
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
     error = trains.refusal("launch", path)
-    assert isinstance(error, SchedulerError)
+    assert isinstance(error, SlurmError)
     assert error.message == f"array {array} has this train's name and id, but its comment was changed"
     subprocess.run(("scancel", array), check=True, timeout=60)
     until(lambda: not trains.rows())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.ports import TimedOut
 from opsctl.integrations import opsctl_contract
-from opsctl.ports import TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.journal import EventKind, Journal

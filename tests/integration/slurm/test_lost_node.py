@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from opsctl.base.nodesets import expand
 from opsctl.host.processes import ProcessCandidate, ProcessId, find_processes
-from opsctl.nodesets import expand
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from tests.support.slurms import run_slurm

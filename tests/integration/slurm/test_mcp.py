@@ -15,8 +15,8 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 from opsctl.alerts.ledger import AlertLedger
+from opsctl.base.model import Finding, Level
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.journal import EventKind, Journal

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.model import JobState, Node
 from opsctl.launch.train_arrays import excluded_until
-from opsctl.model import JobState, Node
 from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.sandbox.cluster import Sandbox
@@ -47,7 +47,7 @@ def check_health(trains: Trains, *words: str) -> dict[str, dict[str, Any]]:
 
 
 def read_node(trains: Trains, name: str) -> Node:
-    return next(node for node in trains.app.scheduler.nodes() if node.name == name)
+    return next(node for node in trains.app.slurm.nodes() if node.name == name)
 
 
 def test_bad_gpu_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, GpuNodes]) -> None:
@@ -140,9 +140,7 @@ def test_node_that_changed_after_the_plan_is_left(world: tuple[Trains, GpuNodes]
         Step(node=name, reason="opsctl: x: y", snapshot=read_node(trains, name)) for name in ("node001", "node002")
     )
     drain_by_hand(trains, "node001", "bad fan")
-    acts = Quarantine(
-        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=()
-    )
+    acts = Quarantine(slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=())
     done = acts.drain(NodePlan(steps=steps, cap=2))
     assert [(result.node, result.action) for result in done] == [
         ("node001", "left"),
@@ -160,10 +158,8 @@ def test_cap_counts_nodes_drained_after_the_plan(world: tuple[Trains, GpuNodes])
     trains, _ = world
     app = trains.app
     plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", snapshot=read_node(trains, "node001")),), cap=1)
-    app.scheduler.drain("node004", "opsctl: a: b")
-    acts = Quarantine(
-        scheduler=app.scheduler, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=()
-    )
+    app.slurm.drain("node004", "opsctl: a: b")
+    acts = Quarantine(slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=())
     assert acts.drain(plan)[0].why == "opsctl has 1 node out of service already; the cap is 1"
     assert read_node(trains, "node001").state == "IDLE"
 
@@ -205,10 +201,10 @@ def test_drained_node_is_undrained_after_two_good_checks(ssh_world: tuple[Trains
     assert text == "leave node003: has passed one health check; check again after 0s\nnothing to undrain\n"
     assert check_health(trains, "node003")["node003"]["by"] == "ssh"
     written = read_node(trains, "node003").reason
-    trains.app.scheduler.drain("node003", f"{written}; ticket 4711")
+    trains.app.slurm.drain("node003", f"{written}; ticket 4711")
     text = trains.opsctl("undrain-good-nodes")
     assert text == f"leave node003: its reason was amended: {written}; ticket 4711\nnothing to undrain\n"
-    trains.app.scheduler.drain("node003", written)
+    trains.app.slurm.drain("node003", written)
     trains.opsctl("undrain-good-nodes", "--dry-run")
     assert trains.opsctl("undrain-good-nodes", "--dry-run").endswith("a dry run: nothing was done\n")
     text = trains.opsctl("undrain-good-nodes")
@@ -222,7 +218,7 @@ def test_orphans_are_ended_only_with_kill_orphans(ssh_world: tuple[Trains, GpuNo
     if os.geteuid() != 0:
         pytest.skip("needs to be root, to have a process of another user")
     trains, nodes = ssh_world
-    until(lambda: not trains.app.scheduler.reasons())
+    until(lambda: not trains.app.slurm.reasons())
     orphan = subprocess.Popen(("sleep", "300"), user=23_456)
     other = subprocess.Popen(("sleep", "300"), user=0)
     held = "".join(f"<process_info><pid>{popen.pid}</pid><type>C</type></process_info>" for popen in (orphan, other))
@@ -255,7 +251,7 @@ def test_without_drain_nodes_are_excluded_and_reported(
         assert "note: after this drain large's 4 nodes no longer fit: 3 left\n" in text
         assert "from t's queued tasks" in text
         assert f"not from large: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
-        assert trains.app.scheduler.excluded(array) == "node002"
+        assert trains.app.slurm.excluded(array) == "node002"
         assert read_node(trains, "node002").state == "IDLE"
         assert trains.kinds()[-1] is EventKind.EXCLUDED
         report = (trains.root / ".site" / "nodes" / "report.txt").read_text()
@@ -264,7 +260,7 @@ def test_without_drain_nodes_are_excluded_and_reported(
         text = trains.opsctl("launch", trains.toml("later"))
         assert text.startswith("later: excludes node002, which opsctl judged bad; see opsctl nodes\n")
         (later,) = trains.arrays("later")
-        assert trains.app.scheduler.excluded(later) == "node002"
+        assert trains.app.slurm.excluded(later) == "node002"
         assert list(excluded_until(Journal(trains.run("later"), trains.app.clock).events())) == ["node002"]
         assert "excluded from our trains: opsctl: xid" in trains.opsctl("nodes", "--bad")
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from opsctl.cli import cli
 from opsctl.host.system import SystemRunner
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from tests.support.slurms import run_slurm, wait_until
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.cli.nodes import shorten
-from opsctl.errors import InputError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.srun import InJob

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.model import Node
+from opsctl.base.ports import Answer
 from opsctl.host.system import SystemClock
-from opsctl.model import Node
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout, group_answers
 from opsctl.nodes.remote.known_hosts import HostKeyChanged, HostUnknown, KnownHosts, parse
 from opsctl.nodes.remote.ssh import Ssh
-from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.state.site_dir import SiteDir
 from tests.support.gpu_nodes import render_smi

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.preflight.sbatch_words import list_options
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import Event, EventKind, Journal
@@ -106,7 +106,7 @@ def test_allowed_error_is_launched_and_journalled(trains: Trains) -> None:
 
 def test_feature_that_no_node_has_is_refused(trains: Trains, sandbox: Sandbox) -> None:
     run_slurm(sandbox, "scontrol", "update", "nodename=node001", "availablefeatures=a100,rack1")
-    assert trains.app.scheduler.features() == {"a100", "rack1"}
+    assert trains.app.slurm.features() == {"a100", "rack1"}
     assert run_preflight(trains, trains.toml(command=STOPS, constraint="a100&rack1")) == []
     assert run_preflight(trains, trains.toml(command=STOPS, constraint="h100")) == [("error", "constraint")]
     assert "Invalid feature specification" in run_sbatch("-Ch100")

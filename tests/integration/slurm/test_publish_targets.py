@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
+from opsctl.base.ports import Completed
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.ports import Completed
 from opsctl.publish.git_push import NotPushed
 from opsctl.publish.publisher import NotShipped, Publisher
 from opsctl.publish.staging import DeadlinePassed

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError, InputError
-from opsctl.model import JobState
+from opsctl.base.errors import ConfigError, InputError
+from opsctl.base.model import JobState
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind
 from tests.support.trains import Trains, trains_on, until
@@ -27,7 +27,7 @@ def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
     argv = ("sbatch", "--parsable", "--exclusive", "--nodes=4", "--time=5", "--wrap=sleep 300", "--output=/dev/null")
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
     job_id = done.stdout.strip()
-    queue = trains.app.scheduler
+    queue = trains.app.slurm
     until(lambda: [job for job in queue.jobs() if job.id == job_id and job.state is JobState.RUNNING])
     yield
     queue.cancel(job_id)
@@ -73,7 +73,7 @@ def test_release_adds_excluded_nodes(trains: Trains) -> None:
     trains.opsctl("hold", "t")
     text = trains.opsctl("release", "t", "--exclude", "node002")
     assert text == f"t: excluded now: node[001-002]; released array {array}\n"
-    assert trains.app.scheduler.excluded(array) == "node[001-002]"
+    assert trains.app.slurm.excluded(array) == "node[001-002]"
 
 
 def test_exclusion_that_leaves_too_few_nodes_is_refused(trains: Trains) -> None:

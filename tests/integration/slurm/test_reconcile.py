@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import Unreachable
+from opsctl.base.errors import Unreachable
 from opsctl.host.system import SystemClock, SystemRunner, user_name
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.reconcile import ReconciledTrain, reconcile_root
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.scheduler.slurm import Slurm
+from opsctl.slurm.commands import Slurm
 from opsctl.state import switches
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.switches import RequestKind, Switch
@@ -28,10 +28,10 @@ def train(tmp_path: Path, slurm: Sandbox) -> Iterator[GuardedTrain]:
     train.clear()
 
 
-def reconcile(train: GuardedTrain, scheduler: Slurm | None = None) -> list[ReconciledTrain]:
-    reader = scheduler or train.scheduler
+def reconcile(train: GuardedTrain, slurm: Slurm | None = None) -> list[ReconciledTrain]:
+    reader = slurm or train.slurm
     return reconcile_root(
-        train.path, reader, lambda run: TrainArrays(run=run, journal=Journal(run, SystemClock()), scheduler=reader)
+        train.path, reader, lambda run: TrainArrays(run=run, journal=Journal(run, SystemClock()), slurm=reader)
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
-from opsctl.model import Finding, Level
+from opsctl.base.errors import InputError
+from opsctl.base.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.journal import EventKind
 from opsctl.state.switches import Switch, arm

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.model import JobSpec
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.model import JobSpec
+from opsctl.launch.render import directives
 from opsctl.preflight.checks import accounting
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.gather_facts import gather_cluster
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.recipe import Recipe
-from opsctl.render import directives
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
@@ -151,7 +151,7 @@ def sbatch(spec: JobSpec, *more: str) -> subprocess.CompletedProcess[str]:
 
 def test_slurm_enforces_the_limits_that_preflight_reports(trains: Trains, limited: Sandbox) -> None:
     app = trains.app
-    facts = Facts(now=app.clock.now(), user=actor(), cluster=gather_cluster(app.scheduler, make_spec(), actor()))
+    facts = Facts(now=app.clock.now(), user=actor(), cluster=gather_cluster(app.slurm, make_spec(), actor()))
     reasons = {}
     for changed, message, reason in NEVER:
         (error,) = find_errors(facts, make_spec(**changed))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.daemons import Tools, start_munged, wait_listening
 from opsctl.sandbox.faults import FaultKind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, SandboxError
+from opsctl.base.errors import InputError, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, SandboxError
+from opsctl.base.errors import InputError, SandboxError
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places

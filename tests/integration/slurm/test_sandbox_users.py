@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec

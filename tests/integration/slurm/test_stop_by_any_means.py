@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
-from opsctl.ports import TimedOut
+from opsctl.base.errors import InputError
+from opsctl.base.ports import TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state.journal import EventKind, Journal

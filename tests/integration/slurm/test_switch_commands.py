@@ -144,7 +144,7 @@ def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
     text = shared.opsctl("hold", "t")  # any command
     assert "t: released " in text
     assert EventKind.REQUEST_DONE in shared.kinds()
-    assert shared.app.scheduler.excluded(shared.arrays().pop()) == "node004"
+    assert shared.app.slurm.excluded(shared.arrays().pop()) == "node004"
 
 
 @root_only

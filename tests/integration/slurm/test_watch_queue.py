@@ -17,9 +17,9 @@ from pathlib import Path
 import click
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
+from opsctl.base.model import JobState, Level
 from opsctl.host.system import SystemRunner
-from opsctl.model import JobState, Level
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.sandbox.cluster import Sandbox
@@ -166,7 +166,7 @@ def test_job_started_by_hand_counts_for_the_train(trains: Trains, app: CountedAp
     until(lambda: not trains.rows())
     assert status(cycle(app))[0] is Level.OK
     run_slurm(slurm, "scancel", job.strip())
-    until(lambda: not [row for row in app.scheduler.jobs() if row.name == name and not row.state.is_final])
+    until(lambda: not [row for row in app.slurm.jobs() if row.name == name and not row.state.is_final])
     assert status(cycle(app))[0] is Level.CRITICAL
 
 
@@ -194,7 +194,7 @@ def test_drained_node_of_a_train_is_reported_and_resolved(
         del app.counting.env["PATH"]
     finally:
         run_slurm(slurm, "scontrol", "update", f"nodename={node}", "state=resume")
-    until(lambda: all(worst_severity(row.state) is Level.OK for row in app.scheduler.nodes()))
+    until(lambda: all(worst_severity(row.state) is Level.OK for row in app.slurm.nodes()))
     assert sorted(list_transitions(cycle(app, "node_health"))) == [
         ("node_health/t", Level.OK),
         (f"node_health/t/{node}", Level.OK),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.actions.build_digest import build_digest
-from opsctl.model import JobState, Level
+from opsctl.base.model import JobState, Level
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.report.digest import render
 from opsctl.sandbox.cluster import Sandbox

@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import AlertLedger
+from opsctl.base.model import Finding, Level
 from opsctl.host.system import SystemRunner
-from opsctl.model import Finding, Level
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 

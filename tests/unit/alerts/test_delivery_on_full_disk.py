@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from tests.unit.alerts.conftest import World
 from tests.unit.alerts.test_outbox import FakeChannel
 

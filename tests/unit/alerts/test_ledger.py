@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.errors import InputError, RunDirError
-from opsctl.model import Level
+from opsctl.base.errors import InputError, RunDirError
+from opsctl.base.model import Level
 from opsctl.state.files import write_atomic
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock, World, finding, format_change

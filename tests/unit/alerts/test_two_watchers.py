@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import lease, site_dir
 from tests.unit.alerts.conftest import LEVELS, World, finding

@@ -2,6 +2,7 @@
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import (
     PUBLISHED,
     ModelShape,
@@ -10,7 +11,6 @@ from opsctl.calc.gpt_size import (
     embedding_parameters,
     parameters,
 )
-from opsctl.errors import InputError
 
 
 def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> ModelShape:

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
-from opsctl.errors import InputError
 
 SMALL = PUBLISHED["104b"]
 ONE = Topology(tp=4, pp=32, dp=1)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters
 from opsctl.calc.hf_config import read_config
 from opsctl.calc.model_sizes import shape_of_size, shape_of_sizes
-from opsctl.errors import InputError
 
 LLAMA = {
     "model_type": "llama",

@@ -2,9 +2,9 @@
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc import network
 from opsctl.calc.accelerators import accelerator
-from opsctl.errors import InputError
 
 IDEFICS = {"billions": 80, "sequence": 1024, "batch": 3584, "gpus": 512}
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.gpt_size import PUBLISHED, parameters
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import RunInputs, calibrate, parse_topology, plan_run
-from opsctl.errors import InputError
 
 H100 = accelerator("H100")
 LLAMA = PUBLISHED["llama-3-8b"]

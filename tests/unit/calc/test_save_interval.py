@@ -5,10 +5,10 @@ from itertools import islice
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc import checkpoint_space, save_interval, spares
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.gpt_size import PUBLISHED, parameters
-from opsctl.errors import InputError
 
 HOUR, WEEK = 3600.0, 7 * 86400.0
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from opsctl.base.errors import InputError
 from opsctl.calc.closed_form import renewal
 from opsctl.calc.sensitivity import Summary, rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup, simulate
-from opsctl.errors import InputError
 
 PLAIN = SimulationSetup(
     nodes=2048, days=90, per_1000_node_days=6.5, interval_h=1, save_h=0, start_up_h=5 / 60, hangs=0, broken=0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc import throughput
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import PUBLISHED
-from opsctl.errors import InputError
 from opsctl.telemetry.progress.iteration_lines import parse
 
 HOUR = 3600.0

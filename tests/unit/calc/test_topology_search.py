@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.calc.accelerators import accelerator
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology, ramp_sizes
 from opsctl.calc.topology_search import candidates, judge, wave_efficiency
-from opsctl.errors import InputError
 
 BLOOM = PUBLISHED["bloom"]
 NODES = Cluster(nodes=48, gpus_per_node=8, gpu=accelerator("A100"))

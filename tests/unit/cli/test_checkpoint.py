@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, RunDirError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.trainer import manifest
 from tests.support.saved_checkpoints import expect_refusal, flip, make_train, make_unreadable, opsctl, save, steps
 

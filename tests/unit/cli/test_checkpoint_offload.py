@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, OpsctlError
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.trainer import manifest
 from tests.support.saved_checkpoints import flip, make_train, opsctl, save, steps
 

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
-from opsctl.errors import InputError
 from opsctl.settings.loader import find_site, load_site, load_train
 
 

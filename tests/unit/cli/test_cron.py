@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.app import App, build
+from opsctl.base.errors import ConfigError, InputError, RunDirError
 from opsctl.cli import cli
 from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
-from opsctl.errors import ConfigError, InputError, RunDirError
 from opsctl.settings.cron import CronSettings
 
 ODD = ["/opt/my python", "-m", "opsctl", "--site", "/x/100%/$HOME/site's.toml", "cron", "tick"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.errors import InputError
 from opsctl.state.run_dir import RunDir
 
 WITHOUT = [

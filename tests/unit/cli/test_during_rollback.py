@@ -10,8 +10,8 @@ import pytest
 
 from opsctl.actions.queue_tasks import queue_tasks
 from opsctl.app import App, build
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.cli import cli
-from opsctl.errors import InputError, RunDirError
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.monitor.reconcile import carry_out
 from opsctl.preflight.problem import Problem

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import ConfigError
 from opsctl.cli import cli
-from opsctl.errors import ConfigError
 from opsctl.state.run_dir import RunDir
 
 TRAIN = 'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n'

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from opsctl.base.errors import OpsctlError
 from opsctl.cli.logs import logs
-from opsctl.errors import OpsctlError
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir, find
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
-from opsctl.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.cli.plan import plan as group
-from opsctl.errors import InputError, OpsctlError
 from opsctl.state.journal import Event, EventKind, TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import measure_waits

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
-from opsctl.errors import InputError
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 LLAMA = ("llama-3-8b", "--gpus", "8", "--gpu", "H100")

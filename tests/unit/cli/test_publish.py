@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.app import build
+from opsctl.base.errors import OpsctlError
 from opsctl.cli import cli
-from opsctl.errors import OpsctlError
 from opsctl.state.run_dir import RunDir
 
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
 from opsctl.cli.remote_host import command_text, ssh_options
-from opsctl.errors import InputError
 from tests.support.sshds import Sshd, sshd
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.app import build
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
-from opsctl.errors import InputError, OpsctlError
 from opsctl.guard.outcome import Outcome
 from opsctl.report.formats import attempt_rows, markdown, render_headline
 from opsctl.telemetry.progress.effective_time import Bucket

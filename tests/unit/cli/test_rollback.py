@@ -17,10 +17,10 @@ from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
 from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import build
+from opsctl.base.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.dash.shown_rollback import describe_rollback
-from opsctl.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.launch.revisions import Files
 from opsctl.launch.rollback_record import RollbackPhase, records_dir, to_record, write_record
 from opsctl.launch.rollback_state import read_rollback_state

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.base.model import Level
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
-from opsctl.model import Level
 from opsctl.monitor.status import LastAttempt, Running, TrainStatus, Waiting, unreadable
 from opsctl.state.requests import Request, RequestKind
 from opsctl.state.run_dir import RunDir

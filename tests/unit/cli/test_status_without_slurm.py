@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.alerts.ledger import AlertLedger
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Finding, Level
 from opsctl.cli import cli
-from opsctl.errors import Unreachable
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Level
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
 from opsctl.state.journal import EventKind, Journal

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.cli import cli
-from opsctl.errors import InputError
 
 
 def refuse(words: Sequence[str]) -> str:

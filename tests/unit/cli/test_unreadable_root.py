@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import build
+from opsctl.base.errors import RunDirError
 from opsctl.cli import cli
 from opsctl.cli.top.trains_feed import TrainsFeed
 from opsctl.dash.collect_site import collect_site
-from opsctl.errors import RunDirError
 
 
 class EnoughPages(Exception):

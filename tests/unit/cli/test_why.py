@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Invoked
 
+from opsctl.base.errors import InputError
+from opsctl.base.model import JobState
 from opsctl.cli.why import why
-from opsctl.errors import InputError
 from opsctl.guard.finalize import finalize
 from opsctl.guard.stop_request import StopKind, request_stop
-from opsctl.model import JobState
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.history import NodeHistory
 from opsctl.settings.loader import SiteSettings
@@ -39,7 +39,7 @@ class FakeApp:
         return self.train.chain.journal
 
     @property
-    def scheduler(self) -> object:
+    def slurm(self) -> object:
         return self.train.queue
 
     @property

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.errors import Unreachable
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
-from opsctl.errors import Unreachable
 from opsctl.host.system import SystemRunner
 from opsctl.settings.loader import SlurmDefaults
 from tests.support.cron_context import NOON, CronSite
@@ -28,7 +28,7 @@ class SilentSlurm:
 def make_driver(cron_site: CronSite, **defaults: str) -> SlurmDriver:
     return SlurmDriver(
         cron=cron_site.cron,
-        scheduler=SilentSlurm(),
+        slurm=SilentSlurm(),
         runner=SystemRunner(),
         defaults=SlurmDefaults(**defaults),
         python="/opt/my python",

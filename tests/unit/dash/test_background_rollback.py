@@ -14,9 +14,9 @@ import pytest
 
 from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import App, build
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
-from opsctl.errors import InputError, RunDirError
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import hostname, spawn
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record

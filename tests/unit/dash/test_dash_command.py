@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.dash.page_access import PageAccess, Role, load_secret
 from opsctl.dash.serve_pages import make_links, open_socket
-from opsctl.errors import InputError, OpsctlError
 from tests.support.dash_site import DashSite
 
 

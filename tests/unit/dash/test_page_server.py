@@ -12,8 +12,8 @@ from http.client import HTTPConnection
 
 import pytest
 
+from opsctl.base.errors import NotAllowed
 from opsctl.dash.page_access import Role
-from opsctl.errors import NotAllowed
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.switches import Switch, read
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, serving

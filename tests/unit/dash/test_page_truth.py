@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.model import JobState, Node
 from opsctl.dash.alert_groups import group_alerts
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.disk_forecast import is_worth_showing
@@ -23,7 +24,6 @@ from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import advise, explain
 from opsctl.dash.watch_age import WatchAge
 from opsctl.diagnosis.excerpt import find_matched_line
-from opsctl.model import JobState, Node
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from tests.support.dash_site import DashSite

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from opsctl.base.ports import Completed
 from opsctl.guard.beside_body import LOWEST_PRIORITY, MAX_WAIT_S, BesideBody
 from opsctl.guard.supervisor import Supervisor
-from opsctl.ports import Completed
 from opsctl.state.journal import EventKind
 from tests.support.finalized_trains import QueuedTrain, make_node_care
 

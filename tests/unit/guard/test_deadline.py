@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from opsctl.errors import OpsctlError, Unreachable
+from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.guard.deadline import FIRST_ANSWER_S, UNLIMITED_MINUTES, DeadlineFile
 from opsctl.trainer.contract import read_time
 from tests.support.finalized_trains import BEGIN, Queue, QueuedTrain
@@ -20,7 +20,7 @@ def deadline(train: QueuedTrain) -> DeadlineFile:
     attempt = train.start_attempt()
     train.clock.time = BEGIN
     train.queue.end = BEGIN + timedelta(hours=1)
-    return DeadlineFile(run=train.run, attempt=attempt, job="13", scheduler=train.queue, clock=train.clock)
+    return DeadlineFile(run=train.run, attempt=attempt, job="13", slurm=train.queue, clock=train.clock)
 
 
 def calls_within(train: QueuedTrain, deadline: DeadlineFile, seconds: int) -> int:
@@ -103,7 +103,7 @@ def test_busy_slurm_delays_no_ranks(
     train: QueuedTrain, deadline: DeadlineFile, env: dict[str, str], limit: str, minutes: int
 ) -> None:
     train.run.config.write_text(f"[slurm]\n{limit}\n")
-    deadline.scheduler = busy = BusyQueue(end=BEGIN + timedelta(hours=1))
+    deadline.slurm = busy = BusyQueue(end=BEGIN + timedelta(hours=1))
     busy.is_free = Event()
     began = time.monotonic()
     deadline.begin(env, lambda _: suppress(OpsctlError))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.model import JobState
 from opsctl.guard.apply_switches import apply_switches
 from opsctl.guard.escalation import (
     Escalation,
@@ -18,7 +19,6 @@ from opsctl.guard.escalation import (
     reads_stop_request,
 )
 from opsctl.guard.stop_request import StopKind, StopRequest, read_stop_request, request_stop
-from opsctl.model import JobState
 from opsctl.monitor.reconcile import reconcile
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches

@@ -8,13 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.errors import OpsctlError, Unreachable
+from opsctl.base.errors import OpsctlError, Unreachable
+from opsctl.base.model import Job, JobState
 from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
 from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import Job, JobState
 from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
@@ -124,7 +124,7 @@ def test_concurrent_finalize_happens_once(train: QueuedTrain) -> None:
             return super().jobs()  # type: ignore[no-any-return]  # a list of jobs
 
     queue = ConcurrentQueue(rows=train.queue.rows)
-    finalize(TrainArrays(run=train.run, journal=train.chain.journal, scheduler=queue), train.rules, attempt)
+    finalize(TrainArrays(run=train.run, journal=train.chain.journal, slurm=queue), train.rules, attempt)
     assert messages and "has been writing here for 10 s" in messages[0]
     assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import JobState, Node
 from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.errors import Unreachable
 from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.node_care import NodeCare, find_accused
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
-from opsctl.model import JobState, Node
 from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.node_score import node_score

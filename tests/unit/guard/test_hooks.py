@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.guard.attempt_record import find_newest_checkpoint
 from opsctl.guard.finalize import finalize
 from opsctl.guard.hooks import CheckpointHook, TrainHooks

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.ports import Completed
 from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.late_record import list_packages, read_commit
-from opsctl.ports import Completed
 from tests.support.finalized_trains import QueuedTrain
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opsctl.base.model import JobState
 from opsctl.guard.outcome import (
     ACTIONS,
     Action,
@@ -12,7 +13,6 @@ from opsctl.guard.outcome import (
     decide_outcome,
 )
 from opsctl.guard.stop_request import StopKind, StopRequest
-from opsctl.model import JobState
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 

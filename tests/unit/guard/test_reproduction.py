@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.ports import Completed
 from opsctl.guard.reproduction import HIDDEN, dump, mask, mask_logins
 from opsctl.host.system import SystemRunner
-from opsctl.ports import Completed
 from tests.support.finalized_trains import QueuedTrain
 
 

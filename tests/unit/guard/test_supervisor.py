@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.guard.attempt_record import make_body_env
-from opsctl.render import render
+from opsctl.launch.render import render
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Env

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from opsctl.errors import OpsctlError
+from opsctl.base.errors import OpsctlError
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import SystemClock
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from opsctl.errors import MissingProgram
+from opsctl.base.errors import MissingProgram
+from opsctl.base.ports import Flooded, TimedOut
 from opsctl.host import system
 from opsctl.host.system import SystemRunner
-from opsctl.ports import Flooded, TimedOut
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.model import JobSpec
 from opsctl.launch.launch_plan import job_spec
-from opsctl.model import JobSpec
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 
 Make = Callable[..., TrainSettings]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.host.system import SystemRunner
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, read_record, store
 from opsctl.settings.setup import ShellSetup

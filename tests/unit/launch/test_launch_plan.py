@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError, InputError
+from opsctl.base.errors import ConfigError, InputError
 from opsctl.launch.launch_plan import job_spec, make_plan, render_body, trainer_json
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
 from opsctl.state.run_dir import RunDir

@@ -9,10 +9,10 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
+from opsctl.base.model import Finding, Level, Transition
 from opsctl.guard.rank import environment_of_rank
 from opsctl.host.system import SystemClock
 from opsctl.launch.tracker_runs import add_links, tracker_links, tracker_variables
-from opsctl.model import Finding, Level, Transition
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir

@@ -2,9 +2,9 @@
 
 import pytest
 
+from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock
 from opsctl.launch.train_arrays import take_snapshot
-from opsctl.model import Job, JobState
 from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 

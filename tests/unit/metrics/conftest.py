@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from opsctl.app import App, build
-from opsctl.errors import Unreachable
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import Finding, Job, JobState, Level
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Job, JobState, Level
 from opsctl.state.journal import EventKind, Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
@@ -99,5 +99,5 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
     (SiteDir.of(root).nodes / "node" / "node002.json").write_text(json.dumps(record))
     SiteDir.of(root).last_tick.write_text(f"{now.timestamp() - 60:.0f}\n")
     queue = Queue([row(JobState.RUNNING, 4, start=now, end=now + timedelta(minutes=60)), row(JobState.PENDING, 5, 6)])
-    app.__dict__["scheduler"] = queue  # where the cached property keeps it
+    app.__dict__["slurm"] = queue  # where the cached property keeps it
     return MetricsSite(app, run, queue, now)

@@ -15,8 +15,8 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
-from opsctl.errors import InputError, OpsctlError
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, MetricSample, exposition

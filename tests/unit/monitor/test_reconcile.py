@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import Unreachable
+from opsctl.base.errors import Unreachable
+from opsctl.base.model import JobState
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.model import JobState
 from opsctl.monitor.reconcile import reconcile, reconcile_root
 from opsctl.state import switches
 from opsctl.state.journal import EventKind
@@ -21,7 +21,7 @@ from tests.support.finalized_trains import QueuedTrain
 
 
 def make_chain(train: QueuedTrain, run: RunDir) -> TrainArrays:
-    return TrainArrays(run=run, journal=train.chain.journal.__class__(run, train.clock), scheduler=train.queue)
+    return TrainArrays(run=run, journal=train.chain.journal.__class__(run, train.clock), slurm=train.queue)
 
 
 def test_reconcile_asks_slurm_once_for_all_trains(train: QueuedTrain, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 from opsctl.monitor.rollback_proposal import find_trouble_step, propose_rollback
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir

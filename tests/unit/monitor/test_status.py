@@ -11,11 +11,12 @@ from rich.console import Console
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.open_alerts import open_alerts
+from opsctl.base.model import Finding, Job, JobState, Level
+from opsctl.base.units import format_duration
 from opsctl.cli.output import finite
 from opsctl.cli.status import status_block
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
-from opsctl.model import Finding, Job, JobState, Level
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
@@ -24,7 +25,6 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
-from opsctl.units import format_duration
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 LINE = "[n1:3]:  iteration {:8d}/     150 | elapsed time per iteration (s): 0.500 | lm loss: 2.5E+00 | TFLOPs: 149.2 |"

@@ -4,8 +4,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from opsctl.base.model import Node
 from opsctl.host.system import SystemClock
-from opsctl.model import Node
 from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.nodes.exclusions import Exclusions
@@ -36,7 +36,7 @@ def test_simultaneous_drains_keep_to_the_cap(tmp_path):
     site, clock, cluster = SiteDir(tmp_path), SystemClock(), Cluster("node001", "node002")
     site.create()
     quarantine = Quarantine(
-        scheduler=cluster,
+        slurm=cluster,
         history=NodeHistory(site=site, clock=clock),
         exclusions=Exclusions(site=site, clock=clock),
         site=HealthSettings(),

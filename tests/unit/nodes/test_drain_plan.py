@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from opsctl.errors import InputError
-from opsctl.model import DrainReason, Node
+from opsctl.base.errors import InputError
+from opsctl.base.model import DrainReason, Node
 from opsctl.nodes.drain_plan import (
     NodeDemand,
     busy_by_node,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opsctl.model import Accounting, Association, JobSpec, Qos
+from opsctl.base.model import Accounting, Association, JobSpec, Qos
 from opsctl.preflight.effective_limits import find_job_qos, find_limits
 from tests.unit.preflight.test_slurm_checks import partition
 

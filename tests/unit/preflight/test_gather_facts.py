@@ -11,20 +11,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from opsctl.errors import MissingProgram
+from opsctl.base.errors import MissingProgram
+from opsctl.base.model import Job, JobState, Limits
+from opsctl.base.ports import Completed, TimedOut
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
-from opsctl.model import Job, JobState, Limits
 from opsctl.nodes.history import Card, NodeRecord
-from opsctl.ports import Completed, TimedOut
 from opsctl.preflight.checks import resuming, settings
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.recipe import Recipe, read_recipe
-from opsctl.scheduler.slurm import Slurm
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.settings.watch import Filesystem
+from opsctl.slurm.commands import Slurm
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from opsctl.base.model import Accounting, Association, Job, JobState, Limits, Node, Partition, Qos
 from opsctl.launch.launch_plan import job_spec
-from opsctl.model import Accounting, Association, Job, JobState, Limits, Node, Partition, Qos
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from opsctl.base.secret_formats import Secrets
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.publish.publisher import Published, Publisher
 from opsctl.publish.staging import TimeLimit
-from opsctl.secret_formats import Secrets
 from opsctl.settings.publish import PublishTable
 from opsctl.state.run_dir import RunDir
 

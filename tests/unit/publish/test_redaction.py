@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from opsctl.base.secret_formats import Secrets
 from opsctl.publish.redaction import UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
-from opsctl.secret_formats import Secrets
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.publish.conftest import EVENTS, Site
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from opsctl.errors import InputError, RunDirError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.publish.publisher import Published
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.publish import PublishTable

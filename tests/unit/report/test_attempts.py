@@ -6,8 +6,8 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+from opsctl.base.model import JobState
 from opsctl.guard.outcome import Outcome
-from opsctl.model import JobState
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.sacct import JobRun
 from tests.support.made_reports import BEGIN, Train

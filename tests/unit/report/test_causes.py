@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.errors import InputError
 from opsctl.diagnosis.causes import causes
-from opsctl.errors import InputError
 from opsctl.guard.last_output import date_last_output
 from opsctl.guard.outcome import Outcome
 from opsctl.report.cause_parts import find_part

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.report.contents import Reliability, Report, ReportPeriod
 from opsctl.report.formats import facts, render_headline
 from opsctl.report.log_report import report_log

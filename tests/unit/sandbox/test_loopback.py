@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import SandboxError
+from opsctl.base.errors import SandboxError
 from opsctl.sandbox.loopback import Network, choose_library_path, choose_network, resolve_bounded
 from opsctl.sandbox.loopback_library import MACHINES, build_library, is_supported
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import MissingProgram, SandboxError
+from opsctl.base.errors import MissingProgram, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import hold_sandbox
 from opsctl.sandbox.directories import remove_run_directory

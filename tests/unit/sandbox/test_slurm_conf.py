@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
 

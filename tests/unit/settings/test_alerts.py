@@ -4,7 +4,7 @@ import pytest
 
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.outbox import Undelivered
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import SiteSettings, load_site, parse
 
 MAIL = {"kind": "email", "to": ["me@example.org"], "sender": "opsctl@example.org"}

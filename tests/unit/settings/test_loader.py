@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import ConfigError
+from opsctl.base.errors import ConfigError
 from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse, state_home
 
 SLURM = {"nodes": 2, "time_limit": "20:00:00"}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.host.system import SystemClock
 from opsctl.state.journal import FIELDS, Event, EventKind, Journal, replay
 from opsctl.state.run_dir import RunDir

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.host.system import SystemClock
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 

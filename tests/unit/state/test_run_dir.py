@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError, RunDirError
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.state.run_dir import RunDir, all_trains, check_trusted, find, may_act
 from tests.support.trains import as_user
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.model import Finding, Level
+from opsctl.base.model import Finding, Level
 from opsctl.state.journal import EventKind
 from opsctl.watchdogs.failures import failures
 from tests.support.watch_context import T0, Bench

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.model import JobState, Level
+from opsctl.base.model import JobState, Level
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from opsctl.watchdogs import hang_stacks

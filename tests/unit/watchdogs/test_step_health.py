@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from opsctl.model import Level
+from opsctl.base.model import Level
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.watchdogs.step_health import StepHealth, advance, find_problems

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from opsctl.model import Level
+from opsctl.base.model import Level
 from opsctl.state.files import write_atomic
 from opsctl.state.journal import EventKind
 from opsctl.trainer.contract import Heartbeat, Phase, to_json

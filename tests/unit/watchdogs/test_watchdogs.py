@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.model import JobState, Level, Node
 from opsctl.cli.watch import watch
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
-from opsctl.model import JobState, Level, Node
 from opsctl.state.journal import EventKind
 from opsctl.watchdogs import WATCHDOGS, pulse_log
 from opsctl.watchdogs.node_health import worst_severity

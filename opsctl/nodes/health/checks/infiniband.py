@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from opsctl.base.units import format_duration
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
 from opsctl.nodes.health.usual_hardware import PORTS, rate_of, select_active_ports
-from opsctl.units import format_duration
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
 """Counters of which any rise is evidence."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opsctl.base.units import format_size
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 from opsctl.nodes.health.usual_hardware import MEMORY
-from opsctl.units import format_size
 
 MIN_SHARE = 0.98
 KIB_PER_GIB = 2**20

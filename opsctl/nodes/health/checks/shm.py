@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opsctl.base.units import format_size
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
-from opsctl.units import format_size
 
 BYTES_PER_KIB = 1024
 BYTES_PER_GIB = 2**30

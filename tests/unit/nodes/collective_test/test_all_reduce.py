@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from opsctl.base.ports import Answer
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.collective_test.all_reduce import ALONE_TRIALS, CollectiveTest, judge_nodes
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.ports import Answer
 from tests.support.clocks import FakeClock
 
 NODES = tuple(f"n{number}" for number in range(8))

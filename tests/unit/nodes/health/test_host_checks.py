@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.ports import Answer
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import judge_all
 from opsctl.nodes.health.node_state import Health, NodeBaseline, Port
 from opsctl.nodes.health.snapshot import parse
-from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import (
     MARK,

@@ -7,7 +7,8 @@ from datetime import timedelta
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from opsctl.model import Node
+from opsctl.base.model import Node
+from opsctl.base.ports import Answer
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.fio_output import parse_fio
@@ -15,7 +16,6 @@ from opsctl.nodes.health.node_state import CheckInput, Health, NodeBaseline, Sev
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.nodes.history import NodeRecord, update_record
-from opsctl.ports import Answer
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import MARK, NOW, gpu_uuid, render_answer, render_smi
 

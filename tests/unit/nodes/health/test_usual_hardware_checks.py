@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.base.ports import Answer
 from opsctl.host.system import SystemClock
 from opsctl.nodes.health.node_checker import NodeChecker, judge_all
 from opsctl.nodes.health.node_state import Health, NodeSnapshot, Usual
 from opsctl.nodes.health.usual_hardware import find_usual, measure, name_kind
 from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.ports import Answer
-from opsctl.scheduler.parse_output import KIND_FIELDS, NO_MEMORY, parse_kinds
 from opsctl.settings.health import HealthSettings
+from opsctl.slurm.parse_output import KIND_FIELDS, NO_MEMORY, parse_kinds
 from opsctl.state.site_dir import SiteDir
 from tests.support.made_nodes import MARK, gpu_bus, gpu_uuid, list_results, make_snapshot, render_answer, render_smi
 

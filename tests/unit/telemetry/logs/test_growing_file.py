@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.errors import RunDirError
+from opsctl.base.errors import RunDirError
 from opsctl.telemetry.logs.growing_file import GrowingFile, at_tail, backwards
 from opsctl.telemetry.logs.log_lines import MAX_LINE_BYTES, LineBuffer, LogLine, for_terminal, merge, read_line, time_of
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli.logs import logs
-from opsctl.errors import InputError, OpsctlError
 from opsctl.telemetry.logs.remote_log import MAX_TRIES, RemoteLog, connect
 
 

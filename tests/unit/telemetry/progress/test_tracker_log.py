@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.errors import InputError
+from opsctl.base.errors import InputError
 from opsctl.report.log_report import report_log
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.tracker_log import find_field

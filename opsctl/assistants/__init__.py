@@ -1,1 +1,0 @@
-"""Tools for assistants: commands of opsctl that a program calls by the Model Context Protocol."""

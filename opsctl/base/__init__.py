@@ -1,0 +1,1 @@
+"""What every package may import: errors, records, ports, units, node lists."""

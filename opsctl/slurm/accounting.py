@@ -1,0 +1,110 @@
+"""Parse sacctmgr's tables of accounts, QOS and limits. Pure; a malformed row is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from opsctl.base.model import Accounting, Association, Qos
+from opsctl.base.units import parse_slurm_minutes
+from opsctl.slurm.field_values import parse_limit, split_list
+
+SHARED_LIMITS = (
+    "MaxWall",
+    "MaxTRES",
+    "MaxTRESPerNode",
+    "MaxTRESMins",
+    "GrpTRES",
+    "GrpTRESRunMins",
+    "GrpJobs",
+    "GrpSubmit",
+)
+"""Limits that both a QOS and an association can have, under sacctmgr's names."""
+ASSOCIATION_LIMITS = (*SHARED_LIMITS, "MaxJobs", "MaxSubmit")
+QOS_LIMITS = (
+    *SHARED_LIMITS,
+    "MaxTRESPU",
+    "MaxTRESPA",
+    "MaxJobsPU",
+    "MaxJobsPA",
+    "MaxSubmitPU",
+    "MaxSubmitPA",
+    "MinTRES",
+)
+USER_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS", *ASSOCIATION_LIMITS)
+ACCOUNT_FIELDS = ("Account", "ParentName", "QOS", "DefaultQOS", *ASSOCIATION_LIMITS)
+QOS_FIELDS = ("Name", "Flags", *QOS_LIMITS)
+LIST = ("sacctmgr", "--noheader", "--parsable2", "show")
+
+
+def build_queries(user: str, cluster: str) -> dict[str, tuple[str, ...]]:
+    """Return the sacctmgr commands, keyed by the table that the command prints: user, accounts, qos."""
+    return {
+        "user": (*LIST, "user", f"name={user}", "withassoc", f"cluster={cluster}", f"format={','.join(USER_FIELDS)}"),
+        "accounts": (*LIST, "associations", f"cluster={cluster}", "user=", f"format={','.join(ACCOUNT_FIELDS)}"),
+        "qos": (*LIST, "qos", f"format={','.join(QOS_FIELDS)}"),
+    }
+
+
+def parse_accounting(user: str, outputs: Mapping[str, str]) -> Accounting:
+    """Parse the outputs of the `build_queries` commands, keyed as there."""
+    user_rows = list(_split_rows(outputs["user"], USER_FIELDS))
+    account_rows = _split_rows(outputs["accounts"], ACCOUNT_FIELDS)
+    of_user = [_parse_user_association(user, row) for row in user_rows if row["Account"]]
+    of_accounts = [_parse_account_association(row) for row in account_rows]
+    return Accounting(
+        default_account=next((row["DefaultAccount"] for row in user_rows), ""),
+        associations=(*of_user, *of_accounts),
+        qos=tuple(_parse_qos(row) for row in _split_rows(outputs["qos"], QOS_FIELDS)),
+    )
+
+
+def _parse_user_association(user: str, row: Mapping[str, str]) -> Association:
+    return Association(
+        account=row["Account"],
+        user=user,
+        partition=row["Partition"],
+        parent=row["Account"],
+        qos=split_list(row["QOS"]),
+        default_qos=row["DefaultQOS"],
+        bounds=_parse_bounds(row, ASSOCIATION_LIMITS),
+    )
+
+
+def _parse_account_association(row: Mapping[str, str]) -> Association:
+    return Association(
+        account=row["Account"],
+        parent=row["ParentName"],
+        qos=split_list(row["QOS"]),
+        default_qos=row["DefaultQOS"],
+        bounds=_parse_bounds(row, ASSOCIATION_LIMITS),
+    )
+
+
+def _parse_qos(row: Mapping[str, str]) -> Qos:
+    return Qos(name=row["Name"], flags=split_list(row["Flags"]), bounds=_parse_bounds(row, QOS_LIMITS))
+
+
+def _split_rows(text: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Split `--parsable2` rows at the bars. Names of accounts and QOS cannot contain a bar."""
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) == len(fields):
+            yield dict(zip(fields, words, strict=True))
+
+
+def _parse_bounds(row: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
+    """Return the limits that are set.
+
+    Amounts with a unit are left out. Only memory has a unit, and a job's memory is not known before Slurm places it.
+    """
+    bounds: dict[str, int | None] = {}
+    for name in names:
+        if "TRES" in name:
+            for pair in split_list(row[name]):
+                resource, _, amount = pair.partition("=")
+                bounds[f"{name} {resource}"] = parse_limit(amount)
+        elif name == "MaxWall":
+            bounds[name] = parse_slurm_minutes(row[name])
+        else:
+            bounds[name] = parse_limit(row[name])
+    return {name: bound for name, bound in bounds.items() if bound is not None}

@@ -1,0 +1,78 @@
+"""Slurm's words for the states of jobs and nodes. A word that is not known is never an end, nor a node in service."""
+
+from __future__ import annotations
+
+from opsctl.base.model import JobState
+
+COMPACT_STATES = {
+    "BF": JobState.BOOT_FAIL,
+    "CA": JobState.CANCELLED,
+    "CD": JobState.COMPLETED,
+    "CF": JobState.CONFIGURING,
+    "CG": JobState.COMPLETING,
+    "DL": JobState.DEADLINE,
+    "F": JobState.FAILED,
+    "NF": JobState.NODE_FAIL,
+    "OOM": JobState.OUT_OF_MEMORY,
+    "PD": JobState.PENDING,
+    "PR": JobState.PREEMPTED,
+    "R": JobState.RUNNING,
+    "RD": JobState.RESV_DEL_HOLD,
+    "RF": JobState.REQUEUE_FED,
+    "RH": JobState.REQUEUE_HOLD,
+    "RQ": JobState.REQUEUED,
+    "RS": JobState.RESIZING,
+    "RV": JobState.REVOKED,
+    "S": JobState.SUSPENDED,
+    "SE": JobState.SPECIAL_EXIT,
+    "SI": JobState.SIGNALING,
+    "SO": JobState.STAGE_OUT,
+    "ST": JobState.STOPPED,
+    "TO": JobState.TIMEOUT,
+}
+"""The 24 job states of squeue(1), keyed by the short form that `%t` prints."""
+
+SLURM_STATES = {state.value: state for state in COMPACT_STATES.values()} | COMPACT_STATES
+
+JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+"""States and flags of a node that has a job."""
+
+IN_SERVICE_WORDS = JOB_WORDS | {
+    "IDLE",
+    "PLANNED",
+    "RESERVED",
+    "CLOUD",
+    "DYNAMIC_NORM",
+    "DYNAMIC_FUTURE",
+}
+"""States and flags of a node that runs jobs or waits for jobs."""
+
+OUT_OF_SERVICE_WORDS = frozenset(
+    {
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "DOWN",
+        "FAIL",
+        "FAILING",
+        "ERROR",
+        "INVAL",
+        "MAINT",
+        "REBOOT",
+    }
+)
+"""States and flags of a node that gets no new jobs."""
+
+
+def parse_state(text: str) -> JobState:
+    """Return the job state that squeue or sacct printed, in forms such as `CANCELLED by 1001` and `RUNNING+`."""
+    word = text.split(maxsplit=1)[0].rstrip("+") if text.strip() else ""
+    return SLURM_STATES.get(word, JobState.UNKNOWN)
+
+
+def parse_node_reason(state: str, reason: str) -> str:
+    """Return why a node is out of service; empty for a node in service.
+
+    Since 24.11 Slurm stores the reason of a drain until the next drain, so RESUME leaves an old reason behind.
+    """
+    return "" if set(state.upper().split("+")) <= IN_SERVICE_WORDS else reason

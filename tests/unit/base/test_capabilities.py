@@ -1,0 +1,34 @@
+"""Capabilities of Slurm versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.base.capabilities import OLDEST, Capability, format_version, parse_version
+from tests.versions import VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((26, 5), "disabled")],
+)
+def test_plugin_depends_on_the_version(version, plugin):
+    assert Capability.NO_CGROUPS.choose(version) == f"CgroupPlugin={plugin}"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("slurm-wlm 22.05.8", (22, 5)), ("26.05.5\n", (26, 5)), ("25.11.2", (25, 11)), ("late", None), ("", None)],
+)
+def test_version_is_parsed(text, version):
+    assert parse_version(text) == version
+
+
+def test_version_is_formatted_like_slurm():
+    assert format_version(OLDEST) == "22.05"
+
+
+@pytest.mark.parametrize("capability", Capability)
+def test_recorded_versions_cover_both_sides_of_a_change(capability):
+    recorded = [parse_version(version) for version in VERSIONS]
+    assert {capability.is_in(version) for version in recorded if version} == {True, False}

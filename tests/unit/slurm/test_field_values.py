@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from opsctl.base.units import parse_slurm_minutes
+from opsctl.slurm.field_values import parse_exit_code, parse_tasks, parse_text, parse_time
+
+
+@pytest.mark.parametrize(
+    ("word", "tasks"),
+    [
+        ("7", (7,)),
+        ("0", (0,)),
+        ("2-4", (2, 3, 4)),
+        ("2-10%1", tuple(range(2, 11))),
+        ("[2-4%1]", (2, 3, 4)),
+        ("1,3,5-7%2", (1, 3, 5, 6, 7)),
+        ("0-399:7", tuple(range(0, 400, 7))),
+        ("5-89:3%2", tuple(range(5, 90, 3))),
+        ("N/A", ()),
+        ("", ()),
+    ],
+)
+def test_array_indices_are_read(word, tasks):
+    assert parse_tasks(word) == tasks
+
+
+@pytest.mark.parametrize("word", ["1,3,5,...", "1,3,5,x-y", "1,3,5,9-7", "1,3,5,6-4000001", "1,3,5,1-9:0"])
+def test_invalid_indices_are_left_out(word):
+    assert parse_tasks(word) == (1, 3, 5)
+
+
+def test_time_is_in_utc():
+    assert parse_time("1795219708") == datetime(2026, 11, 21, 0, 8, 28, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("word", ["N/A", "Unknown", "None", "NONE", "", "2026-11-21T00:08:28", "-1", "²", "9" * 30])
+def test_invalid_time_is_none(word):
+    assert parse_time(word) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "minutes"),
+    [
+        ("30", 30),
+        ("30:00", 30),
+        ("01:30:00", 90),
+        ("2-00:00:00", 2880),
+        ("1-12", 2160),
+        ("1-12:30", 2190),
+        ("365-00:00:00", 525600),
+        ("UNLIMITED", None),
+        ("NONE", None),
+        ("", None),
+    ],
+)
+def test_time_limit_is_in_minutes(word, minutes):
+    assert parse_slurm_minutes(word) == minutes
+
+
+@pytest.mark.parametrize(("word", "code"), [("0", "0:0"), ("1792", "7:0"), ("15", "0:15"), ("7:0", "7:0"), ("", "")])
+def test_exit_code_is_code_and_signal(word, code):
+    assert parse_exit_code(word) == code
+
+
+@pytest.mark.parametrize("word", ["(null)", "N/A", "None assigned", "none", " "])
+def test_placeholders_are_empty(word):
+    assert parse_text(word) == ""

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opsctl.base.model import JobState
+from opsctl.slurm.states import COMPACT_STATES, SLURM_STATES, parse_state
+
+MANUAL = """
+BF BOOT_FAIL, CA CANCELLED, CD COMPLETED, CF CONFIGURING, CG COMPLETING, DL DEADLINE, F FAILED, NF NODE_FAIL,
+OOM OUT_OF_MEMORY, PD PENDING, PR PREEMPTED, R RUNNING, RD RESV_DEL_HOLD, RF REQUEUE_FED, RH REQUEUE_HOLD,
+RQ REQUEUED, RS RESIZING, RV REVOKED, SI SIGNALING, SE SPECIAL_EXIT, SO STAGE_OUT, ST STOPPED, S SUSPENDED,
+TO TIMEOUT
+"""
+
+
+def test_table_matches_the_manual():
+    """The source is JOB STATE CODES in squeue(1) of 22.05."""
+    pairs = dict(entry.split() for entry in MANUAL.split(","))
+    assert {compact: state.value for compact, state in COMPACT_STATES.items()} == pairs
+
+
+def test_every_state_but_unknown_has_a_word():
+    assert set(SLURM_STATES.values()) == set(JobState) - {JobState.UNKNOWN}
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_state_has_at_most_one_property(state):
+    assert [state.is_waiting, state.is_active, state.is_final].count(True) == (state is not JobState.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("CANCELLED by 1001", JobState.CANCELLED),
+        ("RUNNING+", JobState.RUNNING),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("PD", JobState.PENDING),
+        (" COMPLETING ", JobState.COMPLETING),
+        ("", JobState.UNKNOWN),
+        ("+", JobState.UNKNOWN),
+        ("LAUNCH_FAILED", JobState.UNKNOWN),
+        ("completed", JobState.UNKNOWN),
+    ],
+)
+def test_states_are_read_as_slurm_writes_them(text, state):
+    assert parse_state(text) is state
+
+
+@given(st.text())
+def test_unknown_state_is_not_final(text):
+    state = parse_state(text)
+    assert not state.is_final or text.split(maxsplit=1)[0].rstrip("+") in SLURM_STATES
