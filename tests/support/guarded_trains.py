@@ -123,7 +123,7 @@ class GuardedTrain:
     def read_file(self, file: str) -> str:
         return (self.run.path / file).read_text()
 
-    def slurm(self, *argv: str) -> None:
+    def run_slurm(self, *argv: str) -> None:
         done = self.runner.run(argv, timeout=60)
         assert done.code == 0, done.err
 

@@ -98,6 +98,6 @@ def on_nodes(verb: str, slurm: Sandbox, runs: Runs, made: Cards, launch: tuple[s
         runs=runs,
         cards=made,
         before=(launch,),
-        slurm=later,
+        slurm_table=later,
         is_drained=is_drained,
     )

@@ -58,7 +58,7 @@ class Train(Place):
 
     sandbox: Sandbox
     runs: Runs
-    slurm: str = HELD
+    slurm_table: str = HELD
     command: str = "['true']"
     tasks: int = 3
     before: Sequence[Sequence[str]] = ()
@@ -92,7 +92,8 @@ class Train(Place):
     def write_train(self, file: str, more: str, seconds: str) -> None:
         (self.root / f"{file}.toml").write_text(
             f"name = '{self.name}'\ncommand = {self.command}\n[slurm]\nnodes = 1\ntime_limit = '5'\n"
-            f"tasks = {self.tasks}\n{self.slurm}\n{more}[guard]\npoll_seconds = 0.1\nstop_grace_seconds = {seconds}\n"
+            f"tasks = {self.tasks}\n{self.slurm_table}\n{more}"
+            f"[guard]\npoll_seconds = 0.1\nstop_grace_seconds = {seconds}\n"
         )
 
     def typed(self, words: Sequence[str]) -> list[str]:

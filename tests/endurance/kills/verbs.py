@@ -109,11 +109,11 @@ SLURM: dict[str, dict[str, Any]] = {
     "launch": {"words": LAUNCH},
     "launch, changed, after a cancel": {"words": ("launch", "{root}/second.toml"), "before": (LAUNCH, CANCEL)},
     "launch --after": {"words": (*LAUNCH, "--after", "{array}"), "before": (LAUNCH,)},
-    "hold": {"words": ("hold", "{t}", "--reason", "x"), "before": (LAUNCH,), "slurm": LATER},
-    "release": {"words": ("release", "{t}"), "before": (LAUNCH, ("hold", "{t}")), "slurm": LATER},
+    "hold": {"words": ("hold", "{t}", "--reason", "x"), "before": (LAUNCH,), "slurm_table": LATER},
+    "release": {"words": ("release", "{t}"), "before": (LAUNCH, ("hold", "{t}")), "slurm_table": LATER},
     "release --exclude": {
         "words": ("release", "{t}", "--exclude", "node003"),
-        "slurm": LATER,
+        "slurm_table": LATER,
         "before": (LAUNCH, ("hold", "{t}"), ("kill-switch", "arm", "{t}", "--pause", "--reason", "x")),
     },
     "release of what starts at once": {
@@ -137,7 +137,7 @@ SLURM: dict[str, dict[str, Any]] = {
         "words": ("watch", "failures", "--once"),
         "before": (LAUNCH,),
         "without": SITE,
-        "slurm": LATER,
+        "slurm_table": LATER,
         "happened": partial(Train.lived, code=1, log="NameError: name 'x' is not defined"),
     },
     "watch: an attempt that a GPU ended": {
@@ -160,11 +160,11 @@ SLURM: dict[str, dict[str, Any]] = {
         "without": ("/output/",),
         "before": (("cron", "start"),),
     },
-    "rollback": {"words": ROLLBACK, "before": (LAUNCH,), "slurm": LATER, "happened": files.saved},
+    "rollback": {"words": ROLLBACK, "before": (LAUNCH,), "slurm_table": LATER, "happened": files.saved},
     "rollback --undo": {
         "words": ("rollback", "{t}", "--undo"),
         "before": (LAUNCH,),
-        "slurm": LATER,
+        "slurm_table": LATER,
         "happened": rolled_back,
     },
     "edit": {"words": ("edit", "{t}", "{root}/changed.toml"), "before": (LAUNCH,)},

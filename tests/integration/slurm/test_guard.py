@@ -95,7 +95,7 @@ def test_switch_reaches_foreign_trainer_as_stop_request(train: GuardedTrain) -> 
 def test_signal_reaches_the_body_as_stop_request(train: GuardedTrain, name: str) -> None:
     array = train.submit(f"{WAIT_FOR_STOP_REQUEST}; sleep 0.3; touch saved")
     train.wait_for("begun")
-    train.slurm("scancel", "--batch", f"--signal={name}", f"{array}_1")
+    train.run_slurm("scancel", "--batch", f"--signal={name}", f"{array}_1")
     train.wait()
     assert (train.run.path / "saved").exists()
     assert (train.end()["outcome"], train.task(1).exit_code) == ("stopped", "0:0")
@@ -166,7 +166,7 @@ def test_exit_0_continues_where_the_settings_say_so(make: Make) -> None:
 def test_cancelled_attempt_leaves_no_process(train: GuardedTrain) -> None:
     array = train.submit('touch "begun-$SLURM_ARRAY_TASK_ID"; sleep 300 & setsid sleep 300', tasks=2)
     train.wait_for("begun-1")
-    train.slurm("scancel", f"{array}_1")
+    train.run_slurm("scancel", f"{array}_1")
     train.wait_for("begun-2")
     assert train.end()["outcome"] == "cancelled"
     assert find_processes(train, "_1.0") == []
@@ -256,7 +256,7 @@ def test_attempt_on_dead_node_is_finalized_by_next_guard(fresh_slurm: Callable[.
     os.kill(find_guard(train), signal.SIGSTOP)  # in a power cut the guard does not see the body die
     sandbox.fault(node, FaultKind.CRASH)
     # Slurm would notice the dead node after SlurmdTimeout.
-    train.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
+    train.run_slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
     train.wait_for("begun-2")
     assert train.end(1)["outcome"] == "node-failed"
     assert train.events(EventKind.ATTEMPT_FINALIZED)[0].data["attempt"] == f"{array}_1.0"
@@ -268,7 +268,7 @@ def test_deadline_follows_the_end_of_the_job(train: GuardedTrain) -> None:
     before = float(train.attempt().deadline.read_text())
     end = train.task(1).end
     assert end is not None and before == end.timestamp()
-    train.slurm("scontrol", "update", f"JobId={array}_1", "TimeLimit=9")
+    train.run_slurm("scontrol", "update", f"JobId={array}_1", "TimeLimit=9")
     until(lambda: float(train.attempt().deadline.read_text()) == before + 8 * 60)
     assert train.read_file("minutes") == "1\n"
 
@@ -386,7 +386,7 @@ def test_slow_answer_of_slurm_delays_no_body(
 def test_signals_and_exit_code_pass_without_a_guard(train: GuardedTrain) -> None:
     array = train.submit(f"{WAIT_FOR_STOP_REQUEST}; sleep 0.3; exit 85", python="/nowhere/python")
     train.wait_for("begun")
-    train.slurm("scancel", "--batch", "--signal=USR1", f"{array}_1")
+    train.run_slurm("scancel", "--batch", "--signal=USR1", f"{array}_1")
     train.wait()
     assert train.task(1).exit_code == "85:0"
 

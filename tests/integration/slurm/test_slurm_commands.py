@@ -284,16 +284,16 @@ def test_team_mate_sees_the_train_but_cannot_change_it(commands: Slurm, runner: 
     wait_for_running(commands, array)
     other = Slurm(AsNobody(runner))  # type: ignore[arg-type]  # a runner by its only method
     assert find_rows(other, array)[False].tasks == (2, 3, 4)
-    commands = (
+    attempts = (
         lambda: other.hold(array),
         lambda: other.release(array),
         lambda: other.cancel(array),
         lambda: other.cancel(array, queued_only=True),
         lambda: other.exclude(array, "node001"),
     )
-    for command in commands:
+    for attempt in attempts:
         with pytest.raises(NotAllowed):
-            command()
+            attempt()
     assert set(find_rows(commands, array)) == {False, True}
 
 
