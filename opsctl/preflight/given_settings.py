@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own; ClusterShell needs yaml as well
+import yaml
 
 from opsctl.checkpoints.command_words import MAX_CONFIG_BYTES, config_files, split_words
 from opsctl.preflight.command_flags import COMMENT, parse_flags, words
