@@ -126,7 +126,7 @@ def _memory(config: TrainerConfig, cut: Layout) -> Iterator[str]:
     between = max(stages[1:-1], key=lambda stage: stage.total, default=None)
     shown = dict.fromkeys((stages[0], between, stages[-1]))
     for stage in filter(None, shown):
-        parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total)
+        parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations + stage.output, stage.total)
         held = f"{stage.blocks} blocks" + (f" + {stage.holds}" if stage.holds else "")
         cells = [held, _short(stage.parameters), *(f"{part / GIB:.1f}" for part in parts)]
         yield _row(

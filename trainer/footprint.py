@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.model_size import block_parameters, model_parameters
-from opsctl.trainer.rank_layout import Layout
+
+if TYPE_CHECKING:
+    from opsctl.trainer.config import TrainerConfig
+    from opsctl.trainer.model_config import ModelConfig
+    from opsctl.trainer.rank_layout import Layout
 
 GIB = 2**30
-_OVERHEAD = 1.25
-"""Memory that the allocator reserves over memory in use: fitted to the BLOOM team's tables of memory."""
-_CONTEXT = 1.5 * GIB
-"""Bytes of the CUDA context, measured on an A100."""
+_OVERHEAD_RATIO = 0.25
+"""Memory that the allocator reserves beyond the memory in use: fitted to the BLOOM team's tables of memory."""
+CONTEXT_BYTES = 1573 * 2**20
+"""CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 CHUNK_ELEMENTS = 1 << 25
 """Logits of which the loss holds fp32 copies at a time: 128 MiB, far more than a kernel's launch costs."""
 _STATES = {"bf16": (2, 4, 12), "fp32": (4, 4, 8)}
@@ -34,11 +37,20 @@ class StageFootprint:
     gradients: float
     optimizer: float
     activations: float
+    output: float
+    """Logits and their gradients, on the last stage only."""
+
+    @property
+    def requested(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations + self.output
+
+    @property
+    def overhead(self) -> float:
+        return self.requested * _OVERHEAD_RATIO
 
     @property
     def total(self) -> float:
-        used = self.weights + self.gradients + self.optimizer + self.activations
-        return used * _OVERHEAD + _CONTEXT
+        return self.requested + self.overhead + CONTEXT_BYTES
 
 
 def checkpoint_bytes(config: TrainerConfig) -> int:
@@ -75,8 +87,8 @@ def _stage(config: TrainerConfig, cut: Layout, number: int) -> StageFootprint:
         weights=parameters * weights,
         gradients=parameters * gradients,
         optimizer=parameters * optimizer / (cut.data if config.parallel.zero_stage else 1),
+        output=_logits(config, cut) if last else 0.0,
         activations=_activations(config, cut, number, blocks)
-        + (_logits(config, cut) if last else 0.0)
         + (_alibi(config, cut) if blocks else 0.0)
         + blocks * _document_masks(config),
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from opsctl.trainer import flops
-from opsctl.trainer.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from opsctl.trainer.model_config import ModelConfig
 
 
 def model_parameters(model: ModelConfig) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import not_positive, refuse
@@ -17,14 +18,13 @@ from opsctl.calc.gpt_size import (
 )
 from opsctl.calc.layer_work import stored_bytes
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Topology, layers_of_stages
+from opsctl.trainer.footprint import CONTEXT_BYTES
 
 GIB = 2**30
 OVERHEAD_RATIO = 0.2
 """Memory in buckets and fragments, over memory requested. Fitted to the prequel, a trainer without overlap."""
 FLAT_OVERHEAD_RATIO = 0.03
 """The same of FSDP and of Megatron-Core with overlap, which keep gradients and optimizer in flat buffers."""
-CONTEXT_BYTES = 1573 * 2**20
-"""CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,12 @@ class StageMemory:
     @property
     def gib(self) -> float:
         return self.total / GIB
+
+
+class MemoryModel(Protocol):
+    """The memory of a trainer's fullest stage. `fullest` is that of trainers of others."""
+
+    def __call__(self, shape: ModelShape, topology: Topology, /, *, batch: int) -> StageMemory: ...
 
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "output", "gathered", "overhead", "context")

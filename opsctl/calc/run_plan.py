@@ -64,6 +64,10 @@ class RunInputs:
     """Plan this topology alone."""
     factor: float | None = None
     """Measured over predicted, of one measured step; None: not calibrated."""
+    fullest: gpu_memory.MemoryModel = gpu_memory.fullest
+
+    def least_recomputed(self, topology: Topology) -> Topology:
+        return least_recomputed(self.shape, self.cluster, topology, batch=self.batch, fullest=self.fullest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +194,8 @@ def _fitting(inputs: RunInputs, topologies: list[Topology]) -> Iterator[PlannedL
     for topology in topologies:
         chosen = topology
         if inputs.topology is None:
-            chosen = least_recomputed(inputs.shape, inputs.cluster, topology, batch=inputs.batch)
-        memory = gpu_memory.fullest(inputs.shape, chosen, batch=inputs.batch)
+            chosen = inputs.least_recomputed(topology)
+        memory = inputs.fullest(inputs.shape, chosen, batch=inputs.batch)
         if memory.gib <= inputs.cluster.gpu.memory_gb or inputs.topology is not None:
             parts = step_time.predict(inputs.shape, chosen, inputs.cluster, batch=inputs.batch)
             factor = inputs.factor or 1.0
@@ -230,7 +234,7 @@ def parse_topology(text: str, inputs: RunInputs) -> Topology:
     )
     if rest:
         return replace(topology, recompute=rest[0])
-    return least_recomputed(inputs.shape, inputs.cluster, topology, batch=inputs.batch)
+    return inputs.least_recomputed(topology)
 
 
 def calibrate(inputs: RunInputs, topology: Topology, measured_s: float) -> RunInputs:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.calc import error_bars, gpu_memory, step_time, throughput
 from opsctl.calc.gpt_size import ModelShape
+from opsctl.calc.gpu_memory import MemoryModel
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -72,11 +73,18 @@ def candidates(
     return sorted(judged, key=lambda candidate: (len(candidate.problems) > 0, candidate.seconds))
 
 
-def least_recomputed(shape: ModelShape, cluster: Cluster, topology: Topology, *, batch: int) -> Topology:
+def least_recomputed(
+    shape: ModelShape,
+    cluster: Cluster,
+    topology: Topology,
+    *,
+    batch: int,
+    fullest: MemoryModel = gpu_memory.fullest,
+) -> Topology:
     """Return the topology with the least recomputation that fits into the memory; with all, if none does."""
     for recompute in RECOMPUTATIONS:
         tried = replace(topology, recompute=recompute)
-        if gpu_memory.fullest(shape, tried, batch=batch).gib <= cluster.gpu.memory_gb:
+        if fullest(shape, tried, batch=batch).gib <= cluster.gpu.memory_gb:
             return tried
     return replace(topology, recompute="full")
 

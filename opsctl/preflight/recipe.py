@@ -261,7 +261,7 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
         global_batch=batch.global_batch,
         rampup=(ramp[0], ramp[1], ramp[2]) if ramp else None,
         zero=parallel.zero_stage,
-        precision="fp32" if config.precision == "fp32" else "bf16-optimizer",
+        precision="fp32" if config.precision == "fp32" else "bf16",
         recompute="full" if config.recompute else "none",
         evaluate_every=config.evaluation.every,
         evaluate_batches=config.evaluation.batches * max(1, len(config.evaluation.sets) + bool(config.data.held_out)),

@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from opsctl.base.errors import InputError
+from opsctl.calc import gpu_memory
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
+from opsctl.calc.gpu_memory import MemoryModel
 from opsctl.calc.hf_config import read_config
 from opsctl.calc.model_sizes import shape_of_sizes
 from opsctl.calc.parallel_layout import Topology
@@ -25,6 +27,7 @@ class PlannedModel:
     batch: int | None = None
     topology: Callable[[int], Topology] | None = None
     """The layout that a TRAIN.toml states, for a number of GPUs."""
+    fullest: MemoryModel = gpu_memory.fullest
 
 
 def find_model(name: str | None, *, layers: int | None, hidden: int | None, sequence: int | None) -> PlannedModel:
@@ -62,6 +65,7 @@ def _read_config(path: Path, sequence: int | None) -> PlannedModel:
 
 def _read_train(path: Path, sequence: int | None) -> PlannedModel:
     from opsctl.preflight.recipe import read_recipe  # noqa: PLC0415 (a plan of a preset reads no settings)
+    from opsctl.preflight.recipe_memory import memory_model  # noqa: PLC0415 (as above)
     from opsctl.settings.loader import load_train  # noqa: PLC0415 (as above)
 
     train = load_train(path, layout=False)
@@ -71,4 +75,10 @@ def _read_train(path: Path, sequence: int | None) -> PlannedModel:
         raise InputError(f"{path}: states no layers, hidden size and heads", hint="give a preset or a config.json")
     if sequence:
         shape = replace(shape, sequence=sequence)
-    return PlannedModel(name=path.name, shape=shape, batch=recipe.global_batch, topology=recipe.topology)
+    return PlannedModel(
+        name=path.name,
+        shape=shape,
+        batch=recipe.global_batch,
+        topology=recipe.topology,
+        fullest=memory_model(recipe),
+    )

@@ -158,6 +158,7 @@ def _read_inputs(model: PlannedModel, given: dict[str, Any], assumed: list[str])
         per_1000_node_days=given["failures"],
         save_s=given["save"],
         price=given["price"],
+        fullest=model.fullest,
     )
     return replace(inputs, topology=_stated_topology(model, given["layout"], inputs))
 

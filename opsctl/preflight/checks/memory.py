@@ -9,8 +9,8 @@ from opsctl.calc import gpu_memory as calc
 from opsctl.calc.accelerators import accelerator
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
-from opsctl.trainer import footprint
-from opsctl.trainer.rank_layout import check_layout, layout
+from opsctl.preflight.recipe_memory import memory_model
+from opsctl.trainer.rank_layout import check_layout
 
 TOLERANCE = 0.084
 """Nine of ten of the prequel's measurements are this close to the estimate (docs/explanation/planning-model.md)."""
@@ -39,18 +39,12 @@ def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
     """Return the stage that needs most memory, and its GiB; None if the layout is impossible or unknown."""
     recipe = request.recipe
     world, shape = request.world, recipe.shape()
-    if recipe.embedded:
-        if check_layout(recipe.embedded, world):
-            return None
-        most = max(
-            footprint.stages(recipe.embedded, layout(recipe.embedded, world)),
-            key=lambda stage_footprint: stage_footprint.total,
-        )
-        return most.stage, most.total / footprint.GIB
+    if recipe.embedded and check_layout(recipe.embedded, world):
+        return None
     if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
         return None
     try:
-        stage_memory = calc.fullest(shape, recipe.topology(world), batch=recipe.global_batch)
+        stage_memory = memory_model(recipe)(shape, recipe.topology(world), batch=recipe.global_batch)
     except InputError:  # such as --zero-stage 4
         return None
     return stage_memory.stage, stage_memory.gib

@@ -7,6 +7,9 @@ import pytest
 
 from opsctl.calc import gpu_memory, throughput
 from opsctl.calc.gpt_size import ModelShape, block_parameters, parameters
+from opsctl.trainer import footprint
+from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.rank_layout import layout
 from tests.support.prequel import Row, rows
 
 TIMED = [row for row in rows() if row.seconds and row.tflops]
@@ -118,6 +121,33 @@ def test_median_memory_error_is_below_7_percent() -> None:
     assert len(errors) == 103
     assert statistics.median(map(abs, errors)) < 0.07
     assert sorted(map(abs, errors))[92] < 0.12
+
+
+def test_formulas_of_the_own_trainer_fit_the_prequel() -> None:
+    errors = [
+        abs(estimate_with_footprint(row) / row.memory_gb - 1) for row in rows() if row.memory_gb and row.topology.zero
+    ]
+    assert len(errors) == 102
+    assert statistics.median(errors) < 0.045
+    assert sorted(errors)[91] < 0.085
+
+
+def estimate_with_footprint(row: Row) -> float:
+    """Return the GiB of the fullest stage, with the states and attention matrix of Megatron-DeepSpeed."""
+    shape, cut = row.shape, row.topology
+    model = {name: getattr(shape, name) for name in ("layers", "hidden", "heads", "sequence", "vocabulary")}
+    slots = "blocks-and-embeddings" if cut.embedding_slots else "blocks"
+    parallel = {"tensor": cut.tp, "pipeline": cut.pp, "balance": slots}
+    batch = {"micro_batch": cut.micro_batch, "global_batch": row.batch}
+    table = {"steps": 1, "precision": "bf16", "recompute": cut.recompute == "full"}
+    config = TrainerConfig.model_validate(table | {"model": model, "parallel": parallel, "batch": batch})
+    matrix = 5 * shape.heads * shape.sequence**2 * cut.micro_batch / cut.tp
+    kept = sum(gpu_memory.states_bytes(cut)) - (2 + 4 + 12 / cut.dp)
+    totals = [
+        stage.total + 1.25 * (matrix + kept * stage.parameters)
+        for stage in footprint.stages(config, layout(config, cut.gpus))
+    ]
+    return max(totals) / footprint.GIB
 
 
 def test_line_634_is_a_misprint() -> None:

@@ -1,6 +1,7 @@
 """`opsctl plan MODEL` through the command line."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from opsctl.base.errors import InputError
+from opsctl.calc.gpu_memory import GIB
 from opsctl.cli import cli
+from opsctl.launch.launch_plan import job_spec
+from opsctl.preflight.checks.memory import memory
+from opsctl.preflight.facts import Facts
+from opsctl.preflight.problem import LaunchRequest
+from opsctl.preflight.recipe import read_recipe
+from opsctl.settings.loader import SiteSettings, load_train
+from opsctl.trainer import dry_run, footprint
+from opsctl.trainer.rank_layout import layout
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 LLAMA = ("llama-3-8b", "--gpus", "8", "--gpu", "H100")
 
@@ -115,9 +126,20 @@ def test_page_has_plots_and_no_outside_references(tmp_path: Path) -> None:
     assert "http" not in text
 
 
-def test_train_file_states_its_layout(tmp_path: Path) -> None:
-    example = Path(__file__).parents[3] / "examples/gpt-13b.toml"
-    if not example.exists():
-        pytest.skip("no example of 13B")
-    result = run_json(str(example), "--gpus", "64", "--gpu", "A100")
+def test_train_file_states_its_layout() -> None:
+    result = run_json(str(EXAMPLES / "gpt-13b.toml"), "--gpus", "64", "--gpu", "A100")
     assert len(result["layouts"]) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt-1.3b", "gpt-13b", "gpt-104b", "gpt-176b"])
+def test_plan_preflight_and_trainer_estimate_the_same_memory(name: str) -> None:
+    path = EXAMPLES / f"{name}.toml"
+    train = load_train(path, layout=False)
+    recipe = read_recipe(train)
+    request = LaunchRequest(train=train, spec=job_spec(train, SiteSettings(root="/t")), recipe=recipe)
+    config, processes = dry_run.read(path)
+    of_trainer = max(stage.total for stage in footprint.stages(config, layout(config, processes))) / GIB
+    planned = run_json(str(path), "--gpus", str(processes), "--gpu", "A100")
+    (problem,) = memory(request, Facts(now=datetime.now(UTC), user="anna", gpu="V100-16"))
+    assert planned["layouts"][0]["memory_gib"] == pytest.approx(of_trainer)
+    assert f" needs {of_trainer:.0f} GiB " in problem.what
