@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -34,8 +33,7 @@ def check_step_pattern(pattern: str) -> str:
     """Return the pattern if it can be used for step lines. Raises ValueError."""
     if not pattern:
         return pattern
-    compile_bounded(pattern)
-    names = set(re.compile(pattern).groupindex)
+    names = compile_bounded(pattern).names
     if "step" not in names:
         raise ValueError(f"{pattern!r:.80} has no group `step`, such as step=(?P<step>\\d+)")
     if unknown := names - set(PATTERN_GROUPS):
