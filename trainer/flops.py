@@ -6,6 +6,8 @@ PEAK_TFLOPS = {
     "V100": 125.0,
     "V100 PCIE": 112.0,
     "A100": 312.0,
+    "A800": 312.0,
+    "A6000": 154.8,
     "A10": 125.0,
     "A40": 149.7,
     "L4": 121.0,
@@ -20,10 +22,14 @@ PEAK_TFLOPS = {
     "H20": 148.0,
     "GH200": 989.4,
     "B200": 2250.0,
+    "B300": 2250.0,
     "GB200": 2500.0,
+    "GB300": 2500.0,
     "MI250X": 191.5,
     "MI300X": 1307.4,
     "MI325X": 1307.4,
+    "MI350X": 2307.0,
+    "MI355X": 2516.0,
 }
 """Dense bf16 (V100: fp16) matrix operations with fp32 sums, in 10¹² per second: half of the figure "with sparsity".
 

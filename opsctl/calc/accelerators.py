@@ -1,4 +1,4 @@
-"""Peak figures of accelerators, from accelerators.toml."""
+"""Figures of accelerators, from accelerators.toml and the trainer's table of peaks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError
+from opsctl.trainer.flops import peak_tflops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,13 @@ class Accelerator:
 
 def _read() -> dict[str, Accelerator]:
     tables = tomllib.loads(files("opsctl.calc").joinpath("accelerators.toml").read_text())
-    return {name: Accelerator(name=name, **figures) for name, figures in tables.items()}
+    return {name: Accelerator(name=name, tflops=_find_peak(name), **figures) for name, figures in tables.items()}
+
+
+def _find_peak(name: str) -> float:
+    peak = peak_tflops(name)
+    assert peak, f"trainer/flops.py has no peak of {name}"
+    return peak
 
 
 ACCELERATORS: dict[str, Accelerator] = _read()

@@ -9,6 +9,7 @@ from opsctl.calc import throughput
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import PUBLISHED
 from opsctl.telemetry.progress.iteration_lines import parse
+from opsctl.trainer.flops import peak_tflops
 
 HOUR = 3600.0
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
@@ -112,15 +113,21 @@ def test_bloom_used_half_of_its_a100s() -> None:
     assert used.mfu / used.hfu == pytest.approx(0.75, abs=0.01)
 
 
+def test_plan_and_trainer_know_the_same_peaks() -> None:
+    assert {name: gpu.tflops for name, gpu in ACCELERATORS.items()} == {
+        name: peak_tflops(f"NVIDIA {name}") for name in ACCELERATORS
+    }
+
+
 def test_peaks_exclude_sparsity() -> None:
     peaks = {name: accelerator.tflops for name, accelerator in ACCELERATORS.items()}
     assert {name: peaks[name] for name in ("V100", "A100", "H100", "H200", "MI250X", "MI300X")} == {
         "V100": 125,
         "A100": 312,
-        "H100": 989,
-        "H200": 989,
+        "H100": 989.4,
+        "H200": 989.4,
         "MI250X": 191.5,
-        "MI300X": 1307,
+        "MI300X": 1307.4,
     }
 
 
