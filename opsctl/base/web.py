@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from ipaddress import ip_address
 from typing import Any
 from urllib import request
@@ -123,6 +123,13 @@ def fetch(
         query.add_unredirected_header("Authorization", address.authorization)
     response: HTTPResponse = session.open(query, timeout=timeout)
     return response
+
+
+def read_retry_after_s(headers: Mapping[str, object] | HTTPMessage) -> float:
+    """Return the seconds that a server asks to wait (Retry-After); 0 without the header, and for a date in it."""
+    value = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
+    text = str(value[0] if isinstance(value, list) and value else value)
+    return float(text) if text.isdecimal() else 0
 
 
 def describe(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.error import URLError
 
@@ -13,6 +12,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
 from opsctl.alerts.channel_secrets import mask, reveal
+from opsctl.alerts.channels.webhook import judge_status
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
@@ -83,7 +83,7 @@ class Slack:
         client = WebhookClient(self._webhook, timeout=self._timeout, retry_handlers=[], logger=QUIET)
         answer = client.send(text=_text(message))
         if answer.status_code != 200:
-            raise self._status(answer.status_code, answer.headers, answer.body)
+            raise judge_status(answer.status_code, answer.headers, answer.body, self._masked)
         if answer.body.strip() != "ok":
             raise Undelivered(self._masked(f"answered {answer.body!r} instead of ok"), is_ambiguous=True)
         return ""
@@ -92,22 +92,10 @@ class Slack:
         answer, data = error.response, error.response.data
         why = str(data.get("error", "")) if isinstance(data, dict) else ""
         if answer.status_code != 200:
-            return self._status(answer.status_code, answer.headers, why)
+            return judge_status(answer.status_code, answer.headers, why, self._masked)
         if not ERROR_NAME.fullmatch(why):
             return Undelivered(self._masked(f"answered {str(why or data)!r}"), is_ambiguous=True)
         return Undelivered(self._masked(why), is_permanent=why in PERMANENT)
-
-    def _status(self, code: int, headers: Mapping[str, object], body: str) -> Undelivered:
-        lower = {str(name).lower(): value for name, value in headers.items()}
-        wait = lower.get("retry-after", "")
-        wait = str(wait[0] if isinstance(wait, list) and wait else wait)
-        text = " ".join(body.split())
-        return Undelivered(
-            self._masked(f"{code} {text}".strip()),
-            is_permanent=400 <= code < 500 and code not in {408, 429},
-            is_ambiguous=code in {200, 502, 504},
-            retry_after=float(wait) if wait.isdecimal() else 0,
-        )
 
     def _failed(self, error: Exception) -> Undelivered:
         reason = error.reason if isinstance(error, URLError) else error

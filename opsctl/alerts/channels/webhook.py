@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from http.client import HTTPResponse
+from http.client import HTTPMessage, HTTPResponse
 
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
-from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address
+from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address, read_retry_after_s
 from opsctl.settings.alerts import PLACEHOLDER, WebhookTable
 
 TIMEOUT_S = 10.0
@@ -59,13 +59,19 @@ def _check(response: HTTPResponse, hide: Callable[[str], str]) -> None:
     code = response.status
     if 200 <= code < 300:
         return
-    text = " ".join(response.read(MAX_ANSWER_BYTES).decode(errors="replace").split())
-    wait = response.headers.get("Retry-After", "")
-    raise Undelivered(
-        hide(f"answered {code} {text}".strip()),
+    text = response.read(MAX_ANSWER_BYTES).decode(errors="replace")
+    raise judge_status(code, response.headers, text, hide)
+
+
+def judge_status(
+    code: int, headers: Mapping[str, object] | HTTPMessage, text: str, hide: Callable[[str], str]
+) -> Undelivered:
+    """Return what an HTTP status other than success means for a delivery, on every channel that uses HTTP."""
+    return Undelivered(
+        hide(f"answered {code} {' '.join(text.split())}".strip()),
         is_permanent=300 <= code < 500 and code not in TRY_AGAIN,
-        is_ambiguous=code in {502, 504},
-        retry_after=float(wait) if wait.isdecimal() else 0,
+        is_ambiguous=code in {200, 502, 504},
+        retry_after=read_retry_after_s(headers),
     )
 
 

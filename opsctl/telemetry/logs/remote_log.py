@@ -11,7 +11,7 @@ from urllib.request import OpenerDirector
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.ports import Clock
-from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address
+from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address, read_retry_after_s
 from opsctl.telemetry.logs.log_lines import LineBuffer
 
 MAX_TRIES = 6
@@ -155,8 +155,7 @@ class RemoteLog:
     def _check(self, response: HTTPResponse) -> None:
         status = f"{response.status} {response.reason}".strip()
         if response.status in _RETRY_STATUSES:
-            retry_after = response.headers.get("Retry-After", "")
-            raise _Retry(status, float(retry_after) if retry_after.isdecimal() else 0)
+            raise _Retry(status, read_retry_after_s(response.headers))
         if response.status not in (200, 206):
             raise OpsctlError(f"{self.description}: {status}", hint="check the address with `curl -I`")
 

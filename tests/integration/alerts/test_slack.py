@@ -6,11 +6,12 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels.slack import Slack
+from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.model import Level
 from opsctl.host.system import SystemRunner
-from opsctl.settings.alerts import SlackTable
+from opsctl.settings.alerts import SlackTable, WebhookTable
 from tests.unit.alerts.conftest import Clock
 
 SECRET = "/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX"
@@ -63,11 +64,21 @@ def test_retry_after_is_reported(web, table):
     assert len(web.requests) == 1  # the outbox, not the channel, tries again
 
 
+@pytest.mark.parametrize("status", [408, 425, 429, 404, 502, 503, 504])
+def test_a_status_means_the_same_on_every_channel(web, status):
+    web.answers = [(status, {"Retry-After": "30"}, b"{}")] * 3
+    errors = [deliver_and_fail(webhook(web)), deliver_and_fail(bot(web))]
+    with pytest.raises(Undelivered) as caught:
+        Webhook(WebhookTable(kind="webhook", url=web.url), SystemRunner()).send(MESSAGE)
+    verdicts = {(error.is_permanent, error.is_ambiguous, error.retry_after) for error in [*errors, caught.value]}
+    assert verdicts == {(status == 404, status in {502, 504}, 30)}
+
+
 @pytest.mark.parametrize("table", [webhook, bot])
 def test_server_error_is_temporary(web, table):
     web.answers = [(500, {}, b"oops")]
     error = deliver_and_fail(table(web))
-    assert error.message.startswith("slack: 500")
+    assert error.message.startswith("slack: answered 500")
     assert not error.is_permanent
 
 
@@ -98,7 +109,7 @@ def test_unreachable_server_is_a_temporary_failure(web, table):
 def test_removed_webhook_is_a_permanent_failure(web, code, why):
     web.answers = [(code, {}, why)]
     error = deliver_and_fail(webhook(web))
-    assert (error.message, error.is_permanent) == (f"slack: {code} {why.decode()}", True)
+    assert (error.message, error.is_permanent) == (f"slack: answered {code} {why.decode()}", True)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_error_codes_of_the_bot_api(web, why, is_permanent):
 
 def test_secret_repeated_by_slack_is_hidden(web):
     web.answers = [(404, {}, f"nothing at {SECRET}".encode())]
-    assert deliver_and_fail(webhook(web)).message == "slack: 404 nothing at /***/***/***/***"
+    assert deliver_and_fail(webhook(web)).message == "slack: answered 404 nothing at /***/***/***/***"
     web.answers = [make_answer(ok=False, error=f"bad token {TOKEN}")]
     assert deliver_and_fail(bot(web)).message == "slack: answered 'bad token ***'"
 
