@@ -18,8 +18,7 @@ from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, make_site, remove_run_directory
 from opsctl.sandbox.faults import FaultKind, inject
 from opsctl.sandbox.members import EndedProcesses, end_members
-from opsctl.sandbox.name_claims import NameTaken, hold_names
-from opsctl.sandbox.port_range import hold_ports
+from opsctl.sandbox.port_range import NameTaken, hold_names, hold_ports
 from opsctl.sandbox.programs import find_programs, read_slurm_version
 from opsctl.sandbox.record import Places, SandboxRecord, read_record
 from opsctl.sandbox.sandbox_status import SandboxStatus, is_up, read_sandbox_status

@@ -1,4 +1,4 @@
-"""Ranges of free TCP ports, without a race between sandboxes that start at the same time."""
+"""Names and ranges of free TCP ports that one sandbox holds, without a race between sandboxes that start together."""
 
 from __future__ import annotations
 
@@ -8,12 +8,32 @@ import socket
 from collections.abc import Iterator
 
 from opsctl.base.errors import SandboxError
-from opsctl.sandbox.name_claims import NameTaken, hold_names
 
 FIRST_PORT, LAST_PORT = 20000, 32000
 """Below the ports that kernels choose (32768 and up), above the ports of common services."""
 BLOCK_PORTS = 32
 """Sandboxes hold ports in blocks of this size."""
+
+
+class NameTaken(Exception):
+    """Another process holds the name."""
+
+
+@contextlib.contextmanager
+def hold_names(*names: str) -> Iterator[None]:
+    """Hold all of `names` against every process of every user. Raises NameTaken.
+
+    A name is an abstract socket, which is valid in this network namespace, as TCP ports are. The kernel releases the
+    name when its holder ends.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            unix_socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            try:
+                unix_socket.bind(f"\0opsctl-sandbox-{name}")
+            except OSError as error:
+                raise NameTaken(name) from error
+        yield
 
 
 @contextlib.contextmanager

@@ -1,17 +1,101 @@
-"""Find the causes why a sandbox did not start, in logs, sockets and ports."""
+"""Find the causes why a sandbox did not start, in the logs of its daemons and in listening sockets."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 
+import psutil
+
 from opsctl.base.errors import SandboxError
-from opsctl.sandbox.failure_causes import find_causes
 from opsctl.sandbox.record import CONTROLLER, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import count_ports
-from opsctl.sandbox.sockets import find_holders, list_listening_sockets, list_sockets_of
 
 TAIL_LINES = 5
 """The number of lines of a log in a message."""
+PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), cause)
+    for pattern, cause in (
+        (
+            # Every start reports missing MPI plugins; no start fails for them.
+            r"(?:[Cc]ouldn't find|[Cc]an't find|[Cc]annot (?:find|create))[^\n]{0,300}? for (?!mpi/)([a-z_]+/\w+)",
+            "Slurm's plugin {0} is missing; install it: apt-get install slurm-wlm-basic-plugins (Debian, Ubuntu), "
+            "dnf install slurm (RHEL, Fedora)",
+        ),
+        (
+            r"Error binding slurm stream socket: Address already in use",
+            "another process has taken the port; repeat the command, which chooses other ports",
+        ),
+        (
+            r"Error binding slurm stream socket: Cannot assign requested address",
+            "the loopback interface has no such address; type: ip link set lo up",
+        ),
+        (r"[Uu]nable to resolve \"([^\"]+)\"", "the host name {0} does not resolve; add it to /etc/hosts on 127.0.0.1"),
+        (r"This host \(([^)]+)\) not a valid controller", "the host name changed to {0} while the sandbox started"),
+        (
+            r"(?:Munge (?:en|de)code failed|munge_(?:en|de)code)[^\n]{0,300}?(?:Failed to (?:access|connect)|Socket)",
+            "munged does not answer on its socket; look for a cause in munged.out",
+        ),
+        (r"Keyfile is insecure: ([^\n]+)", "munged refuses its key: {0}"),
+        (r"Socket is in(?:secure|accessible): ([^\n]+)", "munged refuses the directory of its socket: {0}"),
+        (r"Failed to (?:open|find|check) keyfile ([^\n]+)", "munged cannot read its key {0}"),
+        (r"(?:^|[\n:])((?=[^\n:]*/)[^\n:]++): Permission denied", "no permission: {0}"),
+        (
+            r"mysql_query failed: 5027 Number of columns",
+            "this slurmdbd and this MariaDB client library do not work together (Debian's slurmdbd 26.05 with "
+            "libmariadb of 11.8.9); do without --accounting or install other versions",
+        ),
+        (r"No space left on device", "no space is left on the device"),
+        (r"[Tt]oo many open files", "too many open files; raise the limit: ulimit -n 65536"),
+    )
+)
+"""Known messages in logs of daemons, and the cause that each names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningSocket:
+    """A TCP socket of this network namespace that accepts connections."""
+
+    address: str
+    port: int
+    pid: int | None
+    """The process with this socket; None for another user's process."""
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return self._plain().is_loopback
+
+    def accepts(self, address: str) -> bool:
+        """Return whether a connection to `address` reaches this socket."""
+        plain = self._plain()
+        return plain.is_unspecified or plain == ipaddress.ip_address(address)
+
+    def _plain(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+        address = ipaddress.ip_address(self.address)
+        return getattr(address, "ipv4_mapped", None) or address
+
+
+def list_listening_sockets() -> Iterator[ListeningSocket]:
+    """Yield every listening TCP socket, of IPv4 and IPv6."""
+    for row in psutil.net_connections(kind="tcp"):
+        if row.status == psutil.CONN_LISTEN and row.laddr:
+            yield ListeningSocket(address=row.laddr.ip, port=row.laddr.port, pid=row.pid)
+
+
+def find_causes(text: str) -> list[str]:
+    """Return the causes that a daemon's log names, without duplicates, the earliest first."""
+    causes = [
+        (match.start(), cause.format(*(group.strip() for group in match.groups())))
+        for pattern, cause in PATTERNS
+        if (match := pattern.search(text))
+    ]
+    return [cause for _, cause in sorted(causes)]
 
 
 def make_error(record: SandboxRecord, message: str, *names: str) -> SandboxError:
@@ -44,7 +128,8 @@ def describe_wrong_address(record: SandboxRecord, name: str, port: int) -> str:
     daemon = record.daemon(name)
     if daemon is None:
         return ""
-    sockets = [socket for socket in list_sockets_of(daemon.process.pid) if socket.port == port]
+    own = daemon.process.pid
+    sockets = [socket for socket in list_listening_sockets() if socket.port == port and socket.pid == own]
     address = record.site.network.address
     if not sockets or any(socket.accepts(address) for socket in sockets):
         return ""
@@ -54,11 +139,14 @@ def describe_wrong_address(record: SandboxRecord, name: str, port: int) -> str:
 def describe_port_holder(record: SandboxRecord, name: str, port: int) -> str:
     """Return the other process that listens on a daemon's port, in words; empty if the daemon does, or no process."""
     own = {daemon.process.pid for daemon in record.daemons if daemon.name == name}
-    sockets = (socket for socket in list_listening_sockets() if socket.port == port)
-    holders = list(chain.from_iterable(find_holders(socket) for socket in sockets))
-    if holders and not any(holder.pid in own for holder in holders):
-        return f"port {port} is taken by {holders[0].name} (process {holders[0].pid})"
-    return ""
+    holders = [socket.pid for socket in list_listening_sockets() if socket.port == port and socket.pid is not None]
+    if not holders or own & set(holders):
+        return ""
+    try:
+        name = psutil.Process(holders[0]).name()
+    except psutil.Error:  # has ended since
+        return ""
+    return f"port {port} is taken by {name} (process {holders[0]})"
 
 
 def check_loopback(record: SandboxRecord) -> None:

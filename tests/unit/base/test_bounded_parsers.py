@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from opsctl.sandbox.failure_causes import find_causes
 
 from opsctl.base.capabilities import parse_version
 from opsctl.base.errors import InputError, RunDirError, SlurmError
@@ -16,7 +17,6 @@ from opsctl.metrics.serve import parse_address
 from opsctl.nodes.remote.json_output import merge_objects
 from opsctl.preflight.command_flags import find_assignments
 from opsctl.preflight.corpus_files import tokenizer_size
-from opsctl.sandbox.failure_causes import find_causes
 from opsctl.sandbox.record import read_record
 from opsctl.slurm.field_values import parse_job_number, parse_tasks
 from opsctl.slurm.slurm_errors import raise_for_error

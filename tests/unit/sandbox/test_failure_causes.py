@@ -1,13 +1,13 @@
-"""Causes found in messages of Slurm and munge, and sockets parsed from /proc."""
+"""Causes found in messages of Slurm and munge, and the sockets of this machine."""
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 
-from opsctl.sandbox.failure_causes import find_causes
-from opsctl.sandbox.sockets import parse_row
-
-ROW = "  0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0"
+from opsctl.sandbox.start_failures import ListeningSocket, find_causes, list_listening_sockets
 
 
 @pytest.mark.parametrize(
@@ -46,25 +46,24 @@ def test_causes_have_the_order_of_the_log() -> None:
 @pytest.mark.parametrize(
     ("address", "text", "is_loopback"),
     [
-        ("0100007F:5208", "127.0.0.1:21000", True),
-        ("0101007F:5208", "127.0.1.1:21000", True),
-        ("00000000:5208", "0.0.0.0:21000", False),
-        ("0708090A:5208", "10.9.8.7:21000", False),
-        ("00000000000000000000000001000000:5208", "[::1]:21000", True),
-        ("0000000000000000FFFF00000100007F:5208", "[::ffff:7f00:1]:21000", True),
-        ("00000000000000000000000000000000:5208", "[::]:21000", False),
+        ("127.0.0.1", "127.0.0.1:21000", True),
+        ("127.0.1.1", "127.0.1.1:21000", True),
+        ("0.0.0.0", "0.0.0.0:21000", False),
+        ("10.9.8.7", "10.9.8.7:21000", False),
+        ("::1", "[::1]:21000", True),
+        ("::ffff:127.0.0.1", "[::ffff:127.0.0.1]:21000", True),
+        ("::", "[::]:21000", False),
     ],
 )
-def test_listening_socket_is_read_from_proc(address: str, text: str, is_loopback: bool) -> None:
-    row = ROW.format(address)
-    listening_socket = parse_row(row)
-    assert listening_socket is not None
-    assert (str(listening_socket).replace("127.0.0.1]", "7f00:1]"), listening_socket.inode) == (text, 4711)
-    assert listening_socket.is_loopback == is_loopback
-    assert parse_row(row.replace(" 0A ", " 01 ")) is None
+def test_address_of_a_listening_socket_is_judged(address: str, text: str, is_loopback: bool) -> None:
+    listening = ListeningSocket(address=address, port=21000, pid=None)
+    assert (str(listening), listening.is_loopback) == (text, is_loopback)
+    assert listening.accepts("127.0.0.1") == (address in {"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::"})
 
 
-def test_wildcard_socket_accepts_every_address() -> None:
-    listening_socket = parse_row(ROW.format("00000000:5208"))
-    assert listening_socket is not None
-    assert listening_socket.accepts("127.0.0.1")
+def test_only_listening_sockets_are_listed_with_their_process() -> None:
+    with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as server:
+        silent.bind(("127.0.0.1", 0))
+        ports = {row.port: row for row in list_listening_sockets()}
+        assert ports[server.getsockname()[1]].pid == os.getpid()
+        assert silent.getsockname()[1] not in ports
