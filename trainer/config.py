@@ -144,8 +144,9 @@ class TrainerConfig(ConfigTable):
     """Use only GPU kernels with reproducible results; slower."""
     trace: list[str] = Field(default_factory=list)
     """Packages whose calls every rank logs, one line per call; same as `--trace`."""
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """bf16: weights and activations in bf16, gradients summed and weights updated in fp32."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """bf16: weights and activations in bf16, gradients summed and weights updated in fp32. auto: bf16 where the device
+    has instructions for it, else fp32; a resumed run keeps the precision of its checkpoint."""
     recompute: bool = False
     """Recompute the activations of a block in the backward pass instead of storing them: less memory, more time."""
     compile: Literal["auto"] | bool = False
@@ -195,10 +196,10 @@ class TrainerConfig(ConfigTable):
     def _wrong_without_zero(self) -> Iterator[str]:
         if self.parallel.zero_stage:
             return
-        if self.precision == "bf16":
+        if self.precision != "fp32":
             yield (
-                "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32: DeepSpeed does so only where it "
-                "shares the optimizer's state; use zero_stage = 1"
+                f"precision = {self.precision} with zero_stage = 0 cannot sum gradients in fp32: DeepSpeed does so "
+                "only where it shares the optimizer's state; use zero_stage = 1"
             )
         else:
             yield (

@@ -19,9 +19,9 @@ CONTEXT_BYTES = 1573 * 2**20
 """CUDA context on an A100 before any allocation (prequel of tr11). On a V100: 1271 MiB."""
 CHUNK_ELEMENTS = 1 << 25
 """Logits of which the loss holds fp32 copies at a time: 128 MiB, far more than a kernel's launch costs."""
-_STATES = {"bf16": (2, 4, 12), "fp32": (4, 4, 8)}
+_STATES = {"bf16": (2, 4, 12), "auto": (2, 4, 12), "fp32": (4, 4, 8)}
 """Bytes per parameter of weights, gradients and optimizer. bf16: the fp32 sum of gradients; the optimizer includes
-the fp32 weights."""
+the fp32 weights. auto: as on a GPU with bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _activations(config: TrainerConfig, cut: Layout, number: int, blocks: int) -
     with one gathered sequence and its gradient.
     """
     model, batch = config.model, config.batch
-    tokens = model.sequence * batch.micro_batch * (1 if config.precision == "bf16" else 2)
+    tokens = model.sequence * batch.micro_batch * (2 if config.precision == "fp32" else 1)
     held = cut.tensor if config.parallel.sequence_parallel else 1
     sbh, full = tokens * model.hidden / held, tokens * _block_activations(model, cut.tensor, held)
     accumulation = cut.accumulation(micro_batch=batch.micro_batch, global_batch=batch.global_batch)
@@ -135,12 +135,12 @@ def _logits(config: TrainerConfig, cut: Layout) -> float:
     """Return the bytes of the logits and their gradients, in the model's precision, and of two chunks in fp32."""
     model = config.model
     logits = model.sequence * config.batch.micro_batch * model.vocabulary / cut.tensor
-    width = 4 if config.precision == "bf16" else 8
+    width = 8 if config.precision == "fp32" else 4
     return logits * width + min(logits, CHUNK_ELEMENTS) * 8
 
 
 def _alibi(config: TrainerConfig, cut: Layout) -> float:
     """Return the bytes of ALiBi's bias, which a rank keeps once for all its blocks: [heads, sequence, sequence]."""
     model = config.model
-    width = 2 if config.precision == "bf16" else 4
+    width = 4 if config.precision == "fp32" else 2
     return (model.family == "bloom") * model.heads / cut.tensor * model.sequence**2 * width

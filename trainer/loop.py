@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +31,7 @@ from opsctl.trainer.startup_checks import (
     compare_data,
     gpu_name,
     memory_limits,
+    resolve_precision,
     seed_randomness,
     warn,
 )
@@ -54,11 +55,11 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     preview_newest(directory, state)
     reason = hooks.agree(control, state).stop  # a stop that is already requested saves the time to build the model
     if reason is None:
-        config = choose_seed(config, state, control)
         resuming = open_resuming(directory, config, cut, control)
         found = resuming.find(state)
+        config = resolve_precision(choose_seed(config, state, control), found, control)
         engine = Engine(config, cut, process.rank, begins=found is None)
-        checkpoints = Checkpoints(resuming, engine, parameters=parameters)
+        checkpoints = Checkpoints(replace(resuming, config=config), engine, parameters=parameters)
         seed_randomness(config, process)
         if found:
             resuming.load(found, engine, state)

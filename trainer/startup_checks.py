@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 
 from opsctl.trainer.batches import Data, open_data
+from opsctl.trainer.checkpoint.resume import Found
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.memory_usage import MemoryUsage
+from opsctl.trainer.precision import choose_precision, read_processor
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, check_layout, layout
 from opsctl.trainer.rank_process import RankProcess
@@ -56,6 +58,20 @@ def choose_seed(config: TrainerConfig, state: RunState, control: Control) -> Tra
     if saved not in (None, seed):
         warn(state, control, f"seed {seed} is not the checkpoint's, {saved}: {_OTHER_ORDER}")
     return config.model_copy(update={"seed": seed})
+
+
+def resolve_precision(config: TrainerConfig, found: Found | None, control: Control) -> TrainerConfig:
+    """Return `config` with the precision of all ranks; if it is `auto`, that of the checkpoint `found`, or rank 0's."""
+    if config.precision != "auto":
+        return config
+    gpu_has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if torch.cuda.is_available() else None
+    processor = read_processor(os.environ)
+    precision, reason = control.from_first(
+        choose_precision(saved=found.saved.precision if found else None, gpu_has_bf16=gpu_has_bf16, processor=processor)
+    )
+    if control.process.is_first:
+        print_line(f"precision {precision}: {reason}")
+    return config.model_copy(update={"precision": precision})
 
 
 def compare_data(data: Data, state: RunState, control: Control) -> None:

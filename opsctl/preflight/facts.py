@@ -137,6 +137,8 @@ class Facts:
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     """DeepSpeed's settings, from the file of the command."""
     observed_nodes: tuple[ObservedNode, ...] = ()
+    processor_without_bf16: str = ""
+    """The processor of this machine, if it has no bf16 instructions."""
     gpu: str = ""
     """The kind of GPU that the train would get, by its name in opsctl.calc.accelerators."""
     saved: SavedCheckpoint | None = None

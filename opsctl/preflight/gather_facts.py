@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +45,7 @@ from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.trainer import manifest
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.precision import read_processor
 
 MAX_SCRIPT_BYTES = 1 << 20
 
@@ -111,6 +113,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
     if request.has_gpus and not gpu and request.recipe.shape():
         why["memory and the time of a step"] = "neither opsctl health nor a constraint or gres names the kind of GPU"
     scripts = _read_scripts(request, place)
+    processor = read_processor({**os.environ, **request.train.environment})
     return Facts(
         now=place.now,
         user=place.user,
@@ -128,6 +131,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         scripts=scripts,
         deepspeed=_read_deepspeed_settings(request, place, scripts),
         observed_nodes=observed_nodes,
+        processor_without_bf16=processor.name if processor.has_bf16 is False else "",
         gpu=gpu,
         saved=_read_newest_checkpoint(request, place.run, why),
         shared_saves=tuple(find_shared_saves(place.run, request.train, slurm.jobs if slurm else ())),

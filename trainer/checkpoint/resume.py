@@ -107,7 +107,8 @@ class Resuming:
         model = self.config.model.model_dump()
         expected: dict[str, Any] = {key: value for key, value in model.items() if key not in _FREE}
         if saved.kind == manifest.NATIVE:
-            expected = {**self.topology, "precision": self.config.precision, **expected}
+            precision = self.config.precision if self.config.precision != "auto" else saved.precision
+            expected = {**self.topology, "precision": precision, **expected}
         unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
         actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
         differences = {

@@ -81,6 +81,7 @@ CHECKS: dict[str, Check] = {
     "shm": Check(check=nodes.shm, source="tr1-13B chronicles, bus error in worker"),
     "driver": Check(check=nodes.driver, source="opsctl health, versions"),
     "gpu-kinds": Check(check=nodes.gpu_kinds, source="the slowest rank is the speed of all"),
+    "processor": Check(check=nodes.processor, source="docs/explanation/performance.md, Processors without bf16"),
     "versions": Check(check=nodes.versions, source="opsctl/preflight/versions.toml"),
     "unread": Check(check=command.unread, source="opsctl/preflight/trainers"),
     "unknown": Check(check=nodes.unknown, source="unknown is neither good nor bad"),

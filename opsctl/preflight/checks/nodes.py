@@ -14,6 +14,7 @@ from opsctl.base.nodesets import fold
 from opsctl.base.units import format_size
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
+from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
 
 SHM_BYTES_PER_RANK = 2**30
 """Shared memory for NCCL's buffers and the batches of DataLoader workers."""
@@ -60,6 +61,17 @@ def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def known() -> tuple[Mapping[str, Any], ...]:
     """Return the rows of versions.toml."""
     return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
+
+
+def processor(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Judge the processor of this machine for all nodes: nobody reports the processors of compute nodes."""
+    config = request.recipe.embedded
+    if config and config.precision == "bf16" and facts.processor_without_bf16 and not request.has_gpus:
+        yield warning(
+            f"[trainer] precision = bf16 without GPUs: {facts.processor_without_bf16}, of this machine, has no bf16"
+            f" instructions, and products in bf16 take about {SLOWDOWN_FROM_BF16} times as long as in fp32",
+            'set precision = "auto"; a run with checkpoints keeps their precision',
+        )
 
 
 def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -163,7 +163,7 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             "data": request.recipe.replicas(world),
             "zero_stage": parallel.zero_stage,
             "balance": parallel.division,
-            "precision": config.precision,
+            "precision": saved.precision if config.precision == "auto" else config.precision,
         }
     differences = [
         f"{key} is {stored.get(key)} in the checkpoint and {value} here"

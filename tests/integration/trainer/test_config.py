@@ -22,7 +22,7 @@ def read_refusal(**tables) -> str:
 
 
 def test_only_steps_is_required():
-    assert make_config().precision == "bf16"
+    assert make_config().precision == "auto"
     assert "steps" in read_refusal(steps=0)
 
 
@@ -75,7 +75,7 @@ def test_every_key_is_documented():
         ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
         ({"evaluation": {"sets": [{"name": "a", "prefix": "x"}, {"name": "a", "prefix": "y"}]}}, "have one name: a, a"),
         ({"evaluation": {"sets": [{"name": "a b", "prefix": "x"}]}}, "should match pattern"),
-        ({"parallel": {"zero_stage": 0}}, "precision = bf16 with zero_stage = 0 cannot sum gradients in fp32"),
+        ({"parallel": {"zero_stage": 0}}, "precision = auto with zero_stage = 0 cannot sum gradients in fp32"),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
             "leaves the later stages out of the gradient's norm and clips wrongly, and takes a step with",

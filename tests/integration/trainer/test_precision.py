@@ -1,0 +1,65 @@
+"""precision = "auto": by the device's instructions at the start of a run, by the checkpoint afterwards."""
+
+import shutil
+
+import pytest
+
+from opsctl.trainer import manifest
+from opsctl.trainer.precision import Processor, choose_precision, read_processor
+from tests.integration.trainer.conftest import tiny
+
+X86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 {}\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "limit", "name", "has_bf16"),
+    [
+        (X86.format("avx512_bf16"), {}, "AMD EPYC", True),
+        (X86.format("amx_bf16 amx_tile"), {}, "AMD EPYC", True),
+        (X86.format("avx512f"), {}, "AMD EPYC", False),
+        (ARM.format("bf16 i8mm"), {}, "the processor", True),
+        (ARM.format("asimdhp"), {}, "the processor", False),
+        ("", {}, "the processor", None),
+        (X86.format("avx512_bf16"), {"ONEDNN_MAX_CPU_ISA": "avx2"}, "AMD EPYC", False),
+        (X86.format("avx512_bf16"), {"DNNL_MAX_CPU_ISA": "AVX512_CORE"}, "AMD EPYC", False),
+        (X86.format("avx512_bf16"), {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, "AMD EPYC", True),
+    ],
+)
+def test_instructions_are_those_that_onednn_may_use(cpuinfo, limit, name, has_bf16, tmp_path):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert read_processor(limit, tmp_path / "cpuinfo") == Processor(name=name, has_bf16=has_bf16)
+
+
+@pytest.mark.parametrize(
+    ("saved", "gpu_has_bf16", "processor_has_bf16", "choice"),
+    [
+        (None, None, True, ("bf16", "EPYC has instructions for it")),
+        (None, None, False, ("fp32", "EPYC has no bf16 instructions")),
+        (None, None, None, ("fp32", "the processor's instructions are unknown")),
+        (None, True, False, ("bf16", "the GPU has it")),
+        (None, False, True, ("fp32", "the GPU has no bf16 instructions")),
+        ("bf16", None, False, ("bf16", "of the checkpoint")),
+        ("fp32", True, True, ("fp32", "of the checkpoint")),
+    ],
+)
+def test_checkpoint_decides_before_the_gpu_and_the_processor(saved, gpu_has_bf16, processor_has_bf16, choice):
+    processor = Processor(name="EPYC", has_bf16=processor_has_bf16)
+    assert choose_precision(saved=saved, gpu_has_bf16=gpu_has_bf16, processor=processor) == choice
+
+
+@pytest.mark.torch
+def test_auto_keeps_the_precision_of_its_checkpoint_on_another_processor(train, monkeypatch):
+    run = train(**tiny(precision="auto"))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # takes the instructions away, where there are any
+    first = run.start()
+    assert first.finish() == [0, 0, 0, 0], first.log
+    assert first.log.count("has no bf16 instructions") == 1, first.log
+    shutil.rmtree(run.checkpoints / manifest.directory_name(20))
+
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    second = run.start()
+    assert second.finish() == [0, 0, 0, 0], second.log
+    assert "precision fp32: of the checkpoint" in second.log
+    assert {step: first.losses[step] for step in second.losses} == second.losses
+    assert manifest.read_manifest(run.checkpoints / manifest.directory_name(20)).precision == "fp32"
