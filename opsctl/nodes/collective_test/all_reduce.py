@@ -210,7 +210,7 @@ class CollectiveTest:
         """Return a verdict of the check `test-nodes`, without a result where there is no evidence."""
         severities = {Health.FAULTY: Severity.FAULTY, Health.DEGRADED: Severity.DEGRADED}
         severity = severities.get(health, Severity.UNKNOWN)
-        result = CheckResult(check="test-nodes", severity=severity, evidence=evidence, remedy=remedy)
+        result = CheckResult(severity, evidence, remedy, check="test-nodes")
         return Verdict(node=node, health=health, results=(result,) if evidence else (), at=self.clock.now(), by=by)
 
 

@@ -22,7 +22,7 @@ exit 0
 def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
     """Return the user processes that hold a GPU of the node."""
     gpu_pids: set[int] = set()
-    for gpu in snapshot.smi.gpus if snapshot.smi else ():
+    for gpu in snapshot.gpus:
         gpu_pids |= {process.pid for process in gpu.processes}
     users = [
         process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -28,17 +28,19 @@ class Health(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """One result of a check. A check without results found no problem."""
 
-    check: str
     severity: Severity
     evidence: str
     """One line, with the figures."""
+    remedy: str = ""
+    _: KW_ONLY
     gpu: str = ""
     """UUID of the affected GPU; empty for the whole node."""
-    remedy: str = ""
+    check: str = ""
+    """The name in CHECKS, which `judge` fills in, or the name that a row of kernel_log.toml has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +294,10 @@ class NodeSnapshot:
     dcgm: tuple[tuple[str, str, str], ...] | None = None
     """Test, result and message."""
     fio: Fio | None = None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.smi.gpus if self.smi else ()
 
     def section(self, name: str) -> Section:
         return self.sections.get(name, NOT_GATHERED)

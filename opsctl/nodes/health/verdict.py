@@ -26,12 +26,11 @@ def judge(snapshot: NodeSnapshot, check_input: CheckInput) -> Verdict:
 
 def _run_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterable[CheckResult]:
     if snapshot.problem:
-        yield CheckResult(
-            check="reach", severity=Severity.UNKNOWN, evidence=snapshot.problem, remedy="opsctl exec -w NODE uptime"
-        )
+        yield CheckResult(Severity.UNKNOWN, snapshot.problem, "opsctl exec -w NODE uptime", check="reach")
     if snapshot.sections:
-        for check in CHECKS.values():
-            yield from check(snapshot, check_input)
+        for name, check in CHECKS.items():
+            for result in check(snapshot, check_input):
+                yield result if result.check else replace(result, check=name)
 
 
 def _decide_health(results: Sequence[CheckResult], snapshot: NodeSnapshot, check_input: CheckInput) -> Health:

@@ -1,41 +1,21 @@
-"""Health checks: every module is one check, a pure function of a node's snapshot and its expected values.
+"""Health checks: every check is a pure function of a node's snapshot and its expected values.
 
-To add a check: write a module with such a function, add a line below, and add output to tests/corpus and a test that
-shows the check with and without a result.
+To add a check: write such a function in the module of what it checks, add a line below, and add output to tests/corpus
+and a test that shows the check with and without a result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from opsctl.nodes.health.checks.aer import aer
-from opsctl.nodes.health.checks.clock_skew import clock_skew
-from opsctl.nodes.health.checks.clocks import clocks
-from opsctl.nodes.health.checks.dcgm import dcgm
-from opsctl.nodes.health.checks.ecc import ecc
-from opsctl.nodes.health.checks.fabric import fabric
-from opsctl.nodes.health.checks.fio import fio
-from opsctl.nodes.health.checks.gpus import gpus
-from opsctl.nodes.health.checks.host_settings import host_settings
+from opsctl.nodes.health.checks.comparison import majority, versions
+from opsctl.nodes.health.checks.gpu_links import aer, fabric, nvlink, pcie
+from opsctl.nodes.health.checks.gpu_memory import ecc, remapped_rows, retired_pages
+from opsctl.nodes.health.checks.gpu_state import clocks, dcgm, gpus, persistence, recovery, temperature
+from opsctl.nodes.health.checks.host import clock_skew, host_settings, machine_checks, memory, orphans, processes
 from opsctl.nodes.health.checks.infiniband import infiniband
 from opsctl.nodes.health.checks.kernel_log import kernel_log
-from opsctl.nodes.health.checks.lustre import lustre
-from opsctl.nodes.health.checks.machine_checks import machine_checks
-from opsctl.nodes.health.checks.majority import majority
-from opsctl.nodes.health.checks.memory import memory
-from opsctl.nodes.health.checks.mounts import mounts
-from opsctl.nodes.health.checks.nvlink import nvlink
-from opsctl.nodes.health.checks.nvme import nvme
-from opsctl.nodes.health.checks.orphans import orphans
-from opsctl.nodes.health.checks.pcie import pcie
-from opsctl.nodes.health.checks.persistence import persistence
-from opsctl.nodes.health.checks.processes import processes
-from opsctl.nodes.health.checks.recovery import recovery
-from opsctl.nodes.health.checks.remapped_rows import remapped_rows
-from opsctl.nodes.health.checks.retired_pages import retired_pages
-from opsctl.nodes.health.checks.shm import shm
-from opsctl.nodes.health.checks.temperature import temperature
-from opsctl.nodes.health.checks.versions import versions
+from opsctl.nodes.health.checks.storage import fio, lustre, mounts, nvme, shm
 from opsctl.nodes.health.checks.xid import xid
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
 

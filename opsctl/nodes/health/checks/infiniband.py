@@ -31,7 +31,7 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
     section = snapshot.section("infiniband")
     if section.code != 0:
         if prior.ports or expected:
-            yield _result(Severity.UNKNOWN, f"/sys {section.why}")
+            yield CheckResult(Severity.UNKNOWN, f"/sys {section.why}")
         return
     ignored = re.compile(site.ib_ignore) if site.ib_ignore else None
     watched = {name: port for name, port in prior.ports.items() if not (ignored and ignored.search(name))}
@@ -40,7 +40,7 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
     active = select_active_ports(snapshot, site.ib_ignore)
     if not down and len(active) < expected:
         whose = "the settings name" if site.ib_ports else "most nodes of this kind have"
-        yield _result(Severity.FAULTY, f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
+        yield CheckResult(Severity.FAULTY, f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
     passed_s = max(1.0, (snapshot.at - prior.ports_at).total_seconds()) if prior.ports_at else 1.0
     for name, port in active.items():
         if name in watched:
@@ -52,7 +52,7 @@ def _find_inactive(snapshot: NodeSnapshot, watched: dict[str, Port]) -> Iterator
     for name in watched:
         now = snapshot.ports.get(name)
         if now is None or now.state != "ACTIVE":
-            yield _result(Severity.FAULTY, f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
+            yield CheckResult(Severity.FAULTY, f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
 
 
 def _check_rate(name: str, port: Port, check_input: CheckInput) -> Iterator[CheckResult]:
@@ -60,7 +60,7 @@ def _check_rate(name: str, port: Port, check_input: CheckInput) -> Iterator[Chec
     learnt = max((before.rate_gbps if before else 0) or 0, check_input.usual.values.get(rate_of(name), 0))
     expected = check_input.site.ib_rate_gbps or learnt
     if port.rate_gbps and port.rate_gbps < expected:
-        yield _result(Severity.DEGRADED, f"{name} runs at {port.rate_gbps:g} Gb/s, expected {expected:g}", REMEDY)
+        yield CheckResult(Severity.DEGRADED, f"{name} runs at {port.rate_gbps:g} Gb/s, expected {expected:g}", REMEDY)
 
 
 def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iterator[CheckResult]:
@@ -71,12 +71,8 @@ def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iter
     for counter in DAMAGE_COUNTERS:
         rise = rises.get(counter, 0)
         if rise > 0:
-            yield _result(Severity.DEGRADED, f"{name}: {counter} rose by {rise} since the baseline", REMEDY)
+            yield CheckResult(Severity.DEGRADED, f"{name}: {counter} rose by {rise} since the baseline", REMEDY)
     for counter, max_rate in MAX_RATES_PER_S.items():
         rise = rises.get(counter, 0)
         if rise > max_rate * passed_s:
-            yield _result(Severity.NOTE, f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")
-
-
-def _result(severity: Severity, evidence: str, remedy: str = "") -> CheckResult:
-    return CheckResult(check="infiniband", severity=severity, evidence=evidence, remedy=remedy)
+            yield CheckResult(Severity.NOTE, f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")

@@ -44,10 +44,9 @@ def kernel_log(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
     if snapshot.kernel is None:
         why = snapshot.section("kernel").why or "cannot be read"
         yield CheckResult(
-            check="kernel_log",
-            severity=Severity.UNKNOWN,
-            evidence=f"kernel log: {why}",
-            remedy="allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
+            Severity.UNKNOWN,
+            f"kernel log: {why}",
+            "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
         )
         return
     matches: dict[tuple[int, str], list[str]] = {}
@@ -72,8 +71,8 @@ def _judge(row: LineRow, device: str, lines: list[str]) -> CheckResult:
     times = f"{len(lines)} x " if len(lines) > 1 else ""
     where = f" on {device}" if device else ""
     return CheckResult(
+        Severity(row.severity) if len(lines) >= row.repeats else Severity.NOTE,
+        f"{times}{row.meaning}{where}: {lines[-1][:MAX_LINE_CHARS]}",
+        row.remedy,
         check=row.check,
-        severity=Severity(row.severity) if len(lines) >= row.repeats else Severity.NOTE,
-        evidence=f"{times}{row.meaning}{where}: {lines[-1][:MAX_LINE_CHARS]}",
-        remedy=row.remedy,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from opsctl.nodes.health.checks.recovery import ACTIONS
+from opsctl.nodes.health.checks.gpu_state import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
 from opsctl.nodes.health.nvidia_smi import normalize_bus
 
@@ -56,33 +56,27 @@ def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
     if snapshot.kernel is None:
         yield from _report_unread_log(snapshot)
         return
-    gpus = snapshot.smi.gpus if snapshot.smi else ()
+    gpus = snapshot.gpus
     for bus, events in group_events(snapshot, check_input).items():
         gpu = next((gpu for gpu in gpus if bus and gpu.bus == bus), None)
         for code in dict.fromkeys(event.code for event in events):
             yield from _judge([event for event in events if event.code == code], gpu, bus, check_input)
     lines = list_recent_lines(snapshot, check_input)
     if any(LOST_GPU in line.text and "Xid" not in line.text for line in lines):
-        yield CheckResult(
-            check="xid",
-            severity=Severity.FAULTY,
-            remedy="reboot the node",
-            evidence="the kernel log says that a GPU has fallen off the bus",
-        )
+        yield CheckResult(Severity.FAULTY, "the kernel log says that a GPU has fallen off the bus", "reboot the node")
 
 
 def _report_unread_log(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
-    gpus = snapshot.smi.gpus if snapshot.smi else ()
+    gpus = snapshot.gpus
     if (snapshot.on_bus == 0 and not gpus) or snapshot.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
     # The driver's recovery action covers the same faults.
     is_covered = gpus and all(gpu.recovery is not None for gpu in gpus)
     why = snapshot.section("kernel").why or "cannot be read"
     yield CheckResult(
-        check="xid",
-        severity=Severity.NOTE if is_covered else Severity.UNKNOWN,
-        evidence=f"kernel log: {why}",
-        remedy="allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
+        Severity.NOTE if is_covered else Severity.UNKNOWN,
+        f"kernel log: {why}",
+        "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
     )
 
 
@@ -118,11 +112,10 @@ def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: Check
     severity = _decide_severity(row, events, gpu, check_input)
     if severity is not None:
         yield CheckResult(
-            check="xid",
-            severity=severity,
+            severity,
+            f"{times}Xid {last.code} ({meaning}) on {bus or 'a GPU'}: {last.line[:MAX_LINE_CHARS]}",
+            row.action if row else "read docs.nvidia.com/deploy/xid-errors",
             gpu=gpu.uuid if gpu else "",
-            evidence=f"{times}Xid {last.code} ({meaning}) on {bus or 'a GPU'}: {last.line[:MAX_LINE_CHARS]}",
-            remedy=row.action if row else "read docs.nvidia.com/deploy/xid-errors",
         )
 
 
@@ -149,5 +142,5 @@ def _decide_severity(
 def _decide_requested(text: str, *, is_recovered: bool) -> Severity | None:
     """Return the severity of the action that an Xid 154 requests. An unknown action is a note."""
     change = RECOVERY_CHANGE.search(text)
-    severity = ACTIONS.get(change[1].lower()) if change else None
+    severity = RECOVERY_ACTIONS.get(change[1].lower()) if change else None
     return Severity.NOTE if severity is None or is_recovered else severity

@@ -1,0 +1,148 @@
+"""Checks of the host: memory, processes, clock and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opsctl.base.units import format_size
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeProcess, NodeSnapshot, Severity
+from opsctl.nodes.health.usual_hardware import MEMORY
+
+MIN_SHARE_OF_MEMORY = 0.98
+KIB_PER_GIB = 2**20
+BYTES_PER_KIB = 1024
+SECONDS_PER_DAY = 86400
+MEMORY_REMEDY = "replace the memory module"
+STUCK_STATES = {"D": "in D state", "Z": "zombies"}
+MAX_NAMED_PROCESSES = 4
+SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"})
+
+
+def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check the amount of host memory: a failed memory module is missing from the total.
+
+    The expected amount is that of the settings, of the node's history, or of most nodes of its kind.
+    """
+    expected_kb = check_input.site.memory_gib * KIB_PER_GIB or max(
+        check_input.prior.memory_kb or 0, check_input.usual.values.get(MEMORY, 0)
+    )
+    if snapshot.memory_kb is None:
+        yield CheckResult(Severity.UNKNOWN, "/proc/meminfo cannot be read")
+    elif snapshot.memory_kb < MIN_SHARE_OF_MEMORY * expected_kb:
+        sizes = [format_size(size_kb * BYTES_PER_KIB) for size_kb in (snapshot.memory_kb, expected_kb)]
+        text = f"{sizes[0]} of memory, expected {sizes[1]}"
+        yield CheckResult(Severity.DEGRADED, text, "check for a failed memory module")
+
+
+def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check the memory errors that the kernel's EDAC driver has counted since boot. The kernel log has its own rows.
+
+    An uncorrectable error fails the node: mcelog.conf reports from `uc-error-threshold = 1 / 24h` on. Corrected errors
+    are a note above `memory_corrected_per_day`, by default mcelog's `ce-error-threshold = 10 / 24h`.
+    """
+    hardware = snapshot.hardware
+    if hardware is None or not hardware.corrected_memory:
+        if snapshot.kernel is None:
+            text = "neither the kernel log nor an EDAC driver can be read: memory errors stay unnoticed"
+            yield CheckResult(Severity.UNKNOWN, text)
+        return
+    # Errors before the node was put back into service are no evidence; counters do not tell when they rose.
+    severity = Severity.NOTE if _is_cleared_since_boot(snapshot, check_input) else Severity.FAULTY
+    for place, count in hardware.uncorrected_memory.items():
+        if count:
+            yield CheckResult(severity, f"{count} uncorrectable memory errors since boot on {place}", MEMORY_REMEDY)
+    days = max(1.0, (snapshot.uptime_s or 0) / SECONDS_PER_DAY)
+    for place, count in hardware.corrected_memory.items():
+        if count > check_input.site.memory_corrected_per_day * days:
+            text = f"{count} corrected memory errors in {days:.0f} days on {place}"
+            yield CheckResult(Severity.NOTE, text, MEMORY_REMEDY + " if the errors go on")
+
+
+def _is_cleared_since_boot(snapshot: NodeSnapshot, check_input: CheckInput) -> bool:
+    cleared = check_input.prior.cleared
+    if cleared is None or snapshot.uptime_s is None:
+        return False
+    return (snapshot.at - cleared).total_seconds() < snapshot.uptime_s
+
+
+def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check for processes that hang in the kernel, and for zombies."""
+    if snapshot.processes is None:
+        yield CheckResult(Severity.UNKNOWN, "/proc cannot be read")
+        return
+    limit_s = check_input.site.stuck_seconds
+    for state, description in STUCK_STATES.items():
+        old = [process for process in snapshot.processes if process.state == state and process.age_s > limit_s]
+        if old:
+            names = ", ".join(f"{process.pid} ({process.name})" for process in old[:MAX_NAMED_PROCESSES])
+            # Only a note: an old process may have entered the state a moment ago.
+            yield CheckResult(Severity.NOTE, f"{len(old)} {description}: {names}")
+
+
+def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check for orphan processes: user processes that hold a GPU of a node without a job."""
+    if check_input.busy is not False or snapshot.in_job or snapshot.smi is None:
+        return
+    users: dict[int, NodeProcess] = {}
+    for process in snapshot.processes or ():
+        if process.uid >= check_input.site.user_uid_min and process.state not in "ZX":
+            users[process.pid] = process
+    for gpu in snapshot.smi.gpus:
+        holders = [users[process.pid] for process in gpu.processes if process.pid in users]
+        if holders:
+            names = ", ".join(
+                f"{process.pid} ({process.name}, uid {process.uid})" for process in holders[:MAX_NAMED_PROCESSES]
+            )
+            yield CheckResult(
+                Severity.DEGRADED,
+                f"held by {names} although no job runs",
+                "opsctl undrain-good-nodes NODE --kill-orphans",
+                gpu=gpu.uuid,
+            )
+
+
+def clock_skew(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check the offset of the clock: a wrong clock falsifies log times and timeouts."""
+    offset_s, site = snapshot.clock_offset_s, check_input.site
+    if offset_s is None:
+        yield CheckResult(Severity.UNKNOWN, "chronyc reports no clock offset", "check the node's time service")
+    elif abs(offset_s) > site.clock_fail_seconds:
+        yield CheckResult(Severity.DEGRADED, _render_offset(offset_s), "check the node's time service")
+    elif abs(offset_s) > site.clock_warn_seconds:
+        yield CheckResult(Severity.NOTE, _render_offset(offset_s), "check the node's time service")
+    # Only a note: the clock of this machine may be the wrong clock.
+    if snapshot.skew_s is not None and abs(snapshot.skew_s) - snapshot.skew_error_s > site.clock_fail_seconds:
+        text = f"{snapshot.skew_s:+.1f} s from this machine's clock (uncertainty {snapshot.skew_error_s:.1f} s)"
+        yield CheckResult(Severity.NOTE, text, "check the node's time service")
+
+
+def _render_offset(offset_s: float) -> str:
+    return f"the node's time service reports a clock offset of {offset_s:+.3f} s"
+
+
+def host_settings(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+    """Check settings that slow a node down: clock source and cpufreq governor. Always a note, never evidence.
+
+    The kernel leaves the TSC for hpet or acpi_pm when the TSC is unstable; every reading of the clock then takes a
+    microsecond (linux Documentation/timers/timekeeping.rst). A governor is wrong only in comparison: `cpu_governor`, or
+    the governor of most nodes of this check.
+    """
+    hardware = snapshot.hardware
+    if hardware is None:
+        text = f"/sys {snapshot.section('hardware').why or 'cannot be read'}"
+        yield CheckResult(Severity.UNKNOWN, text)
+        return
+    if hardware.clocksource in SLOW_CLOCKS:
+        text = f"clock source {hardware.clocksource}: reading the time is slow"
+        yield CheckResult(Severity.NOTE, text, "read the kernel log for why the TSC is unstable; update the BIOS")
+    yield from _check_governor(hardware, check_input)
+
+
+def _check_governor(hardware: Hardware, check_input: CheckInput) -> Iterator[CheckResult]:
+    expected = check_input.site.cpu_governor or check_input.governor
+    others = {name: count for name, count in hardware.governors.items() if name != expected}
+    if expected and others:
+        names = ", ".join(f"{count} CPUs {name}" for name, count in sorted(others.items()))
+        yield CheckResult(
+            Severity.NOTE, f"cpufreq governor: {names}, expected {expected}", f"cpupower frequency-set -g {expected}"
+        )
