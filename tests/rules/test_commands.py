@@ -32,7 +32,6 @@ def commands(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 ALL = list(commands(cli))
-every_command = pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
 
 
 def help_of(*words: str) -> str:
@@ -46,41 +45,41 @@ def summary_of(command: click.Command) -> str:
     return (command.help or "").partition("\n\n")[0]
 
 
-@every_command
-def test_command_has_help(path: tuple[str, ...], command: click.Command) -> None:
-    assert summary_of(command) in help_of(*path, "--help")
+def test_commands_have_help() -> None:
+    assert [path for path, command in ALL if summary_of(command) not in help_of(*path, "--help")] == []
 
 
-@every_command
-def test_summary_is_one_imperative_line(path: tuple[str, ...], command: click.Command) -> None:
-    summary = summary_of(command)
-    assert len(summary) <= MAX_SUMMARY_CHARS
-    assert re.fullmatch(r"[A-Z][a-z]+,? [^\n]+[^.]\.", summary)
-    assert not NOT_IMPERATIVE.fullmatch(summary.split()[0])
+def is_imperative_line(summary: str) -> bool:
+    is_line = len(summary) <= MAX_SUMMARY_CHARS and re.fullmatch(r"[A-Z][a-z]+,? [^\n]+[^.]\.", summary)
+    return bool(is_line) and not NOT_IMPERATIVE.fullmatch(summary.split(maxsplit=1)[0])
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_table_repeats_the_summary(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    assert COMMANDS[name].summary == summary_of(command)
+def test_summaries_are_imperative_lines() -> None:
+    assert [path for path, command in ALL if not is_imperative_line(summary_of(command))] == []
 
 
-@every_command
-def test_group_help_cuts_no_summary(path: tuple[str, ...], command: click.Command) -> None:
-    shown = help_of(*path[:-1], "--help")
-    is_hidden = len(path) == 1 and COMMANDS[path[0]].group == INTERNAL
-    assert (summary_of(command) in shown) is not is_hidden
+def test_table_repeats_the_summaries() -> None:
+    top = {path[0]: summary_of(command) for path, command in ALL if len(path) == 1}
+    assert {name: row.summary for name, row in COMMANDS.items()} == top
 
 
-@every_command
-def test_option_has_one_line_of_help(path: tuple[str, ...], command: click.Command) -> None:
-    for option in command.params:
-        if isinstance(option, click.Option):
-            assert option.help, option.opts
-            assert len(option.help) <= MAX_SUMMARY_CHARS, option.help
-            assert re.match(r"[A-Z]", option.help), option.help
-            assert option.help.endswith("."), option.help
+def test_group_help_cuts_no_summary() -> None:
+    shown = {group: help_of(*group, "--help") for group in {path[:-1] for path, _ in ALL}}
+    for path, command in ALL:
+        is_hidden = len(path) == 1 and COMMANDS[path[0]].group == INTERNAL
+        assert (summary_of(command) in shown[path[:-1]]) is not is_hidden, path
+
+
+def test_options_have_one_line_of_help() -> None:
+    wrong = []
+    for path, command in ALL:
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        wrong += [(path, option.opts) for option in options if not is_help_line(option.help or "")]
+    assert wrong == []
+
+
+def is_help_line(text: str) -> bool:
+    return 0 < len(text) <= MAX_SUMMARY_CHARS and bool(re.match(r"[A-Z]", text)) and text.endswith(".")
 
 
 def test_help_lists_the_groups_in_order() -> None:
@@ -102,12 +101,14 @@ def test_version_is_printed() -> None:
     assert re.fullmatch(r"opsctl \d+\.\S+\n", help_of("version"))
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - META))
-def test_reference_names_the_command(name: str) -> None:
-    assert f"opsctl {name}" in REFERENCE
+def test_reference_names_the_commands() -> None:
+    assert [name for name in set(COMMANDS) - META if f"opsctl {name}" not in REFERENCE] == []
 
 
-@every_command
-def test_command_shows_an_example(path: tuple[str, ...], command: click.Command) -> None:
-    name = "init" if path == ("config", "init") else " ".join(path)  # the same command
-    assert f"opsctl {name}" in (command.help or "")
+def test_commands_show_an_example() -> None:
+    missing = []
+    for path, command in ALL:
+        name = "init" if path == ("config", "init") else " ".join(path)  # the same command
+        if f"opsctl {name}" not in (command.help or ""):
+            missing.append(name)
+    assert missing == []

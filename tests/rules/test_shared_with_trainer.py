@@ -4,8 +4,6 @@ import ast
 import sys
 from pathlib import Path
 
-import pytest
-
 TRAINER = Path(__file__).parents[2] / "trainer"
 SHARED = ("contract", "atomic_files", "rank_layout", "sample_ranges", "schedule", "flops", "manifest")
 
@@ -19,15 +17,14 @@ def list_imports(tree):
             yield node.module
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_shared_module_imports_the_standard_library_only(name):
-    tree = ast.parse((TRAINER / f"{name}.py").read_text())
-    others = {module for module in list_imports(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
-    assert others <= {"opsctl.trainer.contract", "opsctl.trainer.atomic_files"}
-    inside = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) and node not in tree.body
-    ]
-    assert all(isinstance(node, ast.ImportFrom) and node.module == "opsctl.trainer.config" for node in inside)
+def test_shared_modules_import_the_standard_library_only():
+    for name in SHARED:
+        tree = ast.parse((TRAINER / f"{name}.py").read_text())
+        others = {module for module in list_imports(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
+        assert others <= {"opsctl.trainer.contract", "opsctl.trainer.atomic_files"}, name
+        statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        inside = [node for node in statements if node not in tree.body]
+        assert all(isinstance(node, ast.ImportFrom) and node.module == "opsctl.trainer.config" for node in inside), name
 
 
 def test_contract_imports_nothing_of_the_trainer():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.console import Group
 from rich.text import Text
 from textual import work
-from textual.app import App as TextualApp
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -18,7 +17,7 @@ from opsctl.cli.status_card import STYLES
 from opsctl.cli.status_table import alert_texts, choose_columns, needs_attention, train_row
 from opsctl.cli.top.dialogs import ConfirmDialog, HelpDialog, TextDialog
 from opsctl.cli.top.train_actions import ACTIONS
-from opsctl.cli.top.train_screen import TrainScreen
+from opsctl.cli.top.train_screen import TrainsApp, TrainScreen
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 from opsctl.monitor.status import TrainStatus
 
@@ -161,7 +160,7 @@ def _searchable(status: TrainStatus) -> str:
     return f"{status.train} {status.state} {waits} {alerts}".casefold()
 
 
-class TopApp(TextualApp[None]):
+class TopApp(TrainsApp):
     """`opsctl top`. Uses the 16 colours of the terminal."""
 
     ENABLE_COMMAND_PALETTE = False
@@ -184,7 +183,7 @@ class TopApp(TextualApp[None]):
         self.theme = "ansi-dark"
         self.feed = TrainsFeed(app)
         self.every_s = every_s
-        self.page: TrainsPage | None = None
+        self.page = None
         self.is_reading = False
 
     def on_mount(self) -> None:

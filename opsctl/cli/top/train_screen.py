@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import work
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Static
@@ -15,10 +15,9 @@ from opsctl.cli.output import cell
 from opsctl.cli.status_card import STYLES, status_block
 from opsctl.cli.top.dialogs import TextDialog
 from opsctl.cli.top.text_pane import TextPane
-from opsctl.cli.top.trains_feed import TrainsPage
+from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 
 if TYPE_CHECKING:
-    from opsctl.cli.top.top_app import TopApp
     from opsctl.telemetry.logs.train_logs import TrainLog
 
 PANES = ("card", "log", "why", "stacks")
@@ -27,10 +26,21 @@ COMMAND_PANES = {"why": "opsctl reads the logs …", "stacks": "opsctl asks the 
 FOLLOW_S = 2.0
 
 
+class TrainsApp(App[None]):
+    """What the screens use of the application."""
+
+    feed: TrainsFeed
+    page: TrainsPage | None
+
+    def read_page(self) -> None:
+        """Read the page again, in a thread."""
+        raise NotImplementedError
+
+
 class TrainScreen(Screen[None]):
     """The panes of one train."""
 
-    app: TopApp
+    app: TrainsApp
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "app.pop_screen", "Back", key_display="Esc"),
         Binding("tab", "next_pane(1)", "Pane", key_display="Tab"),
