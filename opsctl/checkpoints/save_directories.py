@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 
-from opsctl.checkpoints.command_words import config_files, read_config, read_scripts, resolve, split_words
 from opsctl.checkpoints.layouts import fit_name
+from opsctl.checkpoints.trainer_command.read_command import expand, parse_options, read_command
 
 MAX_DIRECTORIES = 16
 TOO_WIDE = frozenset(map(Path, ("/", "/home", "/tmp", "/root", "/data", "/scratch", "/work", "/mnt", "/usr", "/var")))  # noqa: S108 (a directory that is never scanned)
@@ -55,12 +55,12 @@ class SaveRow:
 class TrainCommand:
     """The command of a train, and what is needed to understand its words."""
 
-    words: tuple[str, ...]
+    words: Sequence[str]
     environment: Mapping[str, str]
     directory: Path
     """The working directory of the trainer."""
     checkpoints: Path
-    """What `{{ checkpoint_dir }}` stands for."""
+    """What `{{ checkpoint_dir }}` stands for, in the run directory."""
 
 
 @cache
@@ -119,32 +119,22 @@ def find_possible(command: TrainCommand) -> list[tuple[str, str]]:
 
 
 def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:
-    """Return the values of options, keys and variables, each with its reason."""
-    environment = {"PWD": str(command.directory), "HOME": resolve("~"), **command.environment}
-    words = split_words(command.words, environment, command.checkpoints)
-    words += split_words(read_scripts(words, command.directory), environment, command.checkpoints)
-    given = _given_in_words(words)
+    """Return the values of options, keys and variables, each with its reason. The command counts before its files."""
+    environment = {"PWD": str(command.directory), "HOME": expand("~"), **command.environment}
+    content = read_command(command.words, environment, command.directory, command.checkpoints)
+    given: dict[str, tuple[str, str]] = {}
+    for words in content.parts:
+        for name, values in parse_options(words).items():
+            if values and values[0]:
+                reason = f"{name} {values[0]}" if name.startswith("-") else f"{name}={values[0]}"
+                given.setdefault(name, (values[0], f"{reason} in the command"))
+    given = {name.lstrip("-"): value for name, value in given.items()} | given
     for name, value in command.environment.items():
         given.setdefault(name, (value, f"{name} in [environment]"))
-    for path in config_files(words, command.directory):
-        for key, value in read_config(path).items():
-            given.setdefault(key, (value, f"{path.name}: {key}"))
-    return given
-
-
-def _given_in_words(words: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the values of options and of `key=value` words, each with its reason."""
-    given: dict[str, tuple[str, str]] = {}
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        name, equals, value = word.partition("=")
-        if not equals:
-            is_value = name.startswith("-") and following and not following.startswith("-")
-            value = following if is_value else ""
-        if not value or not re.fullmatch(r"(?:--?|\+{1,2})?[A-Za-z_][\w.-]*", name):
-            continue
-        reason = f"{word} {following} in the command" if not equals else f"{word} in the command"
-        given[name] = (value, reason)
-        given.setdefault(name.lstrip("-+"), (value, reason))
+    for path, settings in content.files.items():
+        for key, values in settings.items():
+            if values:
+                given.setdefault(key, (values[0], f"{path.name}: {key}"))
     return given
 
 
@@ -167,7 +157,7 @@ def _below(row: SaveRow, value: str, given: Mapping[str, tuple[str, str]]) -> st
 
 def _absolute(text: str, directory: Path) -> Path | None:
     """Return an absolute path; None for an address, and for a path with an unknown variable."""
-    text = resolve(text)
+    text = expand(text)
     if not text or "://" in text or "\0" in text or re.search(r"[${}<>*]", text):
         return None
     path = Path(text)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from opsctl.base.ports import Clock
+from opsctl.checkpoints.trainer_command.read_command import SCRIPT_SUFFIXES, read_scripts
+from opsctl.checkpoints.trainer_command.shell import split_command
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import is_regular, read_bounded
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
@@ -26,8 +27,6 @@ BY_PERSON = frozenset({StopKind.KILL, StopKind.PAUSE})
 READS_REQUEST = re.compile(
     r"TRAIN_STOP_REQUEST|TRAIN_KILL_SWITCH|TRAIN_PAUSE_SWITCH|\bopsctl(\.|_)(integrations|contract)"
 )
-MAX_SCRIPT_BYTES = 1 << 20
-MAX_SCRIPTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +121,14 @@ def reads_stop_request(run: RunDir) -> bool:
     """
     if is_regular(run.trainer_config):
         return True
-    body = _read_text(run.body)
-    words = [word.strip("\"'") for word in body.split()]
-    scripts = [word for word in words if word.endswith((".py", ".sh", ".bash"))][:MAX_SCRIPTS]
+    try:
+        body = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace")
+    except OSError:
+        return False
     changes = [line.removeprefix("cd -- ").strip("\"'") for line in body.splitlines() if line.startswith("cd -- ")]
     directory = run.path / changes[0] if changes else run.path
-    texts = [body, *(_read_text(directory / script) for script in scripts)]
+    texts = [body, *read_scripts(split_command([body]), directory, (".py", *SCRIPT_SUFFIXES)).values()]
     return any(READS_REQUEST.search(text) for text in texts)
-
-
-def _read_text(path: Path) -> str:
-    """Return the text of a script, also of one that a link leads to: the code of the trainer may lie anywhere."""
-    try:
-        return read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode(errors="replace")
-    except (OSError, ValueError):  # ValueError: a name with a null character
-        return ""
 
 
 def describe_plan(run: RunDir, rules: GuardSettings) -> str:

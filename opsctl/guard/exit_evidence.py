@@ -10,8 +10,9 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.base.model import Job, JobState
-from opsctl.checkpoints.command_words import config_files, read_config, read_scripts
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
+from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
+from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
@@ -67,7 +68,8 @@ def gather_evidence(
     logged = find_decisive_line(signs)
     if logged and (line is None or logged.last != line.last or logged.step >= line.step):
         line = logged  # the last line of a log that is over is complete
-    options = _read_options(run)
+    command = _read_body(run)
+    options = _list_options(command)
     known_last = line.last if line else None
     if line and known_last is None:
         known_last = _find_reached_target(line.step, find_gap(signs), options)
@@ -90,7 +92,7 @@ def gather_evidence(
         usage_line=find_usage(run.main_log, start.main_log) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
-        limits_itself=_limits_itself(options),
+        limits_itself=_limits_itself(command, options),
         is_idle_again=is_idle_again,
         at_its_limit=_is_at_limit(start, end, deadline_s),
     )
@@ -131,29 +133,33 @@ def _is_at_limit(start: Start | None, end: datetime | None, deadline_s: float | 
     return end.timestamp() > deadline_s - min(LIMIT_TOLERANCE_S, LIMIT_TOLERANCE_SHARE * limit_s)
 
 
-def _read_options(run: RunDir) -> list[tuple[str, str]]:
-    """Return the words of the command, of its shell scripts and of its configuration files, each with its value.
-
-    The body of a train holds the rendered command. The value of a word is empty or the next word.
-    """
+def _read_body(run: RunDir) -> CommandContent:
+    """Return what the body says, which holds the rendered command and may have been edited since the launch."""
     try:
-        words = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace").split()
+        body = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace")
     except OSError:
-        return []
+        body = ""
     settings = read_settings(run)
     directory = find_working_directory(run, settings) if settings else run.path
-    words = [word.strip("\"'") for word in words]
-    for script in read_scripts(words, directory):
-        words += [word.strip("\"'") for word in script.split()]
-    pairs = [word.partition("=") for word in words]
-    options = [(name, value or following) for (name, _, value), following in zip(pairs, [*words[1:], ""], strict=True)]
-    values = chain.from_iterable(read_config(path).items() for path in config_files(words, directory))
-    return options + [(key.rpartition(".")[2], value) for key, value in values if not UNSET.fullmatch(value)]
+    content = read_command([body], settings.environment if settings else {}, directory, run.checkpoints)
+    return replace(content, scripts={**content.scripts, run.body.name: body})
 
 
-def _limits_itself(options: Sequence[tuple[str, str]]) -> bool:
+def _list_options(command: CommandContent) -> list[tuple[str, str]]:
+    """Return the options of the body, its scripts and its configuration files, each with its first value."""
+    given = chain.from_iterable(list_options(words) for words in command.parts)
+    options = [(name, values[0] if values else "") for name, values in given]
+    set_in_files = chain.from_iterable(values.items() for values in command.files.values())
+    return options + [
+        (key.rpartition(".")[2], values[0]) for key, values in set_in_files if values and not UNSET.fullmatch(values[0])
+    ]
+
+
+def _limits_itself(command: CommandContent, options: Sequence[tuple[str, str]]) -> bool:
     """Whether an option limits the time of the trainer."""
-    return any(TIME_OPTION.match(name) or any(of in name + value for of in TIME_VARIABLES) for name, value in options)
+    code = "\n".join(map(strip_comments, command.scripts.values()))
+    has_option = any(TIME_OPTION.match(name) for name, _ in options)
+    return has_option or any(variable in code for variable in TIME_VARIABLES)
 
 
 def _find_reached_target(step: int, gap: float, options: Sequence[tuple[str, str]]) -> int | None:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import chain, pairwise
 from pathlib import Path
 
-from opsctl.preflight.command_flags import words
+from opsctl.checkpoints.trainer_command.shell import END, split_command
 from opsctl.preflight.facts import MisplacedPath
 from opsctl.settings.loader import TrainSettings
 from opsctl.settings.setup import ShellSetup
@@ -45,7 +45,7 @@ def find_misplaced_paths(
 
     `run` is the run directory, `base` the directory of the launch, `extra` the further options of sbatch.
     """
-    command = words(_PLACEHOLDER.sub("$", word) for word in train.command)
+    command = [_PLACEHOLDER.sub("$", word) for word in split_command(train.command)]
     yield from _find_missing_sources(train)
     if any("cd " in line for line in train.setup.lines) or runs_container(command, extra):
         return
@@ -54,7 +54,7 @@ def find_misplaced_paths(
     yield from _find_missing_settings(command, start, base, train.setup)
     for position, word in enumerate(command):
         path = word.partition("=")[2] if word.startswith("-") else word
-        if "$" in path or not path or exists(start / path) is not False:
+        if "$" in path or path in {"", END} or exists(start / path) is not False:
             continue
         is_started = position in started
         if position == 0 and "/" not in path:

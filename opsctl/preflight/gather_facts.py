@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +16,13 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Accounting, JobSpec, Limits
 from opsctl.base.nodesets import nodeset
 from opsctl.base.ports import Runner
+from opsctl.checkpoints.trainer_command.read_command import read_command
+from opsctl.checkpoints.trainer_command.shell import separate_documents, split_further
 from opsctl.host import disk_usage
 from opsctl.nodes.history import NodeRecord
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_files import exists, find_misplaced_paths
-from opsctl.preflight.command_flags import words
 from opsctl.preflight.facts import (
     ArmedSwitch,
     ClusterFacts,
@@ -34,7 +36,6 @@ from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.shared_saves import find_shared_saves
-from opsctl.preflight.written_files import find_deepspeed_settings
 from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
@@ -47,7 +48,10 @@ from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.precision import read_processor
 
-MAX_SCRIPT_BYTES = 1 << 20
+VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+DEEPSPEED_KEYS = frozenset(
+    {"train_batch_size", "train_micro_batch_size_per_gpu", "fp16", "bf16", "bfloat16", "zero_optimization"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +242,8 @@ def _list_unseen(request: LaunchRequest, place: LaunchPlace) -> Iterable[str]:
 
 
 def _read_scripts(request: LaunchRequest, place: LaunchPlace) -> dict[str, str]:
-    scripts = {}
-    for word in words(request.train.command):
-        if word.endswith((".sh", ".bash", ".slurm", ".sbatch")) and "{{" not in word:
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                path = _trainer_path(request, place, word)
-                scripts[word] = read_bounded(path, MAX_SCRIPT_BYTES, follow=True).decode()
-    return scripts
+    train = request.train
+    return dict(read_command(train.command, train.environment, _trainer_path(request, place, "")).scripts)
 
 
 def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace, scripts: Mapping[str, str]) -> dict[str, Any]:
@@ -252,11 +251,29 @@ def _read_deepspeed_settings(request: LaunchRequest, place: LaunchPlace, scripts
     path = request.recipe.deepspeed_file
     if path:
         for script in scripts.values():
-            if written := find_deepspeed_settings(script):
+            if written := _find_written_settings(script):
                 return written
         with contextlib.suppress(OSError, ValueError):
             settings = parse_json(read_bounded(_trainer_path(request, place, path), MAX_SETTINGS_BYTES, follow=True))
             return settings if isinstance(settings, dict) else {}
+    return {}
+
+
+def _find_written_settings(script: str) -> dict[str, Any]:
+    """Return DeepSpeed's settings that a script writes into a file by a here-document, as BLOOM's scripts did.
+
+    Empty if the script writes none. A variable without a value counts as not set.
+    """
+    variables: dict[str, str] = {}
+    split_further([script], variables)
+    for document in separate_documents(script)[1]:
+        filled = VARIABLE.sub(lambda match: variables.get(match[1], "null"), document)
+        try:
+            settings = parse_json(filled)
+        except ValueError:
+            continue
+        if isinstance(settings, dict) and DEEPSPEED_KEYS & settings.keys():
+            return settings
     return {}
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from opsctl.base.model import JobSpec
-from opsctl.preflight.command_flags import number
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
+from opsctl.preflight.trainer_settings import number
 from opsctl.settings.loader import TrainSettings
 
 GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)

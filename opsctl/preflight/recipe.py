@@ -10,9 +10,7 @@ from pathlib import Path
 from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
-from opsctl.preflight.command_flags import parse_flags
-from opsctl.preflight.given_settings import collect_settings
-from opsctl.preflight.trainer_settings import ReadSettings, read_trainer_settings
+from opsctl.preflight.trainer_settings import ReadSettings, collect_settings, read_trainer_settings
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 
@@ -236,7 +234,7 @@ def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
     if train.trainer is not None:
         return _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
     given = collect_settings(train, directory)
-    return _from_settings(parse_flags(train.command), given.values, read_trainer_settings(given))
+    return _from_settings(given.flags, given.values, read_trainer_settings(given))
 
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:

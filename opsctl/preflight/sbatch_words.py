@@ -1,4 +1,4 @@
-"""The options in one `#SBATCH` line, read as sbatch reads them: getopt_long, with abbreviations and short options.
+"""The options in `#SBATCH` lines, read as sbatch reads them: getopt_long, with abbreviations and short options.
 
 Source: getopt_long(3): a prefix of a long option's name stands for the option, if no other option has the prefix.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class SbatchOption:
     names: frozenset[str]
     is_exact: bool = True
     """Whether the text is a full name or a known short option."""
+    value: str = ""
 
 
 @cache
@@ -40,15 +41,29 @@ def list_options(line: str) -> Iterator[SbatchOption]:
         words = iter([line])
     for word in words:
         if word.startswith("--"):
-            name, equals, _ = word[2:].partition("=")
+            name, equals, value = word[2:].partition("=")
             names = _find_long(name)
-            yield SbatchOption(text=f"--{name}", names=_unify(names), is_exact=name in names)
             is_followed = not equals and len(_unify(names)) == 1 and _load()[0][min(names)][1] == "must"
+            options = [SbatchOption(text=f"--{name}", names=_unify(names), is_exact=name in names, value=value)]
         else:
-            short_options, is_followed = _split_short(word)
-            yield from short_options
-        if is_followed:
-            next(words, "")
+            options, is_followed = _split_short(word)
+        *first, last = options or [SbatchOption(text=word, names=frozenset())]
+        yield from first
+        yield replace(last, value=next(words, "")) if is_followed else last
+
+
+def read_directives(script: str) -> dict[str, str]:
+    """Return the `#SBATCH` options of a script by their long names. Slurm ignores them if another job runs the script.
+
+    sbatch reads the lines up to the first command.
+    """
+    found: dict[str, str] = {}
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            found |= {min(option.names): option.value for option in list_options(line[7:]) if len(option.names) == 1}
+        elif line.strip() and not line.startswith("#"):
+            break
+    return found
 
 
 def _find_long(name: str) -> frozenset[str]:
@@ -74,5 +89,6 @@ def _split_short(word: str) -> tuple[list[SbatchOption], bool]:
         name, value = options[letter]
         found.append(SbatchOption(text=f"-{letter}", names=frozenset({name})))
         if value != "cannot":
+            found[-1] = replace(found[-1], value=word[position + 1 :])
             return found, value == "must" and position == len(word) - 1
     return found, False

@@ -23,10 +23,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from opsctl.preflight.command_flags import parse_whole
-from opsctl.preflight.given_settings import GivenSettings, spell
+from opsctl.checkpoints.trainer_command.read_command import parse_options, read_command
+from opsctl.checkpoints.trainer_command.value_files import Values, read_values
+from opsctl.settings.loader import TrainSettings
 
 DIRECTORY = Path(__file__).parent / "trainers"
+DEEPSPEED_FILE = ("deepspeed-config", "deepspeed")
 COMMANDS = ("nemo", "nanotron", "torchtitan", "gpt-neox", "transformers", "megatron")
 """Trainers in the order in which their signs are looked for."""
 LAUNCHER = "launcher"
@@ -56,6 +58,22 @@ LAUNCHERS = re.compile(
     r"|deepspeed(?:-config)?|jobid|label|kill-on-bad-exit.*|wait|mpi|export|stop|command"
 )
 """Options of launchers, of srun, and of opsctl's own examples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSettings:
+    """What the user gives the trainer. A switch without a value has no values."""
+
+    flags: Values
+    """The command's own flags."""
+    values: Values = field(default_factory=dict)
+    """By name; the command's own flags come before scripts, and scripts before files."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """Each name as the user wrote it, such as `--micro_batch_size` or `train.toml: training.steps`."""
+    deepspeed: Values = field(default_factory=dict)
+    """The settings in DeepSpeed's file."""
+    model: Values = field(default_factory=dict)
+    """The settings in config.json of the model that the command names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +117,70 @@ class ReadSettings:
     """Whether every field comes from the command's own flags, not from a script or a file."""
 
 
+def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSettings:
+    """Return what the command gives. Without `directory`, where the trainer starts, no file is read. Never raises."""
+    content = read_command(train.command, train.environment, directory)
+    values: dict[str, tuple[str, ...]] = {}
+    spellings: dict[str, str] = {}
+    parsed = [parse_options(words) for words in content.parts]
+    for options in parsed:
+        _add(values, spellings, parse_flags(options), "--")
+        # A name in capitals is a variable of the shell, and `-n` a switch of some program.
+        keys = {name: value for name, value in options.items() if not (name.startswith("-") or name.isupper())}
+        _add(values, spellings, keys, "")
+    deepspeed_names = {Path(values[name][0]).name for name in DEEPSPEED_FILE if values.get(name)}
+    deepspeed: Values = {}
+    for path, settings in content.files.items():
+        if path.name in deepspeed_names:
+            deepspeed = settings
+        elif path.suffix != ".py":  # the defaults of a program, which its options replace
+            _add(values, spellings, settings, f"{path.name}: ")
+    return GivenSettings(
+        flags=parse_flags(parsed[0]),
+        values=values,
+        spellings=spellings,
+        deepspeed=deepspeed,
+        model=_read_model(values, directory),
+    )
+
+
+def parse_flags(options: Values) -> dict[str, tuple[str, ...]]:
+    """Return the `--flags` of options by their names with dashes: `--micro_batch_size` is `micro-batch-size`."""
+    return {name[2:].replace("_", "-"): value for name, value in options.items() if name.startswith("--")}
+
+
+def _add(values: dict[str, tuple[str, ...]], spellings: dict[str, str], settings: Values, prefix: str) -> None:
+    for key, texts in settings.items():
+        name = spell(key)
+        if name not in values:
+            values[name] = texts
+            spellings[name] = prefix + (name if prefix == "--" else key)
+
+
+def spell(name: str) -> str:
+    """Return the one spelling of a name."""
+    return name.replace("_", "-").lower()
+
+
+def _read_model(values: Values, directory: Path | None) -> Values:
+    texts = values.get("model-name-or-path", ())[:1]
+    if directory is None or not texts:
+        return {}
+    return {spell(key): value for key, value in read_values(directory / texts[0] / "config.json").items()}
+
+
+def parse_whole(word: str) -> int | None:
+    """Read `9_765_625` as a number; None for other words, such as placeholders."""
+    text = word.replace("_", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def number(flags: Values, *names: str) -> int | None:
+    """Return the first of these flags that is a whole number."""
+    numbers = (parse_whole(flags[name][0]) for name in names if flags.get(name))
+    return next((value for value in numbers if value is not None), None)
+
+
 @cache
 def load_table(name: str) -> TrainerTable:
     """Return the table of trainers/NAME.toml."""
@@ -135,7 +217,7 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
         precisions=_list_precisions(table, given) if known else {},
         unread=tuple(_list_unread(table, given)) if known else (),
         refuses=table.refuses if known else frozenset(),
-        all_own=set(sources.values()) <= given.own,
+        all_own=set(sources.values()) <= set(map(spell, given.flags)),
     )
 
 
@@ -158,16 +240,16 @@ def _write_out(table: TrainerTable, given: GivenSettings) -> GivenSettings:
         given,
         values={full.get(name, name): value for name, value in given.values.items()},
         spellings={full.get(name, name): spelling for name, spelling in given.spellings.items()},
-        own=frozenset(full.get(name, name) for name in given.own),
+        flags={full.get(spell(name), name): value for name, value in given.flags.items()},
     )
 
 
-def _fits(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> bool:
+def _fits(table: TrainerTable, values: Values) -> bool:
     groups = ([set(_spell_all(table, (name,))) for name in group] for group in table.signs)
     return any(all(spellings & values.keys() for spellings in group) for group in groups)
 
 
-def _read(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, Any], dict[str, str]]:
+def _read(table: TrainerTable, values: Values) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the fields, and the name that gave each field."""
     fields: dict[str, Any] = dict(table.defaults)
     sources: dict[str, str] = {}
@@ -183,7 +265,7 @@ def _read(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> tuple[d
     return fields, sources
 
 
-def _list_set(table: TrainerTable, values: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _list_set(table: TrainerTable, values: Values) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every name that is given, and the fields that its switch or value sets."""
     for key, settings in table.switches.items():
         for name in _spell_all(table, (key,)):

@@ -17,6 +17,8 @@ from opsctl.base import capabilities, secret_formats, units, web
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Answer, Completed
 from opsctl.checkpoints import offload
+from opsctl.checkpoints.trainer_command import shell, value_files
+from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import cron_times, crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
 from opsctl.host import disk_usage
@@ -25,7 +27,7 @@ from opsctl.metrics import serve
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, fio_output, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
-from opsctl.preflight import command_flags, corpus_files
+from opsctl.preflight import corpus_files, sbatch_words
 from opsctl.report import sacct
 from opsctl.sandbox import failure_causes, record
 from opsctl.settings import alerts as alert_settings
@@ -40,6 +42,7 @@ from tests.hostile.fuzz import FuzzTarget
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 MARK = "\x1fmark"
+YAML = (b"a: {b: [1, x], <<: *d}\n", b"d: &d {c: !!str 1}\ne:\n  <<: [*d, *d]\n  f: >-\n    x\n", b"? [a]\n: |\n  b\n")
 JSON = (b'{"a": [1, 2.5, "x", null, true, {"b": {}}]}', b"[]", b"7", b'"x"', b"null")
 
 
@@ -254,9 +257,12 @@ PARSERS: dict[str, FuzzTarget] = {
     "quiet hours": text(field_types.parse_hours, errors=VALUES, examples=(b"22:00-07:00",)),
     "address of metrics": text(serve.parse_address, examples=(b"127.0.0.1:9400", b"[::1]:9400")),
     "address of a web page": text(web.parse_address, errors=VALUES, examples=(b"https://u:p@example.org:8/x?y=z",)),
-    "flags of a command": text(lambda data: command_flags.parse_flags(data.split("\0")), "commands/*.jsonl"),
+    "options of a command": text(
+        lambda data: parse_options(shell.split_command(data.split("\0"), {"A": "b"}, Path("/c"))), "commands/*.jsonl"
+    ),
+    "YAML of a trainer": file(value_files.read_values, name="a.yaml", examples=YAML),
     "variables of a script": text(
-        lambda data: (command_flags.find_assignments(data, "NNODES"), command_flags.directives(data)),
+        lambda data: (shell.find_numbers(data, "NNODES"), sbatch_words.read_directives(data)),
         examples=(b"#SBATCH --nodes=4\nexport NNODES=8\n",),
     ),
     "corpus index": file(

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from opsctl.checkpoints import offload
-from opsctl.checkpoints.command_words import MAX_WORD_CHARS, read_config, read_scripts, split_words
 from opsctl.checkpoints.completeness import Completeness, read_small
 from opsctl.checkpoints.discovery import size_of
 from opsctl.checkpoints.scan import scan_directories
+from opsctl.checkpoints.trainer_command.read_command import read_command
+from opsctl.checkpoints.trainer_command.shell import END, MAX_WORD_CHARS, split_command
+from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.guard.escalation import reads_stop_request
 from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
 from opsctl.state.files import find_matches
@@ -56,7 +58,8 @@ def test_shards_are_counted_once(tmp_path):
 @pytest.mark.attack("a script of the command takes minutes of every reader")
 def test_script_is_read_in_bounded_time(tmp_path):
     (tmp_path / "train.sh").write_text("\n" * 200_000 + "python train.py\n  # a comment\n")
-    assert [text.strip() for text in read_scripts(["train.sh"], tmp_path)] == ["python train.py"]
+    (words,) = read_command(["train.sh"], {}, tmp_path).script_words
+    assert [word for word in words if word != END] == ["python", "train.py"]
 
 
 @pytest.mark.attack("the name of a file takes minutes of every reader of checkpoints")
@@ -143,8 +146,8 @@ def test_copy_follows_no_link(tmp_path):
 @pytest.mark.attack("variables of a command that name each other fill the memory of every reader")
 def test_variables_do_not_grow(tmp_path):
     words = ["A0=" + "x" * 100] + [f"A{n}=" + f"$A{n - 1}" * 20 for n in range(1, 60)]
-    assert max(map(len, split_words(words, {}, tmp_path))) <= MAX_WORD_CHARS
-    assert split_words(["x " * 200_000], {}, tmp_path) == []
+    assert max(map(len, split_command(words))) <= MAX_WORD_CHARS
+    assert split_command(["x " * 200_000]) == []
 
 
 @pytest.mark.attack("a configuration file takes hours of every reader")
@@ -157,18 +160,39 @@ def test_variables_do_not_grow(tmp_path):
         ("a.yaml", "a: x" + " " * 1_000_000 + "y"),
         ("a.yaml", "a" * 1_000_000),
         ("a.json", "[" * 1_000_000),
+        ("a.yaml", "[" * 1_000_000),
+        ("a.yaml", "a: [" + "x, " * 300_000 + "x]"),
+        ("a.yaml", "x0: &x0 {}\n" + "".join(f"x{n}: &x{n} [{f'*x{n - 1}, ' * 9}]\n" for n in range(1, 99))),
+        ("a.yaml", "x0: &x0 {a: 1}\n" + "".join(f"x{n}: &x{n} {{<<: [{f'*x{n - 1}, ' * 9}]}}\n" for n in range(1, 99))),
+        ("a.yaml", "x: &x {" + "".join(f"k{n}: 1, " for n in range(9000)) + "}\ny:\n" + "- <<: *x\n" * 50_000),
+        ("a.toml", "a" + ".a" * 400_000 + " = 1"),
     ],
+    ids=lambda value: value[:12],
 )
-def test_configuration_is_read_in_bounded_time(tmp_path, name, text):
+def test_configuration_is_read_in_bounded_time_and_memory(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
-    read_config(path)
+    tracemalloc.start()
+    assert len(read_values(path)) < 100
+    assert tracemalloc.get_traced_memory()[1] < 256 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.attack("a YAML file runs a program when it is read")
+@pytest.mark.parametrize(
+    "value", ["!!python/object/apply:os.mkdir [marker]", "!!python/name:os.system", "!new:os.system x", "!!binary eA=="]
+)
+def test_yaml_constructs_no_object(tmp_path, monkeypatch, value):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(f"a: {value}\nsave: /x\n")
+    assert read_values(tmp_path / "a.yaml") == {"save": ("/x",)}
+    assert not (tmp_path / "marker").exists()
 
 
 def test_configuration_of_a_linked_file_is_read(tmp_path):
     (tmp_path / "real.json").write_text(json.dumps({"out": "x"}))
     (tmp_path / "a.json").symlink_to("real.json")
-    assert read_config(tmp_path / "a.json") == {"out": "x"}
+    assert read_values(tmp_path / "a.json") == {"out": ("x",)}
 
 
 @pytest.mark.attack("a pipe as a log or as a script hangs guard and status")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from opsctl.preflight.command_flags import directives, find_assignments, number, parse_whole
+from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
+from opsctl.preflight.sbatch_words import read_directives
+from opsctl.preflight.trainer_settings import number, parse_whole
 
 NODES = ("NNODES", "NUM_NODES", "N_NODES")
 RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")
@@ -24,7 +26,7 @@ def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         if count != spec.nodes:
             text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever"
             yield error(text, remedy)
-    for where, count in [*in_settings, *_set_in_scripts(facts, NODES), *_directive(facts, "--nodes")]:
+    for where, count in [*in_settings, *_set_in_scripts(facts, NODES), *_directive(facts, "nodes")]:
         if count != spec.nodes:
             text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks may wait for each other for ever"
             yield warning(text, remedy)
@@ -129,16 +131,16 @@ def _set(request: LaunchRequest, names: tuple[str, ...]) -> Iterator[tuple[str, 
         if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
         for where, text in request.texts.items():
-            yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
+            yield from ((f"{where}: {name}", count) for count in find_numbers(text, name))
 
 
 def _set_in_scripts(facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
         for name in names:
-            yield from ((f"{where}: {name}", count) for count in find_assignments(text, name))
+            yield from ((f"{where}: {name}", count) for count in find_numbers(text, name))
 
 
 def _directive(facts: Facts, name: str) -> Iterator[tuple[str, int]]:
     for where, text in facts.scripts.items():
-        if (number := parse_whole(directives(text).get(name, ""))) is not None:
-            yield f"{where}: #SBATCH {name}", number
+        if (number := parse_whole(read_directives(text).get(name, ""))) is not None:
+            yield f"{where}: #SBATCH --{name}", number

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from opsctl.preflight.command_flags import find_assignments, number, parse_whole, words
+from opsctl.checkpoints.trainer_command.shell import END, find_numbers, split_command
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
+from opsctl.preflight.trainer_settings import number, parse_whole
 
 MAX_SHOWN_CHARS = 40
 """Columns for a name in the BLOOM team's slurm-status.py; squeue shows 8 by default."""
-WRAPPERS = frozenset({"exec", "srun", "env", "time", "nohup", "numactl", "&&", "||", ";", "then", "do"})
+WRAPPERS = frozenset({"exec", "srun", "env", "time", "nohup", "numactl", "then", "do", END})
 """Words before a program."""
 LEFTOVERS: dict[str, tuple[str, str]] = {
     "CUDA_LAUNCH_BLOCKING": ("1", "the CPU waits for every kernel"),
@@ -39,7 +40,7 @@ def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     spec, environment = request.spec, request.train.environment
     lines = "\n".join(request.train.setup.lines)
     texts = [environment["SRUN_CPUS_PER_TASK"]] if "SRUN_CPUS_PER_TASK" in environment else []
-    for value in [*texts, *map(str, find_assignments(lines, "SRUN_CPUS_PER_TASK"))]:
+    for value in [*texts, *map(str, find_numbers(lines, "SRUN_CPUS_PER_TASK"))]:
         if value != str(spec.cpus_per_process):
             yield error(
                 f"SRUN_CPUS_PER_TASK = {value} beside [slurm] cpus_per_process = {spec.cpus_per_process}: srun gives"
@@ -92,7 +93,7 @@ def gpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 
 def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The command runs once per process, so a launcher in it would start all ranks of a node in every process."""
-    lines, ranks = words(request.train.command), request.spec.processes_per_node
+    lines, ranks = split_command(request.train.command), request.spec.processes_per_node
     launchers = [word for position, word in enumerate(lines) if _is_launcher(lines, position)]
     if launchers and ranks > 1:
         yield error(
@@ -102,17 +103,17 @@ def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
         )
 
 
-def _is_launcher(words_: list[str], position: int) -> bool:
+def _is_launcher(words: list[str], position: int) -> bool:
     """Return whether a word is a program that starts the ranks of a node, and not the value of an option."""
-    name, before = Path(words_[position]).name, words_[position - 1] if position else ""
+    name, before = Path(words[position]).name, words[position - 1] if position else ""
     if before == "-m":
         return name in {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
     if name == "deepspeed":  # also the name of a strategy
         return position == 0 or before in WRAPPERS or bool(re.fullmatch(r"\w+=.*", before))
     is_program = position == 0 or not before.startswith("-")
     if name == "accelerate":
-        return is_program and words_[position + 1 : position + 2] == ["launch"]
-    return is_program and name == "torchrun" and "=" not in words_[position]
+        return is_program and words[position + 1 : position + 2] == ["launch"]
+    return is_program and name == "torchrun" and "=" not in words[position]
 
 
 def leftovers(request: LaunchRequest, _: Facts) -> Iterator[Problem]:

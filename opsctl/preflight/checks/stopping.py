@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from opsctl.base.units import parse_slurm_minutes
-from opsctl.preflight.command_flags import COMMENT
+from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
 from opsctl.preflight.step_estimate import estimate_step
@@ -87,7 +87,7 @@ def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
         return True
     lines: list[str] = []
     for text in (*request.train.setup.lines, *request.train.command, *facts.scripts.values()):
-        lines += COMMENT.sub("", text).splitlines()
+        lines += strip_comments(text).splitlines()
     parts: list[str] = []
     for line in lines:
         parts += re.split(r"[;&|]+", line)

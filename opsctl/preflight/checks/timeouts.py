@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from opsctl.preflight.command_flags import find_assignments, number, parse_whole
+from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, warning
 from opsctl.preflight.recipe import Recipe
 from opsctl.preflight.step_estimate import estimate_step
+from opsctl.preflight.trainer_settings import number, parse_whole
 
 LEAST_S = 60
 """No collective of a large run may be limited to less: the first one waits for the slowest rank to load its data."""
@@ -75,7 +76,7 @@ def _list_limits(request: LaunchRequest, facts: Facts) -> Iterator[tuple[str, fl
         if (count := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", count * unit_s
         for where, text in texts.items():
-            for value in find_assignments(text, name):
+            for value in find_numbers(text, name):
                 yield f"{where}: {name}", value * unit_s
 
 
@@ -101,7 +102,7 @@ def ports(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if (match := ENDPOINT.search(recipe.endpoint)) and int(match[1]):
         places.append(f"command: {recipe.names['endpoint']} {recipe.endpoint}")
     for where, text in _texts(request, facts).items():
-        places += [f"{where}: MASTER_PORT={port}" for port in find_assignments(text, "MASTER_PORT") if port]
+        places += [f"{where}: MASTER_PORT={port}" for port in find_numbers(text, "MASTER_PORT") if port]
     for place in places:
         yield warning(
             f"{place}: a fixed port, which another job or the attempt before may still use",

@@ -9,13 +9,13 @@ from opsctl.base.capabilities import parse_version
 from opsctl.base.errors import InputError, RunDirError, SlurmError
 from opsctl.base.ports import Completed
 from opsctl.base.web import parse_address as parse_web_address
+from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.cron.cron_times import parse_when
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.host.disk_usage import MeasurementFailed, find_largest, read_df
 from opsctl.launch.revisions import read_files
 from opsctl.metrics.serve import parse_address
 from opsctl.nodes.remote.json_output import merge_objects
-from opsctl.preflight.command_flags import find_assignments
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.record import read_record
 from opsctl.slurm.field_values import parse_job_number, parse_tasks
@@ -31,7 +31,7 @@ def test_huge_numbers_are_no_numbers():
     assert parse_version(f"slurm {DIGITS}.{DIGITS}") == (9999, 9999)
     stacks = parse_stacks(f"Process {DIGITS}: x\nThread {DIGITS} (idle)\n    f (a.py:{DIGITS})\n".encode())
     assert [frame.line for stack in stacks for frame in stack.frames] == [0]
-    assert find_assignments(f"N={DIGITS}", "N") == []
+    assert find_numbers(f"N={DIGITS}", "N") == []
     assert read_df(f"Used\n{DIGITS} ² 5 6\n").used is None
     with pytest.raises(InputError):
         parse_address(f"127.0.0.1:{DIGITS}")

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.command_flags import directives, find_assignments, parse_flags
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
 from opsctl.preflight.recipe import read_recipe
+from opsctl.preflight.sbatch_words import read_directives
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import check_layout
@@ -62,21 +62,16 @@ def test_preflight_and_trainer_refuse_the_same_layouts(table, nodes, ranks):
 
 def test_flags_are_read_in_every_spelling():
     command = ["bash", "-c", "python train.py --micro_batch_size=4 --rampup-batch-size 16 16 1000 --bf16 # --fp16 "]
-    assert parse_flags(command) == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
+    table = {"name": "t", "command": command, "slurm": {"nodes": 1, "time_limit": "60"}}
+    flags = read_recipe(parse(TrainSettings, table, "t.toml")).flags
+    assert flags == {"micro-batch-size": ("4",), "rampup-batch-size": ("16", "16", "1000"), "bf16": ()}
 
 
-def test_unbalanced_quotes_give_no_flag():
-    assert parse_flags(["python", "it's --a 1"]) == {}
-
-
-def test_script_directives_and_assignments_are_read():
-    text = '#!/bin/bash\n#SBATCH --nodes=40  # comment\n#SBATCH --time 20:00:00\nexport NNODES="64"\nOTHER_NNODES=2\n'
-    assert directives(text) == {"--nodes": "40", "--time": "20:00:00"}
-    assert find_assignments(text, "NNODES") == [64]
-
-
-def test_derived_numbers_are_no_assignments():
-    assert find_assignments("NNODES=$SLURM_NNODES\nNNODES=${N:-4}", "NNODES") == []
+@pytest.mark.parametrize("lines", ["--nodes=40  # comment", "--nodes 40", "-N 40", "-N40", "--nodes='40'", "-sHN 40"])
+def test_script_directives_are_read(lines):
+    text = f"#!/bin/bash\n# ours\n\n#SBATCH {lines}\n#SBATCH -t 20:00:00\necho\n#SBATCH --nodes=3\n"
+    directives = read_directives(text)
+    assert (directives["nodes"], directives["time"]) == ("40", "20:00:00")
 
 
 def test_bloom_command_gives_its_recipe():

@@ -1,0 +1,170 @@
+"""One save directory in many spellings: preflight, guard, watch and rollback read the same one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from opsctl.actions.rollback_plan import find_all_directories
+from opsctl.checkpoints.trainer_command.value_files import read_values
+from opsctl.guard.newest_checkpoint import find_newest
+from opsctl.host.system import SystemRunner
+from opsctl.preflight.recipe import read_recipe
+from opsctl.settings.loader import TrainSettings, load_train
+from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.signs import find_train_saves, read_signs
+
+YAML = """%YAML 1.1
+---
+# nanotron
+{}
+parallelism: {{dp: 1}}
+tokens: {{train_steps: 5}}
+"""
+SPELLINGS = {
+    "block": "checkpoints:\n  checkpoints_path: PATH\n  checkpoint_interval: 10",
+    "flow": "checkpoints: {checkpoint_interval: 10, checkpoints_path: PATH}",
+    "flow over lines": "checkpoints: {\n  checkpoint_interval: 10,\n  checkpoints_path: PATH,\n}",
+    "quoted keys": "\"checkpoints\":\n  'checkpoints_path': 'PATH'",
+    "escapes": 'checkpoints:\n  checkpoints_path: "PATH\\x2f"',
+    "anchor": "root: &root PATH\ncheckpoints:\n  checkpoints_path: *root",
+    "anchored value": "checkpoints:\n  checkpoints_path: &save PATH",
+    "anchored table": "x: &c\n  checkpoints_path: PATH\ncheckpoints: *c",
+    "folded": "checkpoints:\n  checkpoints_path: >-\n    PATH",
+    "literal": "checkpoints:\n  checkpoints_path: |-\n    PATH",
+    "value on the next line": "checkpoints:\n  checkpoints_path:\n    PATH",
+    "tag": "checkpoints: !!map\n  checkpoints_path: !!str PATH",
+    "merge": "base: &base {checkpoints_path: PATH, checkpoint_interval: 5}\ncheckpoints:\n  <<: *base\n"
+    "  checkpoint_interval: 10",
+    "merge of a list": "a: &a {checkpoints_path: PATH}\nb: &b {checkpoints_path: /b}\ncheckpoints:\n  <<: [*a, *b]",
+    "own key before a merge": "b: &b {checkpoints_path: /b}\ncheckpoints:\n  checkpoints_path: PATH\n  <<: *b",
+    "complex key": "? checkpoints\n: ? checkpoints_path\n  : PATH\n",
+    "key twice": "checkpoints: {checkpoints_path: /old}\ncheckpoints: {checkpoints_path: PATH}",
+    "tabs and comments": "checkpoints:\t# where\n  checkpoints_path: PATH\t# here",
+    "unknown tag beside": "model: !new:torch.nn.Linear [1]\ncheckpoints:\n  checkpoints_path: PATH",
+}
+NANOTRON = ("python", "-u", "run_train.py", "--config-file", "config.yaml")
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., RunDir]:
+    """Return `launch(*command, **files)`: a train whose directory holds the files, and a checkpoint in saves/."""
+
+    def make(*command: str, files: dict[str, str], environment: dict[str, str] | None = None) -> RunDir:
+        run, work = RunDir(tmp_path / "root" / "gpt"), tmp_path / "work"
+        run.path.mkdir(parents=True)
+        run.create()
+        for name, text in files.items():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / name).write_text(text.replace("PATH", f"{tmp_path}/saves"))
+        (tmp_path / "saves" / "checkpoint-10").mkdir(parents=True)
+        (tmp_path / "saves" / "checkpoint-10" / "trainer_state.json").write_text("{}")
+        variables = "".join(f'{name} = "{value}"\n' for name, value in (environment or {}).items())
+        run.config.write_text(
+            f'name = "gpt"\ncommand = {json.dumps(command)}\n[setup]\ndirectory = "{work}"\n'
+            f'[environment]\n{variables}[slurm]\nnodes = 1\ntime_limit = "60"\n'
+        )
+        return run
+
+    return make
+
+
+def load(run: RunDir) -> TrainSettings:
+    return load_train(run.config, layout=False)
+
+
+def find_checkpoint(run: RunDir) -> list[Path]:
+    """Return the checkpoint that guard, watch, rollback and the signs of progress find."""
+    settings = load(run)
+    newest, signs = find_newest(run), read_signs(run, settings)
+    return [
+        newest.path.parent if newest else Path(),
+        *(save.path.parent for save in find_train_saves(run, settings)),
+        *find_all_directories(run, settings)[1:],
+        signs.checkpoint.path.parent if signs.checkpoint else Path(),
+    ]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_readers_agree_on_yaml(launch: Callable[..., RunDir], tmp_path: Path, spelling: str) -> None:
+    text = SPELLINGS[spelling]
+    run = launch(*NANOTRON, files={"config.yaml": YAML.format(text)})
+    saves = tmp_path / "saves"
+    assert find_checkpoint(run) == [saves] * 4
+    save = read_recipe(load(run), tmp_path / "work").save
+    assert Path(save.replace("//", "/")) == saves
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (
+            ["python", "deepy.py", "train.py", "-d", "configs", "20B", "local"],
+            {"configs/local.yml": '{"save": "PATH"}'},
+        ),
+        (["python", "train.py", "--config-path", "conf", "--config-name", "run"], {"conf/run.yaml": "save: PATH\n"}),
+        (["bash", "start.sh"], {"start.sh": "bash inner.sh\n", "inner.sh": "python train.py --save PATH\n"}),
+        (["bash", "start.sh"], {"start.sh": "export S=PATH\n. ./inner.sh", "inner.sh": "train.py --save $S"}),
+        (["bash", "start.sh"], {"start.sh": "cat <<E\nit's a note\nE\nOUT=PATH # don't\ntrain.py --save=$OUT\n"}),
+        (["bash", "start.sh"], {"start.sh": "ARGS=(\n  --save\n  PATH\n)\ntorchrun train.py ${ARGS[@]} | tee log\n"}),
+        (["bash", "start.sh"], {"start.sh": "[[ $# -lt 1 ]] || shift\ntrain.py --save PATH\n"}),
+        (["srun", "-N", "2", "bash", "-c", "python -m train --save PATH; echo don't"], {}),
+        (["python", "train.py", "--save", "{{ run_dir }}/../../saves"], {}),
+        (["bash", "-c", "python train.py --save ${TRAIN_RUN_DIR}/../../saves"], {}),
+        (["bash", "start.sh"], {"start.sh": "OUT=PATH\ntrain.py --save $OUT\n"}),
+        (["train.py", "--save", "PATH", "r.json"], {"r.json": '{"save": "/other"}'}),
+    ],
+)
+def test_command_names_the_directory(
+    launch: Callable[..., RunDir], tmp_path: Path, command: list[str], files: dict[str, str]
+) -> None:
+    words = [word.replace("PATH", f"{tmp_path}/saves") for word in command]
+    run = launch(*words, files={"train.py": "", **files}, environment={"OUT": "/replaced/by/the/script"})
+    assert find_checkpoint(run) == [tmp_path / "saves"] * 4
+
+
+@pytest.mark.parametrize("has_libyaml", [True, False])
+def test_values_are_the_texts_that_yaml_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_libyaml: bool
+) -> None:
+    if not has_libyaml:
+        monkeypatch.delattr("yaml.CSafeLoader")
+    (tmp_path / "a.yaml").write_text(
+        'a: yes\nb: "no"\nc:\nd: [1, 2.5, ~]\ne: &e [x]\nf: *e\n? [k]\n: 1\ng: 2026-01-01\nh: !!bool no\n'
+        "i:\n- {j: 1, k: [3]}\n- {j: 2}\nl: &l [*l]\nm: <<\n"
+    )
+    assert read_values(tmp_path / "a.yaml") == {
+        "a": ("true",),
+        "b": ("no",),
+        "c": ("none",),
+        "d": ("1", "2.5", "none"),
+        "e": ("x",),
+        "f": ("x",),
+        "g": ("2026-01-01",),
+        "h": ("no",),
+        "i.j": ("1",),
+        "i.k": ("3",),
+        "l": (),
+    }
+
+
+def test_values_follow_an_edit_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for text, value in (('{"save": "/a"}', "/a"), ('{"save": "/other"}', "/other")):
+        path.write_text(text)
+        assert read_values(path) == {"save": (value,)}
+
+
+def test_yaml_is_imported_for_yaml_only() -> None:
+    code = (
+        "import sys, opsctl.start_guard, opsctl.guard.exit_evidence, opsctl.preflight.recipe\n"
+        "from opsctl.checkpoints.save_directories import TrainCommand, find_in_command\n"
+        "from pathlib import Path\n"
+        "p = Path('/'); find_in_command(TrainCommand(words=['train.py'], environment={}, directory=p, checkpoints=p))\n"
+        "sys.exit('yaml' in sys.modules)\n"
+    )
+    assert SystemRunner().run((sys.executable, "-P", "-c", code), timeout=60).code == 0
