@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from opsctl.integrations.opsctl_contract import list_heartbeats
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Heartbeat, Phase, StopReason, TrainerStop, read_time, to_json
@@ -31,9 +32,7 @@ class Pulse:
     """Writes heartbeats: `train.json` on rank 0, `<node>-<local rank>.json` on the first rank of every node."""
 
     def __init__(self, environ: Mapping[str, str], process: RankProcess, config: TrainerConfig) -> None:
-        directory = environ.get(Env.HEARTBEAT_DIR)
-        names = ["train.json"] * process.is_first + [f"{process.name}.json"] * (process.local_rank == 0)
-        self._paths = [Path(directory) / name for name in names] if directory else []
+        self._paths = list_heartbeats(environ, rank=process.rank, local_rank=process.local_rank, node=process.node)
         self._attempt, self._process, self._config = environ.get(Env.ATTEMPT, ""), process, config
         self._last: tuple[Phase, float] | None = None
         self._last_tick = environ.get(Env.LAST_TICK) if process.is_first else None

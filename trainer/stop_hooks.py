@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import Protocol
 
-from opsctl.trainer.contract import Env, TrainerStop, read_time
+from opsctl.integrations.opsctl_contract import TrainFiles
+from opsctl.trainer.contract import TrainerStop
 from opsctl.trainer.heartbeats import note
 from opsctl.trainer.memory_usage import MemoryUsage
 from opsctl.trainer.run_state import RunState
@@ -35,12 +34,6 @@ REASONS = {
     Flag.PAUSE: TrainerStop.PAUSE,
     Flag.STOP_REQUEST: TrainerStop.STOP_REQUEST,
     Flag.DEADLINE: TrainerStop.DEADLINE,
-}
-_SWITCHES = {
-    Flag.KILL: Env.KILL_SWITCH,
-    Flag.PAUSE: Env.PAUSE_SWITCH,
-    Flag.STOP_REQUEST: Env.STOP_REQUEST,
-    Flag.SAVE: Env.SAVE_SWITCH,
 }
 
 
@@ -69,11 +62,9 @@ class Hooks:
         self, environ: Mapping[str, str], *, polls: bool, margin_s: float, memory: MemoryUsage | None = None
     ) -> None:
         self._polls, self._margin_s = polls, margin_s
-        self._files = {flag: Path(environ[name]) for flag, name in _SWITCHES.items() if environ.get(name)}
-        self._deadline = Path(environ[Env.DEADLINE]) if environ.get(Env.DEADLINE) else None
+        self._problems: list[str] = []
+        self._files = TrainFiles(environ, self._problems)
         self._memory = memory or MemoryUsage()
-        self._answered: tuple[int, int] | None = None
-        self._taken: tuple[int, int] | None = None
         self._signal = ""
         self.detail = ""
         """Detail of the stop reason, as this rank observed it."""
@@ -111,56 +102,26 @@ class Hooks:
         return flags | self._poll_files(state) if self._polls else flags
 
     def _poll_files(self, state: RunState) -> set[Flag]:
-        up = {flag for flag, path in self._files.items() if self._is_requested(flag, path, state)}
-        if up - {Flag.SAVE}:
-            self.detail = self.detail or f"{self._files[min(up)]} exists"
-        return up | {Flag.DEADLINE} if self._is_late(state) else up
-
-    def _is_requested(self, flag: Flag, path: Path, state: RunState) -> bool:
-        """Return whether the file requests its flag; an unreadable file requests nothing and is noted."""
-        try:
-            status = path.lstat()  # a link is a switch itself: its target may be another user's
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            note(state, f"switch {path} cannot be read: {error.strerror}")
-            return False
-        return flag is not Flag.SAVE or (status.st_ino, status.st_mtime_ns) != self._answered
-
-    def _is_late(self, state: RunState) -> bool:
-        """Return whether the job ends in less than 2 x (slowest step + last save) + margin."""
-        end = read_time(self._deadline) if self._deadline else None
-        if end is None:
-            return False
-        left = end - time.time()
-        needed = self._margin_s + 2 * (state.slowest_step_s + state.save_s)
-        if left < needed:
-            self.detail = self.detail or (
-                f"the job ends in {left:.0f} s, and stopping needs up to {needed:.0f} s: {self._margin_s:g} s + "
-                f"2 x (slowest step {state.slowest_step_s:.1f} s + save {state.save_s:.1f} s)"
-            )
-        return left < needed
+        reason, detail = self._files.find_stop(
+            margin_s=self._margin_s, slowest_step_s=state.slowest_step_s, save_s=state.save_s
+        )
+        self.detail = self.detail or detail
+        up = {flag for flag, stop in REASONS.items() if stop == reason}
+        if self._files.is_save_requested():
+            up.add(Flag.SAVE)
+        for problem in self._problems:
+            note(state, problem)
+        self._problems.clear()
+        return up
 
     def start_save_request(self) -> None:
         """Remember the save switch as it is now: this save answers it, until the file is touched again."""
-        path = self._files.get(Flag.SAVE)
-        if path is not None and self._polls:
-            self._answered = self._taken = _identity(path)
+        if self._polls:
+            self._files.start_save()
 
     def finish_save_request(self, *, saved: bool) -> None:
         """Remove the save switch if the save succeeded and the file has not been touched since."""
-        path, taken = self._files.get(Flag.SAVE), self._taken
-        self._taken = None
-        if path is not None and taken is not None and saved and _identity(path) == taken:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                print(f"save switch {path} cannot be removed: {error}", flush=True)  # noqa: T201 - the log is stdout
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()  # a link is a switch itself: its target may be another user's
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+        if saved:
+            self._files.finish_save()
+        else:
+            self._files.forget_save()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -38,6 +39,7 @@ STOP_MARGIN_S = 20.0
 LIMITS_S = {"init": 3600.0, "eval": 7200.0, "save": 3600.0, "exit": 900.0}
 """Time limits of the phases. The limit of a training step follows from the slowest step."""
 MIN_STEP_LIMIT_S = 900.0
+MAX_TIME_CHARS = 100
 STOP_FILES = (("kill", "TRAIN_KILL_SWITCH"), ("pause", "TRAIN_PAUSE_SWITCH"), ("stop-request", "TRAIN_STOP_REQUEST"))
 """Stop reasons and the variables of the files that ask for them."""
 
@@ -69,6 +71,85 @@ class Ranks:
         return torch.distributed if torch and is_up else None
 
 
+class TrainFiles:
+    """The files by which opsctl asks one rank to stop or to save. opsctl's own trainer uses this class as well."""
+
+    def __init__(self, environ: Mapping[str, str], problems: list[str]) -> None:
+        """`problems` gets a line for every file that cannot be read or removed."""
+        self._environ, self._problems = environ, problems
+        self._answered: tuple[int, int] | None = None
+        self._taken: tuple[int, int] | None = None
+
+    def path(self, variable: str) -> Path | None:
+        value = self._environ.get(variable)
+        return Path(value) if value else None
+
+    def find_stop(self, *, margin_s: float, slowest_step_s: float, save_s: float) -> tuple[str, str]:
+        """Return why to stop, and the details; both empty if nothing asks for a stop."""
+        for reason, variable in STOP_FILES:
+            if self._identify(variable):
+                return reason, f"{self.path(variable)} exists"
+        left_s, needed_s = self._left_s(), margin_s + 2 * (slowest_step_s + save_s)
+        if left_s is None or left_s >= needed_s:
+            return "", ""
+        return "deadline", (
+            f"the job ends in {left_s:.0f} s, and stopping needs up to {needed_s:.0f} s: {margin_s:g} s + "
+            f"2 x (slowest step {slowest_step_s:.1f} s + save {save_s:.1f} s)"
+        )
+
+    def _left_s(self) -> float | None:
+        """Return the seconds until the end of the job; None if unknown."""
+        path = self.path("TRAIN_DEADLINE")
+        if path is None or not path.is_file():  # a pipe would block the training
+            return None
+        try:
+            with path.open() as file:
+                left_s = float(file.read(MAX_TIME_CHARS)) - time.time()
+        except (OSError, ValueError):
+            return None
+        return left_s if math.isfinite(left_s) else None
+
+    def is_save_requested(self) -> bool:
+        identity = self._identify("TRAIN_SAVE_SWITCH")
+        return identity is not None and identity != self._answered
+
+    def start_save(self) -> None:
+        """Remember the save switch as it is now: this save answers it, until the file is touched again."""
+        self._answered = self._taken = self._identify("TRAIN_SAVE_SWITCH")
+
+    def finish_save(self) -> None:
+        """Remove the save switch that the complete save answers, unless the file has been touched since."""
+        path, taken, self._taken = self.path("TRAIN_SAVE_SWITCH"), self._taken, None
+        if path and taken and self._identify("TRAIN_SAVE_SWITCH") == taken:
+            try:
+                path.unlink()
+            except OSError as error:
+                self._problems.append(f"save switch {path} cannot be removed: {error.strerror}")
+
+    def forget_save(self) -> None:
+        """Keep the save switch after a save that failed; it is not answered again before it is touched."""
+        self._taken = None
+
+    def _identify(self, variable: str) -> tuple[int, int] | None:
+        """Return inode and modification time; None without the file, and for a file that cannot be read."""
+        path = self.path(variable)
+        try:
+            status = path.lstat() if path else None  # a link is a switch itself: its target may be another user's
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._problems.append(f"switch {path} cannot be read: {error.strerror}")
+            return None
+        return (status.st_ino, status.st_mtime_ns) if status else None
+
+
+def list_heartbeats(environ: Mapping[str, str], *, rank: int, local_rank: int, node: str) -> list[Path]:
+    """Return the heartbeat files of a rank: `train.json` of rank 0, `NODE-0.json` of the first rank of every node."""
+    directory = environ.get("TRAIN_HEARTBEAT_DIR")
+    names = ["train.json"] * (rank == 0) + [f"{node}-{local_rank}.json"] * (local_rank == 0)
+    return [Path(directory) / name for name in names] if directory else []
+
+
 class Contract:
     """The train of opsctl that this process belongs to. Outside a train, every method does nothing."""
 
@@ -90,10 +171,11 @@ class Contract:
         self._step_s: float | None = None
         self._slowest_step_s = self._save_s = 0.0
         self._save_began: float | None = None
-        self._answered: tuple[int, int] | None = None
-        self._taken: tuple[int, int] | None = None
+        self._stop_detail = ""
         self._mlflow_run = self._environ.get("MLFLOW_RUN_ID", "")
         self._problems: list[str] = []
+        self._file_problems: list[str] = []
+        self._files = TrainFiles(self._environ, self._file_problems)
 
     def begin(self, step: int, *, last_steps: int | None = None) -> None:
         """Report that the training begins after `step`, which is 0 without a checkpoint."""
@@ -125,13 +207,12 @@ class Contract:
 
     def saved(self, step: int) -> None:
         """Report a complete checkpoint. A requested save is answered by this call."""
-        self._checkpoint_step, path = step, self._path("TRAIN_SAVE_SWITCH")
+        self._checkpoint_step = step
         if self._save_began is not None:
             self._save_s = max(self._save_s, time.monotonic() - self._save_began)
-        if self.rank == 0 and path and self._taken is not None and _identity(path) == self._taken:
-            with self._tolerated(f"the save switch {path} cannot be removed"):
-                path.unlink()
-        self._save_began = self._taken = None
+        self._files.finish_save()
+        self._report_problems()
+        self._save_began = None
         self._step_at = time.monotonic()
         self.phase("exit" if self.stop_reason else "train")
 
@@ -142,7 +223,8 @@ class Contract:
         if self.rank != 0 or not (self.stop_reason or finished):
             return
         record = {"reason": self.stop_reason or "finished", "step": step, "at": time.time(), "notes": self._problems}
-        self._write("TRAIN_STOP_REASON", json.dumps({**record, "checkpoint_step": self._checkpoint_step}) + "\n")
+        record.update(detail=self._stop_detail, checkpoint_step=self._checkpoint_step)
+        self._write("TRAIN_STOP_REASON", json.dumps(record) + "\n")
         if not self.stop_reason:
             self._write("TRAIN_FINISHED", f"step {step}\n")
 
@@ -152,14 +234,11 @@ class Contract:
         if not self.is_active or (phase == self._phase and now - self._heartbeat_at < self._poll_s):
             return
         self._phase, self._heartbeat_at = phase, now
-        directory, local_rank = self._path("TRAIN_HEARTBEAT_DIR"), int(self._environ.get("LOCAL_RANK") or 0)
-        node = self._environ.get("TRAIN_NODE") or os.uname().nodename
-        names = ["train.json"] * (self.rank == 0) + [f"{node}-{local_rank}.json"] * (local_rank == 0)
-        if directory and names:
-            text = json.dumps(self._heartbeat(phase, node)) + "\n"
-            for name in names:
-                with self._tolerated(f"the heartbeat {name} cannot be written"):
-                    _write_atomic(directory / name, text)
+        local_rank = int(self._environ.get("LOCAL_RANK") or self._environ.get("SLURM_LOCALID") or 0)
+        node = self._environ.get("TRAIN_NODE") or self._environ.get("SLURMD_NODENAME") or os.uname().nodename
+        for path in list_heartbeats(self._environ, rank=self.rank, local_rank=local_rank, node=node):
+            with self._tolerated(f"the heartbeat {path.name} cannot be written"):
+                _write_atomic(path, json.dumps(self._heartbeat(phase, node)) + "\n")
 
     @contextlib.contextmanager
     def checkpoint(
@@ -189,9 +268,8 @@ class Contract:
             self._step_s = (now - self._polled_at) / (step - self._polled_step)
         steps = int(self._poll_s / self._step_s) if self._step_s else 1
         self._note_mlflow_run()
-        reason = self._find_stop_reason() if self.rank == 0 else ""
+        reason, save = self._read_requests() if self.rank == 0 else ("", False)
         reasons = ["", *(name for name, _ in STOP_FILES), "deadline"]
-        save = self.rank == 0 and self._is_save_requested()
         steps = min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)  # first steps are no measure
         values = [reasons.index(reason), int(save), max(1, steps)]
         chosen, wants_save, steps = self.ranks.broadcast(values)
@@ -207,26 +285,17 @@ class Contract:
             self._mlflow_run = run.info.run_id
             self._write("TRAIN_MLFLOW_RUN", f"{self._mlflow_run}\n")
 
-    def _find_stop_reason(self) -> str:
-        for reason, variable in STOP_FILES:
-            if _identity(self._path(variable)):
-                return reason
-        return "deadline" if self._is_late() else ""
-
-    def _is_late(self) -> bool:
-        """Return whether the job ends too soon for two more of the slowest steps and saves, and for the next poll."""
-        path = self._path("TRAIN_DEADLINE")
-        needed = STOP_MARGIN_S + self._poll_s + 2 * (self._slowest_step_s + self._save_s)
-        with contextlib.suppress(OSError, ValueError):
-            return path is not None and float(path.read_text()) - time.time() < needed
-        return False
-
-    def _is_save_requested(self) -> bool:
-        identity = _identity(self._path("TRAIN_SAVE_SWITCH"))
-        is_new = identity is not None and identity != self._answered
-        if is_new:
-            self._answered = self._taken = identity
-        return is_new
+    def _read_requests(self) -> tuple[str, bool]:
+        """Return why to stop, empty if there is no reason, and whether to save."""
+        # The end of the job must leave time for two more of the slowest steps and saves, and for the next poll.
+        reason, self._stop_detail = self._files.find_stop(
+            margin_s=STOP_MARGIN_S + self._poll_s, slowest_step_s=self._slowest_step_s, save_s=self._save_s
+        )
+        save = self._files.is_save_requested()
+        if save:
+            self._files.start_save()
+        self._report_problems()
+        return reason, save
 
     def _heartbeat(self, phase: str, node: str) -> Mapping[str, Any]:
         return {
@@ -244,12 +313,8 @@ class Contract:
             "note": self._problems[-1] if self._problems else "",
         }
 
-    def _path(self, variable: str) -> Path | None:
-        value = self._environ.get(variable)
-        return Path(value) if value else None
-
     def _write(self, variable: str, text: str) -> None:
-        if path := self._path(variable):
+        if path := self._files.path(variable):
             with self._tolerated(f"{path} cannot be written"):
                 _write_atomic(path, text)
 
@@ -259,9 +324,17 @@ class Contract:
         try:
             yield
         except OSError as error:
-            if problem not in self._problems:
-                self._problems.append(problem)
-                print(f"opsctl: {problem}: {error}", flush=True)  # noqa: T201 (the log is stdout)
+            self._report(problem, f"opsctl: {problem}: {error}")
+
+    def _report_problems(self) -> None:
+        for problem in self._file_problems:
+            self._report(problem, f"opsctl: {problem}")
+        self._file_problems.clear()
+
+    def _report(self, problem: str, line: str) -> None:
+        if problem not in self._problems:
+            self._problems.append(problem)
+            print(line, flush=True)  # noqa: T201 (the log is stdout)
 
 
 def newest_checkpoint(directory: str | Path | None = None) -> str | None:
@@ -368,14 +441,6 @@ class LightningHooks:
         timers = [callback for callback in trainer.callbacks if hasattr(callback, "time_remaining")]
         if self._finishes and not any((timer.time_remaining() or 1) <= 0 for timer in timers):
             self.contract.end(trainer.global_step)
-
-
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    """Return inode and modification time; None without the file, and for a file that cannot be read."""
-    with contextlib.suppress(OSError):
-        status = path.stat() if path else None
-        return (status.st_ino, status.st_mtime_ns) if status else None
-    return None
 
 
 def _whole(steps: float) -> int | None:

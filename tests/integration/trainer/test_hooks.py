@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import pytest
 
+from opsctl.integrations.opsctl_contract import Contract
 from opsctl.trainer.contract import Env, TrainerStop
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.stop_hooks import Decision, Hooks
@@ -90,6 +91,27 @@ def test_unreadable_switch_requests_nothing(capsys):
     (note,) = state.notes
     assert note.endswith("cannot be read: File name too long")
     assert capsys.readouterr().out == note + "\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "broken link", "directory", "behind a file"])
+@pytest.mark.parametrize("name", [Env.KILL_SWITCH, Env.PAUSE_SWITCH, Env.STOP_REQUEST, Env.SAVE_SWITCH, Env.DEADLINE])
+def test_foreign_trainers_get_the_same_request(environ, tmp_path, name, kind):
+    """Until both trainers read the files with one class, a broken link stopped only the embedded trainer."""
+    path = tmp_path / name
+    if kind == "file":
+        path.write_text(f"{time.time() + 10}\n")
+    elif kind == "broken link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        (tmp_path / "file").touch()
+        environ[name] = str(tmp_path / "file" / "switch")
+    decision = make_hooks(environ, margin_s=20).agree(OneRank(), RunState())
+    contract = Contract(environ, poll_s=0)
+    contract.begin(0)
+    request = contract.after_step(1)
+    assert (contract.stop_reason or None, request.save) == (decision.stop, decision.save or decision.stop is not None)
 
 
 def test_save_switch_is_obeyed_once(environ, tmp_path):

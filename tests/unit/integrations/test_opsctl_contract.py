@@ -111,6 +111,11 @@ def test_end_without_a_request_is_the_end_of_the_training(environ: dict[str, str
     assert (Path(environ[Env.HEARTBEAT_DIR]) / "node001-0.json").exists()
 
 
+def test_second_rank_of_a_node_writes_no_heartbeat(environ: dict[str, str]) -> None:
+    Contract({**environ, "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}).begin(0)
+    assert list(Path(environ[Env.HEARTBEAT_DIR]).iterdir()) == []
+
+
 def test_unfinished_end_leaves_no_mark(environ: dict[str, str]) -> None:
     Contract(environ).end(8, finished=False)
     assert not Path(environ[Env.FINISHED]).exists()
