@@ -1,21 +1,20 @@
 """The contract between a trainer and its driver: environment variables, files and their contents.
 
-Standard library only: the driver imports this module without torch, and any other trainer may copy the module.
+Standard library only: the driver imports this module without torch. Other trainers copy opsctl_contract.py.
 The driver exports the `Env` names; an absent name means that the driver does not use the feature.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
+
+from opsctl.trainer.bounded_files import read_bounded
 
 T = TypeVar("T")
 
@@ -23,8 +22,6 @@ MAX_RECORD_BYTES = 64 << 10
 """A heartbeat, a stop reason or a time. A longer file is not read."""
 MAX_STEP = 10**15
 MAX_TEXT_CHARS = 10_000
-_READ_BLOCK_BYTES = 1 << 20
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Env(StrEnum):
@@ -139,38 +136,6 @@ class RankStepTimes:
 
 def to_json(record: Heartbeat | StopReason | RankStepTimes) -> str:
     return json.dumps(asdict(record), sort_keys=True) + "\n"
-
-
-def open_regular(path: str | Path, *, follow: bool = False) -> int:
-    """Return a descriptor of the regular file `path`. Raises OSError for a link, unless `follow`, a pipe or a device.
-
-    Another user may have made the file: a pipe would block the reader, and a link would lead to any other file.
-    """
-    try:
-        handle = os.open(path, _OPEN & ~os.O_NOFOLLOW if follow else _OPEN)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "a symbolic link", str(path)) from None
-        raise
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return handle
-    os.close(handle)
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
-def read_bounded(path: str | Path, max_bytes: int, *, follow: bool = False) -> bytes:
-    """Return the content of the regular file `path`. Raises OSError, also for a file of more than `max_bytes`."""
-    handle = open_regular(path, follow=follow)
-    try:
-        blocks, size = [], 0
-        while size <= max_bytes and (data := os.read(handle, min(max_bytes + 1 - size, _READ_BLOCK_BYTES))):
-            blocks.append(data)
-            size += len(data)
-    finally:
-        os.close(handle)
-    if size > max_bytes:
-        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
-    return b"".join(blocks)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
-from opsctl.trainer.contract import open_regular, read_bounded
+from opsctl.trainer.bounded_files import open_regular, read_bounded
 
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"

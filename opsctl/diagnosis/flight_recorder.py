@@ -17,7 +17,7 @@ from typing import Any
 from opsctl.diagnosis.plain_pickle import load_plain
 from opsctl.state.files import find_matches, is_regular, parse_json
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX
-from opsctl.trainer.contract import read_bounded
+from opsctl.trainer.bounded_files import read_bounded
 
 MAX_DUMP_BYTES = 64 << 20
 MAX_NAMED_RANKS = 8

@@ -17,7 +17,7 @@ from opsctl.base.ports import Runner, TimedOut
 from opsctl.base.units import parse_size
 from opsctl.host.system import spawn
 from opsctl.settings.watch import Filesystem
-from opsctl.trainer.contract import read_bounded
+from opsctl.trainer.bounded_files import read_bounded
 
 TIMEOUT_S = 20.0
 """For df and for quota commands."""

@@ -30,7 +30,7 @@ from opsctl.settings.setup import ShellSetup
 from opsctl.settings.toml_errors import describe_unreadable
 from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
-from opsctl.trainer.contract import read_bounded
+from opsctl.trainer.bounded_files import read_bounded
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
-from opsctl.trainer.contract import open_regular, read_bounded
+from opsctl.trainer.bounded_files import open_regular, read_bounded
 
 __all__ = [
     "append",

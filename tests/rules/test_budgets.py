@@ -13,6 +13,8 @@ from tests.rules.import_map import PRODUCT, ROOT, count_floors, find_circles, li
 MAX_PRODUCT_LINES = 76_300
 MAX_TEST_LINES = 66_000
 MAX_FILE_LINES = 400
+MAX_LINES_OF_COPIED_FILE = 470
+"""opsctl_contract.py is one file, because users copy it beside their trainer."""
 MAX_BODY_LINES = 60
 MAX_LOOSE_MODULES = 8
 MAX_ROOMS = 34
@@ -39,7 +41,9 @@ def test_code_stays_below_its_ceiling() -> None:
 
 
 def test_files_are_short() -> None:
-    assert [str(path) for path in ALL_CODE if count_lines([path]) > MAX_FILE_LINES] == []
+    copied = ROOT / "opsctl" / "integrations" / "opsctl_contract.py"
+    assert [str(path) for path in ALL_CODE if path != copied and count_lines([path]) > MAX_FILE_LINES] == []
+    assert count_lines([copied]) <= MAX_LINES_OF_COPIED_FILE
 
 
 def test_rooms_stay_few_and_loosely_coupled() -> None:

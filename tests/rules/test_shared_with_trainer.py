@@ -5,7 +5,19 @@ import sys
 from pathlib import Path
 
 TRAINER = Path(__file__).parents[2] / "trainer"
-SHARED = ("contract", "atomic_files", "rank_layout", "sample_ranges", "schedule", "flops", "manifest")
+SHARED = (
+    "contract",
+    "atomic_files",
+    "bounded_files",
+    "rank_layout",
+    "sample_ranges",
+    "schedule",
+    "flops",
+    "footprint",
+    "manifest",
+    "model_size",
+)
+FOR_TYPES = {f"opsctl.trainer.{name}" for name in ("config", "model_config", "rank_layout")}
 
 
 def list_imports(tree):
@@ -14,20 +26,15 @@ def list_imports(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module
+            from_package = node.module == "opsctl.trainer"
+            yield from (f"{node.module}.{alias.name}" if from_package else node.module for alias in node.names)
 
 
 def test_shared_modules_import_the_standard_library_only():
     for name in SHARED:
         tree = ast.parse((TRAINER / f"{name}.py").read_text())
         others = {module for module in list_imports(tree) if module.partition(".")[0] not in sys.stdlib_module_names}
-        assert others <= {"opsctl.trainer.contract", "opsctl.trainer.atomic_files"}, name
+        assert others <= {f"opsctl.trainer.{shared}" for shared in SHARED}, name
         statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         inside = [node for node in statements if node not in tree.body]
-        assert all(isinstance(node, ast.ImportFrom) and node.module == "opsctl.trainer.config" for node in inside), name
-
-
-def test_contract_imports_nothing_of_the_trainer():
-    assert not [
-        module for module in list_imports(ast.parse((TRAINER / "contract.py").read_text())) if "trainer" in module
-    ]
+        assert all(isinstance(node, ast.ImportFrom) and node.module in FOR_TYPES for node in inside), name

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from opsctl.trainer.contract import open_regular
+from opsctl.trainer.bounded_files import open_regular
 from opsctl.trainer.errors import Refused
 
 

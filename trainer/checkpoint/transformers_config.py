@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.config import describe_errors
-from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from opsctl.trainer.bounded_files import read_bounded
 from opsctl.trainer.checkpoint.transformers_config import INDEX, SINGLE, refuse_other_model
 from opsctl.trainer.checkpoint.transformers_names import from_transformers, layer_name
 from opsctl.trainer.checkpoint.weights import cut_axis
-from opsctl.trainer.contract import read_bounded
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
