@@ -1,13 +1,16 @@
 """`make demo`: a GPT on a private Slurm that survives the loss of a node and the time limit of its tasks.
 
-Needs only this checkout. All files are below build/demo. The sandbox is always removed at the end.
+Needs only this checkout. All files are below build/demo. The sandbox is always removed at the end. A trial of a few
+steps measures the machine first: a slow one gets fewer processes, a smaller model, fewer steps and longer tasks.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -15,42 +18,58 @@ import time
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 from ClusterShell.NodeSet import NodeSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from opsctl import Train, errors
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import EventKind, Journal
+from opsctl.monitor.status import TrainStatus
+from opsctl.state.journal import Event, EventKind, Journal
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.iteration_lines import parse
+from opsctl.telemetry.progress.iteration_lines import Iteration, parse
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"
 TRAIN = "tiny-gpt"
-CRASH_AT = 70
-"""At this step, after the checkpoint of step 50, the first node of the train loses its power."""
-LIMIT_S = 480
-"""The longest time until the train ends."""
-ENV = {**os.environ, "OPSCTL_SITE": str(HOME / "site.toml"), "XDG_STATE_HOME": str(HOME / "state")}
+SLOW_START_S = 12.0
+"""From this start-up of two processes on, the train has two processes instead of four."""
+SLOW_STEP_S = 1.0
+"""From this step on, the train has a smaller model."""
+SMALL_MODEL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64}
+SMALL_STEP = 0.2
+"""Step of the smaller model over that of the larger one; half of it is communication."""
+SAVE_S, WORK_S = 4.0, 12.0
+"""Training between two checkpoints, and of one task until its time limit. The train needs 1.4 times their sum: the
+first task loses a node after a checkpoint, the second reaches its limit, the third finishes, also if steps take 30 %
+less or 40 % more than in the trial."""
+NOTICE_S = 45.0
+"""The longest time until Slurm notices that a node is gone, with --fast; 25 s on a quiet machine."""
+SILENCE_S = 900.0
+"""The longest time without any change. A train that advances is waited for, however slow it is."""
+
+os.environ.update(OPSCTL_SITE=str(HOME / "site.toml"), XDG_STATE_HOME=str(HOME / "state"))
 for name in ("SLURM_CONF", "OPSCTL_ROOT"):
-    ENV.pop(name, None)
+    os.environ.pop(name, None)
 
 console = Console(highlight=False, soft_wrap=True)
 
 
-def opsctl(*words: str, quiet: bool = False) -> str:
-    """Run a command as a user does, and return its output. Raises SystemExit if the command fails."""
-    if not quiet:
-        console.print(f"[dim]$[/dim] opsctl {' '.join(words)}")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "opsctl", *words], env=ENV, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def run(shown: str, module: str, *words: str) -> None:
+    """Run a module as a user does, and show it as `shown`. Raises SystemExit if it fails."""
+    console.print(f"[dim]$[/dim] {shown}")
+    argv = [sys.executable, "-P", "-m", module, *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         console.print(done.stdout + done.stderr, markup=False)
-        raise SystemExit(f"demo: opsctl {words[0]} ended with {done.returncode}")
-    if not quiet and done.stdout.strip():
+        raise SystemExit(f"demo: {module} ended with {done.returncode}")
+    if done.stdout.strip():
         console.print(done.stdout.rstrip(), markup=False)
-    return done.stdout
+
+
+def opsctl(*words: str) -> None:
+    run(f"opsctl {' '.join(words)}", "opsctl", *words)
 
 
 def prepare() -> None:
@@ -59,65 +78,141 @@ def prepare() -> None:
     HOME.mkdir(parents=True)
     site = f'root = "{HOME / "trains"}"\nengine = "sandbox"\nsandbox = "demo"\ntrust_parents = true\n'
     (HOME / "site.toml").write_text(site)
-    library = sysconfig.get_paths()["stdlib"]
-    sources = [str(path) for path in sorted(Path(library).glob("*.py"))]
-    prepare_argv = [sys.executable, "-P", "-m", "opsctl.trainer.prepare"]
-    words = [*prepare_argv, "--input", *sources, "--output", str(HOME / "corpus")]
-    console.print(f"[dim]$[/dim] python -m opsctl.trainer.prepare   [dim]({len(sources)} files of {library})[/dim]")
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"demo: no corpus:\n{done.stderr}")
+    sources = sorted(map(str, Path(sysconfig.get_paths()["stdlib"]).glob("*.py")))
+    shown = f"python -m opsctl.trainer.prepare   [dim]({len(sources)} files of Python's library)[/dim]"
+    run(shown, "opsctl.trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus"))
 
 
-def status() -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(opsctl("status", TRAIN, "--json", quiet=True))[0]
-    return fields
+def read_events(train: str, kind: EventKind) -> list[Event]:
+    journal = Journal(RunDir(HOME / "trains" / train), SystemClock())
+    return [event for event in journal.events() if event.kind is kind]
 
 
-def follow() -> tuple[str, str]:
-    """Show progress until the train has ended: a bar on a terminal, else a line a change; crash a node on the way.
+def read_steps(train: str) -> list[Iteration]:
+    lines = RunDir(HOME / "trains" / train).main_log.read_text(errors="replace").splitlines()
+    return [iteration for iteration in map(parse, lines) if iteration]
 
-    How the train ended, and which task lost the node.
+
+def write_config(train: str, changes: dict[str, Any]) -> str:
+    """Write examples/tiny-gpt.toml with `changes`, by dotted key, as TRAIN.toml of `train`; return its path."""
+    config = tomlkit.parse((ROOT / "examples" / "tiny-gpt.toml").read_text())
+    for key, value in {"name": train, "trainer.data.prefix": str(HOME / "corpus"), **changes}.items():
+        table: Any = config
+        *tables, last = key.split(".")
+        for part in tables:
+            table = table.setdefault(part, {})
+        table[last] = value
+    path = HOME / f"{train}.toml"
+    path.write_text(tomlkit.dumps(config))
+    return str(path.relative_to(ROOT))
+
+
+def run_trial() -> tuple[float, float]:
+    """Train a few steps on two nodes with one process each.
+
+    Returns the time of a step, and that of everything else: loading libraries, building the model, the save at the end.
     """
+    changes = {"slurm.tasks": 1, "slurm.time_limit": "60", "slurm.processes_per_node": 1, "trainer.steps": 12}
+    opsctl("launch", write_config("trial", changes))
+    state, _ = follow("trial", crashes=False)
+    if state != "finished":
+        raise SystemExit(f"demo: the trial is {state}; look at {HOME / 'trains' / 'trial' / 'logs'}")
+    kinds = (EventKind.ATTEMPT_STARTED, EventKind.ATTEMPT_FINALIZED)
+    began, ended = (read_events("trial", kind)[0].when for kind in kinds)
+    steps = [step.step_s for step in read_steps("trial") if step.step_s]
+    return statistics.median(steps), (ended - began).total_seconds() - sum(steps)
+
+
+def choose(step_s: float, start_s: float) -> tuple[dict[str, Any], float]:
+    """Return the changes to examples/tiny-gpt.toml that suit this machine, and the seconds until a task leaves."""
+    found, changes, processes = f"{start_s:.0f} s to start and stop, {step_s:.2g} s a step", dict[str, Any](), 2
+    if step_s > SLOW_STEP_S:
+        step_s *= SMALL_STEP
+        changes = {f"trainer.model.{key}": value for key, value in SMALL_MODEL.items()}
+    if start_s < SLOW_START_S:
+        processes = 4
+        start_s *= max(1.0, 4 / len(os.sched_getaffinity(0)))  # four processes load their libraries at once
+    every = max(2, round(SAVE_S / step_s))
+    steps = max(4 * every, round(1.4 * (SAVE_S + WORK_S) / step_s))
+    model = "a smaller model" if changes else "the model"
+    console.print(f"trial: {found}. So {processes} processes train {model} for {steps} steps and save every {every}.")
+    changes |= {
+        "slurm.processes_per_node": processes // 2,
+        "slurm.tasks": 12,
+        "trainer.steps": steps,
+        "trainer.checkpoint.every": every,
+        "trainer.optimizer.warmup_samples": 32 * max(1, steps // 15),
+    }
+    return changes, 1.5 * start_s + max(WORK_S, 10 * step_s)
+
+
+def limit(task_s: float) -> dict[str, Any]:
+    """Return the settings of tasks that leave after `task_s`, with time for Slurm to notice a lost node.
+
+    Slurm's limits are whole minutes, so the trainer's margin sets the seconds.
+    """
+    minutes = math.ceil((task_s + NOTICE_S) / 60)
+    return {"slurm.time_limit": str(minutes), "trainer.limits.margin_s": round(60 * minutes - task_s)}
+
+
+def crash_node(status: TrainStatus) -> str:
+    """Take the power from the first node of the train, if a task runs and has a checkpoint; return the task."""
+    if not status.running or not status.progress or not status.progress.checkpoint_step:
+        return ""
+    opsctl("sandbox", "fault", NodeSet(status.running[0].nodes)[0], "crash", "--name", "demo")
+    return status.running[0].job.rpartition("_")[2]
+
+
+def follow(train: str, *, crashes: bool) -> tuple[str, str]:
+    """Show progress until the train ends, and crash a node on the way; return how it ended, and the crashed task."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
-    until = time.monotonic() + LIMIT_S
-    shown, crashed = "", ""
+    watched, crashed, shown, changed = Train.find(train), "", "", time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(TRAIN, status="", total=None)
-        while time.monotonic() < until:
-            fields = status()
-            step = fields["progress"] or {}
-            attempts = [job["job"] for job in fields["running"]]
-            loss = "not known yet" if step.get("loss") is None else f"{step['loss']:.3f}"
-            text = f"{fields['state']} {','.join(attempts)} step {step.get('step', 0)} loss {loss}"
-            bar.update(task, completed=step.get("step", 0), total=step.get("last_step"), status=text)
-            if not console.is_terminal and text != shown:
-                print(f"  {text}", flush=True)
-            shown = text
-            if not crashed and attempts and step.get("step", 0) >= CRASH_AT:
-                opsctl("sandbox", "fault", NodeSet(fields["running"][0]["nodes"])[0], "crash", "--name", "demo")
-                crashed = attempts[0].rpartition("_")[2]
-            if fields["state"] in ("finished", "ended", "held"):
-                return fields["state"], crashed
-            time.sleep(1)
-    raise SystemExit(f"demo: not finished after {LIMIT_S} s; look at {HOME / 'trains' / TRAIN / 'logs'}")
+        task = bar.add_task(train, status="", total=None)
+        while time.monotonic() < changed + SILENCE_S:
+            with contextlib.suppress(errors.WaitTimedOut):
+                return watched.wait(timeout_s=1, poll_s=1).state, crashed
+            status = watched.status()
+            progress, attempts = status.progress, ",".join(job.job for job in status.running or ())
+            step, last = (progress.step, progress.last_step) if progress else (0, None)
+            loss = f"{progress.loss:.3f}" if progress and progress.loss is not None else "not known yet"
+            text = f"{status.state} {attempts} step {step} loss {loss}"
+            bar.update(task, completed=step, total=last, status=text)
+            if text != shown:
+                shown, changed = text, time.monotonic()
+                if not console.is_terminal:
+                    print(f"  {text}", flush=True)
+            if crashes and not crashed:
+                crashed = crash_node(status)
+    raise SystemExit(f"demo: nothing has changed for {SILENCE_S:.0f} s; look at {HOME / 'trains' / train / 'logs'}")
+
+
+def run_train(changes: dict[str, Any], task_s: float) -> tuple[str, str]:
+    """Run the train, again with longer tasks if it has not finished; return how it ended, and the crashed task."""
+    crashed = ""
+    for factor in (1, 3, 9):
+        opsctl("launch", write_config(TRAIN, changes | limit(factor * task_s)))
+        state, lost = follow(TRAIN, crashes=not crashed)
+        crashed = crashed or lost
+        if state == "finished":
+            break
+        console.print(f"{TRAIN} is {state}: tasks get more time")
+        if state == "held":
+            opsctl("cancel", TRAIN)
+    return state, crashed
 
 
 def summary(took: float) -> None:
-    run = RunDir(HOME / "trains" / TRAIN)
-    lines = run.main_log.read_text(errors="replace").splitlines()
-    steps = [iteration for iteration in map(parse, lines) if iteration]
-    attempts = [
-        event.data for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ATTEMPT_FINALIZED
-    ]
+    steps = read_steps(TRAIN)
+    attempts = [event.data for event in read_events(TRAIN, EventKind.ATTEMPT_FINALIZED)]
     console.rule("summary")
     console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
     for attempt in attempts:
         console.print(f"  {attempt['attempt']:8} {attempt['outcome']}: {attempt['why']}", markup=False)
-    console.print(
-        f"\nEverything lies in {run.path.relative_to(ROOT)}; build/demo/report.html is for a browser. Try it yourself:"
-    )
+    if all(attempt["outcome"] != "deadline" for attempt in attempts):
+        console.print("The train was faster than the trial, so no task reached its time limit.")
+    console.print("\nEverything is in build/demo; build/demo/report.html is for a browser. Try it yourself:")
     for line in (
         "opsctl sandbox up --nodes 4",
         "opsctl launch examples/tiny-gpt.toml --dry-run",
@@ -128,23 +223,17 @@ def summary(took: float) -> None:
 
 def main() -> None:
     started = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"],
-        env=ENV,
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
+    down = [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"]
+    subprocess.run(down, cwd=ROOT, capture_output=True, check=False)
     prepare()
     try:
         opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")
-        opsctl("launch", "examples/tiny-gpt.toml")
-        state, crashed = follow()
+        state, crashed = run_train(*choose(*run_trial()))
         opsctl("status", TRAIN)
         if crashed:
             opsctl("why", TRAIN, "--task", crashed)
         opsctl("report", TRAIN)
-        opsctl("report", TRAIN, "--html", str((HOME / "report.html").relative_to(ROOT)))
+        opsctl("report", TRAIN, "--html", "build/demo/report.html")
     finally:
         opsctl("sandbox", "down", "--name", "demo")
     summary(time.monotonic() - started)
