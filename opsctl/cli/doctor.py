@@ -22,6 +22,7 @@ from opsctl.base.extras import EXTRAS, install_command, is_installed
 from opsctl.base.units import format_duration, format_size
 from opsctl.cli.output import cell, json_option, print_json, print_table
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
+from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
 Level = Literal["ok", "missing", "unsafe", "unknown", "optional"]
 STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "unknown": "magenta", "optional": "dim"}
@@ -29,6 +30,13 @@ STYLES: dict[Level, str] = {"ok": "green", "missing": "red", "unsafe": "red", "u
 
 MAX_SKIPPED = 10
 """Entries of the root that are named although they are no trains."""
+DEMO_CORES = 2
+DEMO_MEMORY_BYTES = 2 << 30
+"""Four processes of the trainer took 1.6 GiB in the demo, the sandbox 0.1."""
+INSTALL_BYTES = 2 << 30
+"""The trainer's packages take 1.6 GiB with torch for CPUs."""
+DEMO_BYTES = 100 << 20
+"""The demo's corpus, checkpoints and logs take 45 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,28 @@ def _root(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("root", "missing", app.site_problem, advice)
     for line in find_entries_skipped(root)[:MAX_SKIPPED]:
         yield DoctorRow("root", "unknown", f"skipped: {line}", "not a train: rename or remove the entry if it is yours")
+
+
+def _machine(_: App) -> Iterator[DoctorRow]:
+    """Compare this machine with what `make demo` and the trainer need. A small machine costs time, never a start."""
+    processor, cores = read_processor(os.environ), len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if processor.has_bf16 is False:
+        slow = f"{processor.name}: no bf16 instructions; bf16 takes {SLOWDOWN_FROM_BF16} times as long as fp32"
+        yield DoctorRow("processor", "optional", slow, 'precision = "auto" in [trainer], for runs without GPUs')
+    else:
+        bf16 = "has bf16 instructions" if processor.has_bf16 else "its instructions are unknown"
+        yield DoctorRow("processor", "ok" if processor.has_bf16 else "unknown", f"{processor.name}: {bf16}")
+    yield _compare("cores", cores, DEMO_CORES, str)
+    yield _compare("memory", memory, DEMO_MEMORY_BYTES, format_size)
+    installed = all(is_installed(module) for module in EXTRAS["trainer"].modules)
+    yield _compare("disk", shutil.disk_usage(sys.prefix).free, DEMO_BYTES if installed else INSTALL_BYTES, format_size)
+
+
+def _compare(check: str, available: int, needed: int, show: Callable[[int], str]) -> DoctorRow:
+    if available >= needed:
+        return DoctorRow(check, "ok", show(available))
+    return DoctorRow(check, "optional", f"{show(available)}: demo and trainer need {show(needed)}", "a larger machine")
 
 
 def _slurm(app: App) -> Iterator[DoctorRow]:
@@ -257,6 +287,7 @@ def _programs(_: App) -> Iterator[DoctorRow]:
 CHECKS: tuple[Callable[[App], Iterator[DoctorRow]], ...] = (
     _settings,
     _root,
+    _machine,
     _slurm,
     _sandbox,
     _alerts,

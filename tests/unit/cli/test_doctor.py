@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 import types
@@ -69,6 +70,19 @@ def test_invalid_driver_file_does_not_stop_doctor(site):
     selected.write_text("{")
     os.utime(selected, (0, 0))
     assert cron_line(site)["level"] == "missing"
+
+
+def test_machine_that_is_too_small_or_without_bf16_is_named(site, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 18}.__getitem__)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(total=1 << 30, free=1 << 20))
+    rows = {row["check"]: row for row in doctor(site)}
+    assert {rows[check]["level"] for check in ("processor", "cores", "memory", "disk")} == {"optional"}
+    assert rows["processor"]["result"].endswith("no bf16 instructions; bf16 takes 30 times as long as fp32")
+    assert rows["cores"]["result"] == "1: demo and trainer need 2"
+    assert rows["memory"]["result"] == "1 GiB: demo and trainer need 2 GiB"
+    assert rows["disk"]["result"].startswith("1 MiB: demo and trainer need ")
 
 
 def test_open_site_file_and_secrets_are_reported(site, tmp_path):
