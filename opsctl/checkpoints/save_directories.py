@@ -6,14 +6,14 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
 from opsctl.checkpoints.layouts import fit_name
-from opsctl.checkpoints.trainer_command.read_command import expand, parse_options, read_command
+from opsctl.checkpoints.trainer_command.read_command import expand, find_outside, parse_options, read_command
 
 MAX_DIRECTORIES = 16
 TOO_WIDE = frozenset(map(Path, ("/", "/home", "/tmp", "/root", "/data", "/scratch", "/work", "/mnt", "/usr", "/var")))  # noqa: S108 (a directory that is never scanned)
@@ -61,6 +61,8 @@ class TrainCommand:
     """The working directory of the trainer."""
     checkpoints: Path
     """What `{{ checkpoint_dir }}` stands for, in the run directory."""
+    mounts: Mapping[Path, Path] = field(default_factory=dict)
+    """The paths outside of the trainer's container, by those inside."""
 
 
 @cache
@@ -84,7 +86,7 @@ def find_save_directories(
     named += found or ([] if configured else find_possible(command) + find_usual(command))
     directories: dict[Path, SaveDirectory] = {}
     for text, reason in named:
-        path = _absolute(text, command.directory)
+        path = _absolute(text, command)
         if path is not None and path not in directories and path not in TOO_WIDE:
             directories[path] = SaveDirectory(path=path, reason=reason)
     return _drop_nested(list(directories.values()))[:MAX_DIRECTORIES]
@@ -121,7 +123,7 @@ def find_possible(command: TrainCommand) -> list[tuple[str, str]]:
 def _find_given(command: TrainCommand) -> dict[str, tuple[str, str]]:
     """Return the values of options, keys and variables, each with its reason. The command counts before its files."""
     environment = {"PWD": str(command.directory), "HOME": expand("~"), **command.environment}
-    content = read_command(command.words, environment, command.directory, command.checkpoints)
+    content = read_command(command.words, environment, command.directory, command.checkpoints, command.mounts)
     given: dict[str, tuple[str, str]] = {}
     for words in content.parts:
         for name, values in parse_options(words).items():
@@ -155,13 +157,13 @@ def _below(row: SaveRow, value: str, given: Mapping[str, tuple[str, str]]) -> st
     return value if not outer or value.startswith(("/", "~")) else f"{outer.rstrip('/')}/{value}"
 
 
-def _absolute(text: str, directory: Path) -> Path | None:
-    """Return an absolute path; None for an address, and for a path with an unknown variable."""
+def _absolute(text: str, command: TrainCommand) -> Path | None:
+    """Return an absolute path outside of a container; None for an address, and for a path with an unknown variable."""
     text = expand(text)
     if not text or "://" in text or "\0" in text or re.search(r"[${}<>*]", text):
         return None
     path = Path(text)
-    return Path(_normal(path if path.is_absolute() else directory / path))
+    return find_outside(Path(_normal(command.directory / path)), command.mounts)
 
 
 def _normal(path: Path) -> str:

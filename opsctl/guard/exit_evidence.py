@@ -141,7 +141,9 @@ def _read_body(run: RunDir) -> CommandContent:
         body = ""
     settings = read_settings(run)
     directory = find_working_directory(run, settings) if settings else run.path
-    content = read_command([body], settings.environment if settings else {}, directory, run.checkpoints)
+    mounts = settings.container.sources if settings and settings.container else None
+    environment = settings.environment if settings else {}
+    content = read_command([body], environment, directory, run.checkpoints, mounts)
     return replace(content, scripts={**content.scripts, run.body.name: body})
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opsctl.base.errors import MissingProgram
 from opsctl.base.ports import Runner, TimedOut
+from opsctl.checkpoints.trainer_command.read_command import find_outside
 from opsctl.preflight.command_files import exists
 from opsctl.preflight.facts import MisplacedPath
 from opsctl.preflight.problem import Problem, error, note, warning
@@ -33,8 +34,7 @@ def list_mounted(
     Those are files below the run directory, [setup] directory, and mounts with the same path. Setup lines run outside.
     """
     start = run / train.setup.directory
-    sources = {str(run): str(run), str(start): str(start)}
-    sources |= {parts[1].rstrip("/"): parts[0].rstrip("/") for parts in (mount.split(":") for mount in table.mounts)}
+    sources = {run: run, start: start} | table.sources
     program = train.command[0] if train.command and "/" not in train.command[0] else ""
     return tuple(
         file
@@ -43,12 +43,10 @@ def list_mounted(
     )
 
 
-def _keeps_its_path(path: Path, sources: Mapping[str, str]) -> bool:
+def _keeps_its_path(path: Path, sources: Mapping[Path, Path]) -> bool:
     """Whether a path of the container is the same outside. `sources` holds the path outside of each mount."""
     place = Path(os.path.normpath(path))
-    mounts = (str(directory) for directory in (place, *place.parents))
-    mount = next((directory for directory in mounts if directory in sources), None)
-    return mount is not None and sources[mount] == mount
+    return find_outside(place, sources) == place and any(place.is_relative_to(inside) for inside in sources)
 
 
 def _check_image(table: ContainerTable) -> Iterator[Problem]:

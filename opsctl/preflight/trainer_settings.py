@@ -119,7 +119,8 @@ class ReadSettings:
 
 def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSettings:
     """Return what the command gives. Without `directory`, where the trainer starts, no file is read. Never raises."""
-    content = read_command(train.command, train.environment, directory)
+    mounts = train.container.sources if train.container else None
+    content = read_command(train.command, train.environment, directory, mounts=mounts)
     values: dict[str, tuple[str, ...]] = {}
     spellings: dict[str, str] = {}
     parsed = [parse_options(words) for words in content.parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -53,3 +54,9 @@ class ContainerTable(SettingsTable):
     python: Annotated[str, AfterValidator(_check_line)] = Field(
         "python3", min_length=1, description="Python inside the image that starts the ranks; tested: 3.11 and 3.13"
     )
+
+    @property
+    def sources(self) -> dict[Path, Path]:
+        """The directories and files outside, by their paths in the container."""
+        parts = [mount.split(":") for mount in self.mounts]
+        return {Path(inside): Path(outside) for outside, inside, *_ in parts}

@@ -29,7 +29,7 @@ from opsctl.nodes.health import amd_smi, fio_output, host_output, nvidia_smi, sn
 from opsctl.nodes.remote import known_hosts
 from opsctl.preflight import corpus_files, sbatch_words
 from opsctl.report import sacct
-from opsctl.sandbox import failure_causes, record
+from opsctl.sandbox import record, start_failures
 from opsctl.settings import alerts as alert_settings
 from opsctl.settings import field_types
 from opsctl.slurm import accounting, field_values, parse_output, slurm_errors, states
@@ -187,7 +187,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "refusal of Slurm": text(
         lambda data: slurm_errors.raise_for_error(Completed(argv=("sbatch",), code=1, out=data, err=data)), "stderr/*/*"
     ),
-    "start failure of a daemon": text(failure_causes.find_causes, "stderr/*/*"),
+    "start failure of a daemon": text(start_failures.find_causes, "stderr/*/*"),
     # nodes
     "answer of a node": text(
         parse_node, examples=(f"{MARK} begin host 0\nuptime=5.5\n{MARK} end\n{MARK} done\n".encode(),)

@@ -48,25 +48,27 @@ def read_command(
     environment: Mapping[str, str],
     directory: Path | None = None,
     checkpoints: Path | None = None,
+    mounts: Mapping[Path, Path] | None = None,
 ) -> CommandContent:
     """Return what a command, its scripts and its configuration files say. Never raises.
 
     `directory` is where the trainer starts: without it, no file is read. `checkpoints` is what `{{ checkpoint_dir }}`
-    stands for, in the run directory.
+    stands for, in the run directory. `mounts` are the paths outside of a container, by those inside.
     """
     variables = dict(environment)
     words = split_further(command, variables, checkpoints)
+    mounts = mounts or {}
     scripts: dict[str, str] = {}
     script_words: list[list[str]] = []
     waiting = [words]
     while waiting and directory is not None:
-        for name, text in read_scripts(waiting.pop(0), directory).items():
+        for name, text in read_scripts(waiting.pop(0), directory, mounts=mounts).items():
             if name not in scripts and len(scripts) < MAX_SCRIPTS:
                 scripts[name] = text
                 script_words.append(split_further([text + "\n"], variables, checkpoints))
                 waiting.append(script_words[-1])
     named = [*words, *chain.from_iterable(script_words)]
-    paths = list_config_files(named, directory) if directory is not None else []
+    paths = list_config_files(named, directory, mounts) if directory is not None else []
     return CommandContent(
         words=words,
         scripts=scripts,
@@ -100,19 +102,26 @@ def parse_options(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(values) for name, values in list_options(words)}
 
 
-def read_scripts(words: Sequence[str], directory: Path, suffixes: tuple[str, ...] = SCRIPT_SUFFIXES) -> dict[str, str]:
+def read_scripts(
+    words: Sequence[str],
+    directory: Path,
+    suffixes: tuple[str, ...] = SCRIPT_SUFFIXES,
+    *,
+    mounts: Mapping[Path, Path] | None = None,
+) -> dict[str, str]:
     """Return the texts of the scripts that the words name, by these words; without those that cannot be read."""
     texts: dict[str, str] = {}
     for word in dict.fromkeys(word for word in words if word.endswith(suffixes)):
         with contextlib.suppress(OSError, ValueError):
             if len(texts) < MAX_SCRIPTS:
                 # The code of a trainer may be a link, and lies where its owner wants.
-                text = read_bounded(directory / expand(word), MAX_SCRIPT_BYTES, follow=True)
+                path = find_outside(directory / expand(word), mounts or {})
+                text = read_bounded(path, MAX_SCRIPT_BYTES, follow=True)
                 texts[word] = text.decode(errors="replace")
     return texts
 
 
-def list_config_files(words: Sequence[str], directory: Path) -> list[Path]:
+def list_config_files(words: Sequence[str], directory: Path, mounts: Mapping[Path, Path]) -> list[Path]:
     """Return the configuration files that the words name, as far as they exist.
 
     Also those named by a directory and names without an ending: `-d DIR NAME NAME` is GPT-NeoX's, `--config-path DIR
@@ -126,8 +135,14 @@ def list_config_files(words: Sequence[str], directory: Path) -> list[Path]:
         place, *names = options.get(option) or [""]
         for name in names[:MAX_NAMES]:
             named += [f"{place}/{name}", f"{place}/{name}.yml"]
-    paths = dict.fromkeys(directory / name for name in named if name.endswith(SUFFIXES))
+    paths = dict.fromkeys(find_outside(directory / name, mounts) for name in named if name.endswith(SUFFIXES))
     return [path for path in paths if is_config(path)][:MAX_CONFIG_FILES]
+
+
+def find_outside(path: Path, mounts: Mapping[Path, Path]) -> Path:
+    """Return where a path of a container lies outside, by the innermost of its mounts; the same path without one."""
+    inside = next((parent for parent in (path, *path.parents) if parent in mounts), None)
+    return mounts[inside] / path.relative_to(inside) if inside else path
 
 
 def expand(path: str) -> str:

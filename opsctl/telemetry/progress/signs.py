@@ -278,6 +278,7 @@ def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str
         environment=config.environment,
         directory=find_working_directory(run, config),
         checkpoints=run.checkpoints,
+        mounts=config.container.sources if config.container else {},
     )
     return find_save_directories(command, configured=config.progress.checkpoint_directories, logged=logged)
 

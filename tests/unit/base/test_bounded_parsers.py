@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from opsctl.sandbox.failure_causes import find_causes
 
 from opsctl.base.capabilities import parse_version
 from opsctl.base.errors import InputError, RunDirError, SlurmError
@@ -18,6 +17,7 @@ from opsctl.metrics.serve import parse_address
 from opsctl.nodes.remote.json_output import merge_objects
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.record import read_record
+from opsctl.sandbox.start_failures import find_causes
 from opsctl.slurm.field_values import parse_job_number, parse_tasks
 from opsctl.slurm.slurm_errors import raise_for_error
 from opsctl.state.run_dir import RunDir

@@ -11,6 +11,7 @@ import pytest
 
 from opsctl.actions.rollback_plan import find_all_directories
 from opsctl.checkpoints.trainer_command.value_files import read_values
+from opsctl.guard import exit_evidence
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.host.system import SystemRunner
 from opsctl.preflight.recipe import read_recipe
@@ -54,7 +55,7 @@ NANOTRON = ("python", "-u", "run_train.py", "--config-file", "config.yaml")
 def launch(tmp_path: Path) -> Callable[..., RunDir]:
     """Return `launch(*command, **files)`: a train whose directory holds the files, and a checkpoint in saves/."""
 
-    def make(*command: str, files: dict[str, str], environment: dict[str, str] | None = None) -> RunDir:
+    def make(*command: str, files: dict[str, str], environment: dict[str, str] | None = None, more: str = "") -> RunDir:
         run, work = RunDir(tmp_path / "root" / "gpt"), tmp_path / "work"
         run.path.mkdir(parents=True)
         run.create()
@@ -66,7 +67,7 @@ def launch(tmp_path: Path) -> Callable[..., RunDir]:
         variables = "".join(f'{name} = "{value}"\n' for name, value in (environment or {}).items())
         run.config.write_text(
             f'name = "gpt"\ncommand = {json.dumps(command)}\n[setup]\ndirectory = "{work}"\n'
-            f'[environment]\n{variables}[slurm]\nnodes = 1\ntime_limit = "60"\n'
+            f'[environment]\n{variables}[slurm]\nnodes = 1\ntime_limit = "60"\n{more}'
         )
         return run
 
@@ -168,3 +169,35 @@ def test_yaml_is_imported_for_yaml_only() -> None:
         "sys.exit('yaml' in sys.modules)\n"
     )
     assert SystemRunner().run((sys.executable, "-P", "-c", code), timeout=60).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (["train.py", "--save", "/data/saves"], {}),
+        (["bash", "/code/run.sh"], {"run.sh": "train.py --config /code/a.yaml\n", "a.yaml": "save: /data/saves"}),
+    ],
+)
+def test_paths_of_a_container_are_found_outside(
+    launch: Callable[..., RunDir], tmp_path: Path, command: list[str], files: dict[str, str]
+) -> None:
+    table = f'[container]\nruntime = "pyxis"\nimage = "/a.sqsh"\nmounts = ["{tmp_path}:/data", "{tmp_path}/work:/code"]'
+    run = launch(*command, files={"train.py": "", **files}, more=table)
+    assert find_checkpoint(run) == [tmp_path / "saves"] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"trainer": {"max_steps": 100}, "max_time": "00:10:00"}'),
+        ("a.toml", "max_time = '1h'\n[trainer]\nmax_steps = 100"),
+        ("a.yaml", "max_time: 1h\ntrainer: {max_steps: 100}"),
+    ],
+)
+def test_guard_reads_the_last_step_and_the_time_limit(launch: Callable[..., RunDir], name: str, text: str) -> None:
+    run = launch("train.py", files={name: text})
+    run.body.write_text(f"#!/bin/bash\n# --max_steps 7\nsrun bash -c 'python train.py --config {name}'\n")
+    body = exit_evidence._read_body(run)
+    options = exit_evidence._list_options(body)
+    assert exit_evidence._limits_itself(body, options)
+    assert exit_evidence._find_reached_target(100, 1, options) == 100
