@@ -28,6 +28,7 @@ from opsctl.state.site_dir import SiteDir
 
 if TYPE_CHECKING:
     from opsctl.alerts.dispatch import Alerting
+    from opsctl.alerts.ledger_files import LedgerFiles
     from opsctl.cron.cron_context import CronContext
     from opsctl.cron.drivers.slurm_job import SlurmDriver
     from opsctl.guard.node_care import NodeCare
@@ -107,15 +108,25 @@ class App:
         """The site's alerts. While the root is not writable, their state is kept in the user's own state directory."""
         from opsctl.alerts.dispatch import Alerting  # noqa: PLC0415 (slow import: templates)
 
-        spare = state_home() / "alerts" / self._root_digest
         return Alerting(
             rules=self.site.alerts,
             site=self.site_dir,
-            spare=SiteDir(spare),
+            spare=self._spare_site,
             site_problem=self.site_problem,
             clock=self.clock,
             runner=self.runner,
         )
+
+    @property
+    def alert_ledger(self) -> LedgerFiles:
+        """The ledger of `alerting`, to be read."""
+        from opsctl.alerts.ledger_files import LedgerFiles  # noqa: PLC0415 (most commands show no alerts)
+
+        return LedgerFiles(self.site_dir, self._spare_site)
+
+    @property
+    def _spare_site(self) -> SiteDir:
+        return SiteDir(state_home() / "alerts" / self._root_digest)
 
     @cached_property
     def cron(self) -> CronContext:

@@ -24,7 +24,7 @@ def find_statuses(
     Without `acts`, nothing is done: the status is only read. A train that cannot be read has the reason as its status;
     if `is_named`, its error is raised.
     """
-    alerts = open_alerts(app.site_dir.alerts / "ledger.json")
+    alerts = open_alerts(app.alert_ledger, app.clock.now())
     jobs, away = _queue(app, alerts) if runs else ([], "")
     if jobs is not None and acts:
         keep_cron_alive(app, show=show)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from opsctl.alerts.duty import find_planned_silence
 from opsctl.alerts.inhibit import find_causes, name_followers
+from opsctl.alerts.ledger_files import LedgerFiles, ledger_path
 from opsctl.alerts.ledger_state import (
     SEVERITY,
     Acknowledgement,
@@ -29,16 +30,15 @@ from opsctl.alerts.ledger_state import (
     LedgerState,
     Silence,
     dump,
-    parse,
 )
 from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
-from opsctl.base.errors import InputError, RunDirError, cannot_read
+from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.model import Finding, Level, Transition
 from opsctl.base.ports import Clock
 from opsctl.host.system import hostname
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.files import MAX_STATE_BYTES, append_line, read_bounded
+from opsctl.state.files import append_line
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 from opsctl.state.site_dir import SiteDir
@@ -124,17 +124,15 @@ class AlertLedger:
 
     @property
     def path(self) -> Path:
-        return _path(self.site)
+        return ledger_path(self.site)
 
     def read(self) -> LedgerState:
         """Return the current state without writing anything."""
-        spare = self._read_spare()  # first: the spare ledger is removed only after its state is in the site's ledger
-        try:
-            return _combine(_read(self.path), spare)
-        except RunDirError:
-            if spare is None:
-                raise
-            return spare
+        return self._files.read()
+
+    @property
+    def _files(self) -> LedgerFiles:
+        return LedgerFiles(self.site, self.spare)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[LedgerState]:
@@ -144,7 +142,7 @@ class AlertLedger:
         """
         with contextlib.ExitStack() as stack:
             sites = self._lock(stack)
-            state = self._continue()
+            state = self._files.read_for_change()
             yield state
             state.revision += 1
             self._write(state, sites)
@@ -168,37 +166,20 @@ class AlertLedger:
             raise errors[0]
         return sites
 
-    def _continue(self) -> LedgerState:
-        """Return the newest state; an empty one if the site's ledger cannot be read and there is no spare one."""
-        spare = self._read_spare()
-        try:
-            return _combine(_read(self.path, rename_broken=True), spare)
-        except RunDirError:
-            if self.spare is None:
-                raise
-            return spare or LedgerState(is_separate=True)
-
     def _write(self, state: LedgerState, sites: Sequence[SiteDir]) -> None:
         is_separate = state.is_separate
         for site in sites:
             state.is_separate = is_separate and site is not self.site
             try:
-                site.write(_path(site), dump(state))
+                site.write(ledger_path(site), dump(state))
             except RunDirError:
                 if site is sites[-1]:
                     raise
                 continue
-            if site is self.site and self.spare and self.spare in sites and _path(self.spare).exists():
+            if site is self.site and self.spare and self.spare in sites and ledger_path(self.spare).exists():
                 with contextlib.suppress(OSError):  # obsolete by its revision, if it cannot be removed
-                    _path(self.spare).unlink(missing_ok=True)
+                    ledger_path(self.spare).unlink(missing_ok=True)
             return
-
-    def _read_spare(self) -> LedgerState | None:
-        if self.spare is None or not _path(self.spare).exists():
-            return None
-        with contextlib.suppress(RunDirError):
-            return _read(_path(self.spare))
-        return None
 
     def _judge(self, state: LedgerState, findings: Sequence[Finding]) -> list[AlertTransition]:
         now, changes = self.clock.now(), []
@@ -267,47 +248,12 @@ def _find_open(state: LedgerState, key: str) -> LedgerEntry:
     return entry
 
 
-def _read(path: Path, *, rename_broken: bool = False) -> LedgerState:
-    """Return the ledger at `path`; an empty one if the file is broken, so every open alert is sent again."""
-    try:
-        return parse(read_bounded(path, MAX_STATE_BYTES))
-    except FileNotFoundError:
-        return LedgerState()
-    except ValueError:
-        if rename_broken:
-            with contextlib.suppress(OSError):
-                path.replace(path.with_suffix(".broken"))
-        return LedgerState()
-    except OSError as error:
-        raise cannot_read(path, error) from error
-
-
-def _path(site: SiteDir) -> Path:
-    return site.alerts / "ledger.json"
-
-
 def _is_own(path: Path) -> bool:
     """Return whether this user owns `path`; yes for a missing one."""
     try:
         return path.stat().st_uid == os.geteuid()
     except OSError:
         return True
-
-
-def _combine(state: LedgerState, spare: LedgerState | None) -> LedgerState:
-    """Return the newer state. No times are compared: the clocks of hosts differ."""
-    if spare is None:
-        return state
-    if not spare.is_separate:
-        return spare if spare.revision >= state.revision else state
-    for key, entry in spare.entries.items():
-        if key not in state.entries or entry.checked_at >= state.entries[key].checked_at:
-            state.entries[key] = entry
-    state.threads |= spare.threads
-    state.silences += spare.silences
-    state.pending += spare.pending
-    state.number = max(state.number, spare.number)
-    return state
 
 
 def _forget(state: LedgerState, now: datetime) -> None:

@@ -1,18 +1,19 @@
-"""The open alerts, read quickly: `opsctl status` does not parse the whole ledger into its types."""
+"""The open alerts of a site, as `opsctl status` and the pages show them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
 
-from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.alerts.ledger_files import LedgerFiles
+from opsctl.alerts.ledger_state import LedgerEntry, Silence
+from opsctl.base.errors import RunDirError
+from opsctl.base.model import Level
 
 OPEN = ("critical", "warning", "unknown")
 """Severities of open alerts, the worst first."""
+LEDGER_KEY = "alerts/ledger"
+"""Key of the alert that the ledger cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,48 +31,43 @@ class OpenAlert:
     """Empty if no silence covered the alert at its last check."""
 
 
-def open_alerts(ledger: Path) -> list[OpenAlert]:
-    """Return the open alerts of the ledger at `ledger`, the worst first.
-
-    An unreadable ledger gives an empty list; `opsctl doctor` reports the ledger.
-    """
+def open_alerts(ledger: LedgerFiles, now: datetime) -> list[OpenAlert]:
+    """Return the open alerts, the worst first. An unreadable ledger is an open alert itself."""
     try:
-        state = read_json(ledger, MAX_STATE_BYTES)
-        alerts = list(_select_open(state["entries"].values(), state["silences"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
+        state = ledger.read()
+    except RunDirError as error:
+        summary = f"open alerts are unknown: {error.message}"
+        return [
+            OpenAlert(
+                key=LEDGER_KEY, level="unknown", summary=summary, train="", since=_as_json(now), acknowledged=False
+            )
+        ]
+    alerts = []
+    for entry in state.entries.values():
+        silence = state.silenced(entry.key, entry.checked_at)
+        if entry.level is not Level.OK or (silence and entry.latest_level is not Level.OK):
+            alerts.append(_describe(entry, silence))
     return sorted(alerts, key=lambda alert: (OPEN.index(alert.level), alert.key))
 
 
-def _select_open(entries: Sequence[dict[str, Any]], silences: Sequence[dict[str, Any]]) -> Iterator[OpenAlert]:
-    for entry in entries:
-        silence = next((fields for fields in silences if _covers(fields, entry)), None)
-        if entry["level"] in OPEN or (silence and entry["latest_level"] in OPEN):
-            yield _parse_alert(entry, silence)
-
-
-def _covers(silence: dict[str, Any], entry: dict[str, Any]) -> bool:
-    checked_at, since = datetime.fromisoformat(entry["checked_at"]), silence.get("since")
-    in_force = checked_at < datetime.fromisoformat(silence["until"])
-    in_force = in_force and (not since or datetime.fromisoformat(since) <= checked_at)
-    return in_force and fnmatchcase(entry["key"], silence["pattern"])
-
-
-def _parse_alert(entry: dict[str, Any], silence: dict[str, Any] | None) -> OpenAlert:
-    finding = entry.get("finding") or {}
-    level, summary = entry["level"], str(finding.get("summary", ""))
-    if level not in OPEN:
-        level = entry["latest_level"]
-        summary = f"{entry['key']} is {level}"
+def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
+    level, finding = entry.level, entry.finding
+    summary = finding.summary if finding else ""
+    if level is Level.OK:
+        level = entry.latest_level
+        summary = f"{entry.key} is {level}"
     if silence:
-        until = datetime.fromisoformat(silence["until"])
-        summary += f" (silenced until {until:%Y-%m-%d %H:%M} UTC by {silence['by']}: {silence['reason']})"
+        summary += f" (silenced until {silence.until:%Y-%m-%d %H:%M} UTC by {silence.by}: {silence.reason})"
     return OpenAlert(
-        key=str(entry["key"]),
-        level=level,
+        key=entry.key,
+        level=level.value,
         summary=summary,
-        train=str(finding.get("train", "")),
-        since=str(entry["since"]),
-        acknowledged=bool(entry.get("acknowledged")),
-        silenced_until=str(silence["until"]) if silence else "",
+        train=finding.train if finding else "",
+        since=_as_json(entry.since),
+        acknowledged=entry.acknowledged is not None,
+        silenced_until=_as_json(silence.until) if silence else "",
     )
+
+
+def _as_json(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")

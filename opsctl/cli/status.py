@@ -159,7 +159,7 @@ def _page(statuses: list[TrainStatus], app: App, terminal: Console, shown: PageS
         card_room = shown.height - _count_rows(head, terminal)
         return Group(*head, fitted_card(statuses[0], now, terminal, card_room, ramp=ramp))
     room = None if shown.height is None else max(1, shown.height // 3)
-    head += alert_texts(open_alerts(app.site_dir.alerts / "ledger.json"), room)
+    head += alert_texts(open_alerts(app.alert_ledger, app.clock.now()), room)
     table_room = None if shown.height is None else shown.height - _count_rows(head, terminal)
     return Group(*head, draw_table(statuses, now, terminal, table_room))
 

@@ -105,7 +105,7 @@ def collect_site(app: App) -> SiteView:
     problems: list[str] = []
     runs, skipped = scan(app.root)
     slurm = ask_slurm(app)
-    alerts = open_alerts(app.site_dir.alerts / "ledger.json")
+    alerts = open_alerts(app.alert_ledger, app.clock.now())
     excluded = _read_exclusions(app)
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
     problems += [f"Skipped in the root directory: {entry}" for entry in skipped[:5]]
@@ -127,7 +127,7 @@ def collect_site(app: App) -> SiteView:
 
 def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
     """Return the view of one train alone, without the parts of the site."""
-    card = _make_card(app, run, slurm, open_alerts(app.site_dir.alerts / "ledger.json"), _read_exclusions(app))
+    card = _make_card(app, run, slurm, open_alerts(app.alert_ledger, app.clock.now()), _read_exclusions(app))
     nodes = _list_nodes(app, slurm, [card])
     return SiteView(
         site=app.site.alerts.site_name,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opsctl.app import App
+from opsctl.base.errors import RunDirError
 from opsctl.dash.show_times import format_age
-from opsctl.state.files import MAX_STATE_BYTES, read_json
 
 LATE = timedelta(minutes=30)
 """A watch without a finding for this long is late, whatever the tick of cron."""
@@ -33,8 +33,7 @@ class WatchAge:
 def read_watch_age(app: App) -> WatchAge:
     """Return the time of the newest check in the ledger. An unreadable ledger proves no watch."""
     try:
-        entries = read_json(app.site_dir.alerts / "ledger.json", MAX_STATE_BYTES)["entries"].values()
-        last = max((datetime.fromisoformat(str(entry["checked_at"])) for entry in entries), default=None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        last = max((entry.checked_at for entry in app.alert_ledger.read().entries.values()), default=None)
+    except RunDirError:
         last = None
     return WatchAge(last=last, now=app.clock.now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.alerts import open_alerts, outbox
+from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
 from opsctl.cron import run_history
@@ -157,7 +158,11 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         examples=(b'{"driver": "daemon", "since": "2026-11-22T00:00:00+00:00", "by": "me"}', *JSON),
     ),
     "last tick": file(lambda _: CronDir(site()).last_tick(), name=".site/cron/last-tick", examples=(b"1795333309.5",)),
-    "open alerts": file(open_alerts.open_alerts, examples=(*LEDGER, *JSON)),
+    "open alerts": file(
+        lambda _: open_alerts.open_alerts(LedgerFiles(site()), SystemClock().now()),
+        name=".site/alerts/ledger.json",
+        examples=(*LEDGER, *JSON),
+    ),
     "outbox": file(
         lambda path: outbox._items(path.parent),
         name=".site/alerts/outbox/team/0000000001-abc.json",

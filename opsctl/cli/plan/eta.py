@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.calc.throughput import time_left
+from opsctl.calc.time_left import time_left
 from opsctl.state.journal import replay
 from opsctl.telemetry.progress.eta import measure_waits, median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations

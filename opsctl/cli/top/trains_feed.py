@@ -55,7 +55,7 @@ class TrainsFeed:
             statuses = find_statuses(self.app, all_trains(self.app.root), is_named=False, show=log.info, acts=False)
         except OpsctlError as error:
             return TrainsPage(at=now, problem=error.message)
-        alerts = open_alerts(self.app.site_dir.alerts / "ledger.json")
+        alerts = open_alerts(self.app.alert_ledger, self.app.clock.now())
         return TrainsPage(at=self.app.clock.now(), statuses=tuple(statuses), alerts=tuple(alerts))
 
     def begin_log(self, train: str) -> tuple[TrainLog | None, list[str]]:

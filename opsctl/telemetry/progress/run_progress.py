@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from opsctl.base.errors import InputError
-from opsctl.calc.throughput import Eta, time_left
+from opsctl.calc.time_left import Eta, time_left
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail

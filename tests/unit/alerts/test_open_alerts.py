@@ -2,11 +2,19 @@
 
 from datetime import timedelta
 
+from opsctl.alerts.ledger import AlertLedger
+from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
+from opsctl.base.model import Level
+from tests.unit.alerts.conftest import finding
+
+
+def read_open_alerts(world):
+    return open_alerts(LedgerFiles(world.site, world.spare), world.clock.now())
 
 
 def briefs(world):
-    return [(open_alert.level, open_alert.summary) for open_alert in open_alerts(world.ledger.path)]
+    return [(open_alert.level, open_alert.summary) for open_alert in read_open_alerts(world)]
 
 
 def test_silence_of_an_open_alert_is_shown(world):
@@ -24,7 +32,7 @@ def test_silenced_critical_finding_is_shown(world):
     world.record("C")
     [(level, summary)] = briefs(world)
     assert (level, summary.startswith("hang/gpt is critical (silenced until ")) == ("critical", True)
-    [brief] = open_alerts(world.ledger.path)
+    [brief] = read_open_alerts(world)
     assert (brief.train, brief.silenced_until) == ("gpt", "2026-01-01T04:00:00Z")
 
 
@@ -38,11 +46,23 @@ def test_expired_silence_is_not_shown(world):
 def test_acknowledged_alert_is_marked(world):
     world.record("C")
     world.ledger.ack("hang/gpt", "on it")
-    assert [open_alert.acknowledged for open_alert in open_alerts(world.ledger.path)] == [True]
+    assert [open_alert.acknowledged for open_alert in read_open_alerts(world)] == [True]
 
 
-def test_unreadable_ledger_has_no_open_alerts(world):
-    assert open_alerts(world.ledger.path) == []
-    world.site.create()
-    world.ledger.path.write_text('{"entries": {"x": 3}, "silences": []}')
-    assert open_alerts(world.ledger.path) == []
+def test_unreadable_ledger_is_an_open_alert(world):
+    assert read_open_alerts(world) == []
+    world.record("C")
+    for break_ledger in (lambda path: path.write_text('{"entries": {"x": 3}}'), make_directory):
+        break_ledger(world.ledger.path)
+        assert [(alert.key, alert.level) for alert in read_open_alerts(world)] == [("alerts/ledger", "unknown")]
+
+
+def make_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def test_alerts_of_a_full_disk_are_shown(world):
+    """The ledger then continues in the spare directory, which `opsctl status` and the pages did not read."""
+    AlertLedger(world.spare, world.clock).record([finding(Level.CRITICAL)])
+    assert [alert.key for alert in read_open_alerts(world)] == list(world.ledger.levels()) == ["hang/gpt"]

@@ -8,6 +8,7 @@ from opsctl.base.errors import InputError
 from opsctl.calc import throughput
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import PUBLISHED
+from opsctl.calc.time_left import time_left
 from opsctl.telemetry.progress.iteration_lines import parse
 from opsctl.trainer.flops import peak_tflops
 
@@ -50,13 +51,11 @@ def test_145m_samples_left_take_82_tasks_of_20_hours() -> None:
     rate = 784 / 32
     assert rate == 24.5
     steps = 145_000_000 / 784
-    remaining = throughput.time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
+    remaining = time_left(steps=round(steps), step_s=32, attempt_s=20 * HOUR, waits_s=[4 * HOUR])
     assert remaining.training / (20 * HOUR) == pytest.approx(82, abs=0.3)
     assert remaining.likely / (24 * HOUR) == pytest.approx(82, abs=0.5)
     for faster, days in ((2, 41), (4, 20.5)):
-        assert throughput.time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(
-            days, abs=0.2
-        )
+        assert time_left(steps=round(steps), step_s=32 / faster).training / (20 * HOUR) == pytest.approx(days, abs=0.2)
 
 
 def test_exact_formula_is_four_forwards_and_the_output_layer() -> None:
@@ -138,15 +137,13 @@ def test_unknown_accelerator_lists_the_known_ones() -> None:
 
 
 def test_time_left_without_a_limit_is_the_time_of_the_steps() -> None:
-    remaining = throughput.time_left(steps=100, step_s=36)
+    remaining = time_left(steps=100, step_s=36)
     assert (remaining.likely, remaining.early, remaining.late, remaining.attempts) == (HOUR, HOUR, HOUR, 0)
 
 
 def test_later_tasks_add_start_up_and_waits() -> None:
     # 45 h of steps in tasks of 20 h with a start-up of half an hour: two more tasks after the running one
-    remaining = throughput.time_left(
-        steps=1620, step_s=100, attempt_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR]
-    )
+    remaining = time_left(steps=1620, step_s=100, attempt_s=20 * HOUR, start_up_s=HOUR / 2, waits_s=[HOUR, 3 * HOUR])
     assert remaining.training == 45 * HOUR
     assert remaining.attempts == 2
     assert remaining.likely == (45 + 2 * 0.5 + 2 * 2) * HOUR
@@ -155,16 +152,16 @@ def test_later_tasks_add_start_up_and_waits() -> None:
 
 
 def test_two_waits_spread_by_root_two() -> None:
-    remaining = throughput.time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
+    remaining = time_left(steps=45, step_s=HOUR, attempt_s=20 * HOUR, waits_s=[3 * HOUR, 5 * HOUR])
     spread = 1.28155 * 2**0.5 * HOUR
     assert remaining.early == pytest.approx((45 + 8) * HOUR - spread, rel=1e-5)
     assert remaining.late == pytest.approx((45 + 8) * HOUR + spread, rel=1e-5)
 
 
 def test_finished_train_has_nothing_left() -> None:
-    assert throughput.time_left(steps=0, step_s=1, attempt_s=HOUR, waits_s=[HOUR]).late == 0
+    assert time_left(steps=0, step_s=1, attempt_s=HOUR, waits_s=[HOUR]).late == 0
 
 
 def test_task_must_last_longer_than_its_start_up() -> None:
     with pytest.raises(InputError, match=r"a task of 60 s ends before its start-up of 60 s does"):
-        throughput.time_left(steps=1, step_s=1, attempt_s=60, start_up_s=60)
+        time_left(steps=1, step_s=1, attempt_s=60, start_up_s=60)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from opsctl.alerts.ledger import AlertLedger
+from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.base.model import Finding, Job, JobState, Level
 from opsctl.base.units import format_duration
@@ -326,19 +327,12 @@ def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
         ]
     )
     ledger.ack("loss/gpt", "on it")
-    alerts = open_alerts(ledger.path)
+    alerts = open_alerts(LedgerFiles(ledger.site), NOW)
     status = read_status(run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1)], NOW, alerts)
     assert [alert.key for alert in status.alerts] == ["hang/gpt", "loss/gpt"]
     text = render(status)
     assert "critical  no step for 2 h" in text
     assert "warning   a spike (acknowledged)" in text
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"entries": {"a": {"level": "warning"}}}', '{"entries": 3}'])
-def test_unreadable_ledger_has_no_open_alerts(tmp_path: Path, text: str) -> None:
-    (tmp_path / "ledger.json").write_text(text)
-    assert open_alerts(tmp_path / "ledger.json") == []
-    assert open_alerts(tmp_path / "missing") == []
 
 
 def test_nan_and_infinity_are_null_in_json() -> None:
