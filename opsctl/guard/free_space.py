@@ -16,7 +16,7 @@ from opsctl.guard.stop_request import read_refusal
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.telemetry.progress.signs import find_directories
+from opsctl.telemetry.progress.signs import list_save_directories
 from opsctl.telemetry.progress.train_settings import read_settings
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ def have_filled_disk(events: Iterable[Event], crashes: int) -> bool:
 def find_own_directories(run: RunDir) -> list[Path]:
     """Return the directories that the trainer saves to; the run directory's own if no other is known."""
     settings = read_settings(run)
-    found = [directory.path for directory in find_directories(run, settings)] if settings else []
-    return [path for path in found if path != run.checkpoints] or [run.checkpoints]
+    return list_save_directories(run, settings) if settings else [run.checkpoints]
 
 
 def find_full(directories: list[Path]) -> Path | None:

@@ -43,6 +43,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.signs import list_save_directories
 from opsctl.trainer import manifest
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused
@@ -162,8 +163,8 @@ def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, .
 
 
 def _measure_free_space(request: LaunchRequest, place: LaunchPlace, unknown: dict[str, str]) -> FreeSpace | None:
-    text = request.recipe.save or "{{"
-    target = place.run.checkpoints if "{{" in text or "$" in text else _trainer_path(request, place, text)
+    is_embedded = request.recipe.is_embedded
+    target = place.run.checkpoints if is_embedded else list_save_directories(place.run, request.train)[0]
     existing = next((path for path in (target, *target.parents) if exists(path)), Path("/"))
     filesystem = _choose_filesystem(existing, place.filesystems)
     try:

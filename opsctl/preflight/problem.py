@@ -10,11 +10,12 @@ from enum import StrEnum
 from opsctl.base.model import JobSpec
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
+from opsctl.preflight.sbatch_words import find_values
 from opsctl.preflight.trainer_settings import number
 from opsctl.settings.loader import TrainSettings
 
-GPUS = re.compile(r"--(?:gres=gpu:|gpus-per-node=)(?:[\w.-]+:)?(\d+)", re.ASCII)
-"""An sbatch option that asks for GPUs of a node."""
+GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d+)", re.ASCII)
+"""The value of an sbatch option that asks for GPUs of a node: `gpu:a100:4`, `a100:4`, `4`."""
 
 
 class ProblemLevel(StrEnum):
@@ -95,7 +96,9 @@ class LaunchRequest:
 
 def count_gpus(spec: JobSpec) -> int:
     """Return the GPUs of a node by [slurm] or its `extra`; 0 if unknown."""
-    numbers = [int(match[1]) for option in spec.extra if (match := GPUS.fullmatch(option))]
+    resources = ",".join(find_values(spec.extra, "gres")).split(",")
+    texts = [text for text in resources if text.startswith("gpu:")] + find_values(spec.extra, "gpus-per-node")
+    numbers = [int(match[1]) for text in texts if (match := GPUS.fullmatch(text))]
     return max([spec.gpus_per_node, *numbers])
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 TABLE = Path(__file__).parent / "sbatch_options.toml"
@@ -50,6 +51,12 @@ def list_options(line: str) -> Iterator[SbatchOption]:
         *first, last = options or [SbatchOption(text=word, names=frozenset())]
         yield from first
         yield replace(last, value=next(words, "")) if is_followed else last
+
+
+def find_values(lines: Iterable[str], *names: str) -> list[str]:
+    """Return the values of the options with one of these long names, however they are written."""
+    options = chain.from_iterable(map(list_options, lines))
+    return [option.value for option in options if len(option.names) == 1 and option.names & set(names)]
 
 
 def read_directives(script: str) -> dict[str, str]:

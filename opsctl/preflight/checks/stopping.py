@@ -10,6 +10,7 @@ from opsctl.base.units import parse_slurm_minutes
 from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.sbatch_words import find_values
 from opsctl.preflight.step_estimate import estimate_step
 
 PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
@@ -49,7 +50,7 @@ def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         return
     if request.recipe.is_embedded or DURATION in request.recipe.flags or request.recipe.exit_minutes:
         return
-    if not spec.signal_seconds and not any(option.startswith("--signal") for option in spec.extra):
+    if not spec.signal_seconds and not find_values(spec.extra, "signal"):
         if not _has_deadline(request, facts):
             yield warning(
                 "[slurm] signal_seconds = 0, and the command has no deadline: Slurm kills the task at its limit,"

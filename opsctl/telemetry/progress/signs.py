@@ -283,6 +283,12 @@ def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str
     return find_save_directories(command, configured=config.progress.checkpoint_directories, logged=logged)
 
 
+def list_save_directories(run: RunDir, config: TrainSettings) -> list[Path]:
+    """Return the directories that the trainer saves to; the run directory's own if no other is known."""
+    found = [directory.path for directory in find_directories(run, config)]
+    return [path for path in found if path != run.checkpoints] or [run.checkpoints]
+
+
 def find_working_directory(run: RunDir, config: TrainSettings) -> Path:
     """Return where relative paths of the trainer begin; with frozen code, in the copy that the body names."""
     directory = Path(config.setup.directory or run.path)

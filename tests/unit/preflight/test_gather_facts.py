@@ -198,6 +198,16 @@ def test_unmeasured_du_is_unknown_and_starts_no_du(gather_train, tmp_path):
     assert not (tmp_path / "du-slow.running").exists()
 
 
+@pytest.mark.parametrize("save", ["--save-folder=PLACE/x", "-x a.yaml", "--save PLACE/y"])
+def test_free_space_is_that_of_the_save_directory(gather_train, tmp_path, run, save):
+    (tmp_path / "big").mkdir()
+    (run.path / "a.yaml").write_text(f"save_dir: {tmp_path}/big/z\n")
+    words = save.replace("PLACE", f"{tmp_path}/big").split()
+    text = FOREIGN.replace('"./tok"]', f'"./tok", {json.dumps(words)[1:]}')
+    big = Filesystem(name="big", path=str(tmp_path / "big"))
+    assert gather_train(text, filesystems=(big,)).free_space.filesystem == "big"
+
+
 def test_too_long_paths_are_unknown(gather_train):
     long = "/" + "x" * 300
     text = FOREIGN.replace('"corpus"', f'"{long}", "--save", "{long}"').replace('"kill"', f'"{long}"')

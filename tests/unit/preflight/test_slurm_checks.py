@@ -135,7 +135,10 @@ def test_qos_may_lift_the_partition_limit():
     assert judge(bounded(normal={"flags": ("PartitionMaxNodes",)}), nodes=3) == []
 
 
-@pytest.mark.parametrize("extra", ["--gres=gpu:a100:8", "--gres=gpu:8", "--gpus-per-node=h100:8"])
+@pytest.mark.parametrize(
+    "extra",
+    ["--gres=gpu:a100:8", "--gres gpu:8", "--gres=nvme:1,gpu:8", "--gpus-per-node=h100:8", "--gpus-per-n 8"],
+)
 def test_gpus_in_extra_are_counted(extra):
     known = bounded(normal={"bounds": {"MaxTRES gres/gpu": 15}})
     (text,) = judge(known, extra=[extra], processes_per_node=8)
