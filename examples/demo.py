@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import sysconfig
@@ -33,25 +32,21 @@ from opsctl.telemetry.progress.iteration_lines import Iteration, parse
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"
 TRAIN = "tiny-gpt"
-SLOW_START_S = 12.0
-"""From this start-up of two processes on, the train has two processes instead of four."""
+SLOW_START_S, FEWER_START = 25.0, 0.6
+"""From this start-up of four processes on, the train has two, whose start-up takes this share on two cores."""
 SLOW_STEP_S = 1.0
 """From this step on, the train has a smaller model."""
 SMALL_MODEL = {"layers": 2, "hidden": 64, "heads": 2, "sequence": 64}
 SMALL_STEP = 0.2
 """Step of the smaller model over that of the larger one; half of it is communication."""
-SAVE_S, WORK_S = 4.0, 12.0
-"""Training between two checkpoints, and of one task until its time limit. The train needs 1.4 times their sum: the
-first task loses a node after a checkpoint, the second reaches its limit, the third finishes, also if steps take 30 %
-less or 40 % more than in the trial."""
+SAVE_S, WORK_S = 3.0, 13.0
+"""Training between two checkpoints, and of one task until its time limit. The train needs 1.5 times their sum: the
+first task loses a node after a checkpoint, the second reaches its limit, the third or fourth finishes, also if steps
+take 30 % less or 40 % more than in the trial."""
 NOTICE_S = 45.0
 """The longest time until Slurm notices that a node is gone, with --fast; 25 s on a quiet machine."""
 SILENCE_S = 900.0
 """The longest time without any change. A train that advances is waited for, however slow it is."""
-
-os.environ.update(OPSCTL_SITE=str(HOME / "site.toml"), XDG_STATE_HOME=str(HOME / "state"))
-for name in ("SLURM_CONF", "OPSCTL_ROOT"):
-    os.environ.pop(name, None)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -73,7 +68,10 @@ def opsctl(*words: str) -> None:
 
 
 def prepare() -> None:
-    """Write the site file, and a corpus from the source text of Python's library."""
+    """Write the site file, for this process too, and a corpus from the source text of Python's library."""
+    os.environ.update(OPSCTL_SITE=str(HOME / "site.toml"), XDG_STATE_HOME=str(HOME / "state"))
+    for name in ("SLURM_CONF", "OPSCTL_ROOT"):
+        os.environ.pop(name, None)
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     site = f'root = "{HOME / "trains"}"\nengine = "sandbox"\nsandbox = "demo"\ntrust_parents = true\n'
@@ -108,32 +106,31 @@ def write_config(train: str, changes: dict[str, Any]) -> str:
 
 
 def run_trial() -> tuple[float, float]:
-    """Train a few steps on two nodes with one process each.
+    """Train a few steps of the example.
 
-    Returns the time of a step, and that of everything else: loading libraries, building the model, the save at the end.
+    Returns the time of an undisturbed step, and that of everything else: loading libraries, building the model, saving.
     """
-    changes = {"slurm.tasks": 1, "slurm.time_limit": "60", "slurm.processes_per_node": 1, "trainer.steps": 12}
-    opsctl("launch", write_config("trial", changes))
-    state, _ = follow("trial", crashes=False)
+    opsctl("launch", write_config("trial", {"slurm.tasks": 1, "slurm.time_limit": "60", "trainer.steps": 12}))
+    state = follow("trial", crashes=False)
     if state != "finished":
         raise SystemExit(f"demo: the trial is {state}; look at {HOME / 'trains' / 'trial' / 'logs'}")
     kinds = (EventKind.ATTEMPT_STARTED, EventKind.ATTEMPT_FINALIZED)
     began, ended = (read_events("trial", kind)[0].when for kind in kinds)
-    steps = [step.step_s for step in read_steps("trial") if step.step_s]
-    return statistics.median(steps), (ended - began).total_seconds() - sum(steps)
+    steps = sorted(step.step_s for step in read_steps("trial") if step.step_s)
+    return steps[len(steps) // 4], (ended - began).total_seconds() - sum(steps)
 
 
 def choose(step_s: float, start_s: float) -> tuple[dict[str, Any], float]:
     """Return the changes to examples/tiny-gpt.toml that suit this machine, and the seconds until a task leaves."""
-    found, changes, processes = f"{start_s:.0f} s to start and stop, {step_s:.2g} s a step", dict[str, Any](), 2
+    found, changes, processes = f"{start_s:.0f} s to start and stop, {step_s:.2g} s a step", dict[str, Any](), 4
     if step_s > SLOW_STEP_S:
         step_s *= SMALL_STEP
         changes = {f"trainer.model.{key}": value for key, value in SMALL_MODEL.items()}
-    if start_s < SLOW_START_S:
-        processes = 4
-        start_s *= max(1.0, 4 / len(os.sched_getaffinity(0)))  # four processes load their libraries at once
+    if start_s > SLOW_START_S:
+        processes, start_s = 2, FEWER_START * start_s
+    work_s = max(WORK_S, 0.4 * start_s, 10 * step_s)  # a start may take longer than that of the trial
     every = max(2, round(SAVE_S / step_s))
-    steps = max(4 * every, round(1.4 * (SAVE_S + WORK_S) / step_s))
+    steps = round(1.5 * (every + work_s / step_s))
     model = "a smaller model" if changes else "the model"
     console.print(f"trial: {found}. So {processes} processes train {model} for {steps} steps and save every {every}.")
     changes |= {
@@ -143,7 +140,7 @@ def choose(step_s: float, start_s: float) -> tuple[dict[str, Any], float]:
         "trainer.checkpoint.every": every,
         "trainer.optimizer.warmup_samples": 32 * max(1, steps // 15),
     }
-    return changes, 1.5 * start_s + max(WORK_S, 10 * step_s)
+    return changes, start_s + work_s
 
 
 def limit(task_s: float) -> dict[str, Any]:
@@ -155,23 +152,23 @@ def limit(task_s: float) -> dict[str, Any]:
     return {"slurm.time_limit": str(minutes), "trainer.limits.margin_s": round(60 * minutes - task_s)}
 
 
-def crash_node(status: TrainStatus) -> str:
-    """Take the power from the first node of the train, if a task runs and has a checkpoint; return the task."""
+def crash_node(status: TrainStatus) -> bool:
+    """Take the power from the first node of the train, if a task runs and has a checkpoint; return whether."""
     if not status.running or not status.progress or not status.progress.checkpoint_step:
-        return ""
+        return False
     opsctl("sandbox", "fault", NodeSet(status.running[0].nodes)[0], "crash", "--name", "demo")
-    return status.running[0].job.rpartition("_")[2]
+    return True
 
 
-def follow(train: str, *, crashes: bool) -> tuple[str, str]:
-    """Show progress until the train ends, and crash a node on the way; return how it ended, and the crashed task."""
+def follow(train: str, *, crashes: bool) -> str:
+    """Show progress until the train ends, and crash a node on the way; return how it ended."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), TimeElapsedColumn())
-    watched, crashed, shown, changed = Train.find(train), "", "", time.monotonic()
+    watched, crashed, shown, changed = Train.find(train), not crashes, "", time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(train, status="", total=None)
         while time.monotonic() < changed + SILENCE_S:
             with contextlib.suppress(errors.WaitTimedOut):
-                return watched.wait(timeout_s=1, poll_s=1).state, crashed
+                return watched.wait(timeout_s=1, poll_s=1).state
             status = watched.status()
             progress, attempts = status.progress, ",".join(job.job for job in status.running or ())
             step, last = (progress.step, progress.last_step) if progress else (0, None)
@@ -182,35 +179,38 @@ def follow(train: str, *, crashes: bool) -> tuple[str, str]:
                 shown, changed = text, time.monotonic()
                 if not console.is_terminal:
                     print(f"  {text}", flush=True)
-            if crashes and not crashed:
-                crashed = crash_node(status)
+            crashed = crashed or crash_node(status)
     raise SystemExit(f"demo: nothing has changed for {SILENCE_S:.0f} s; look at {HOME / 'trains' / train / 'logs'}")
 
 
-def run_train(changes: dict[str, Any], task_s: float) -> tuple[str, str]:
-    """Run the train, again with longer tasks if it has not finished; return how it ended, and the crashed task."""
-    crashed = ""
+def run_train(changes: dict[str, Any], task_s: float) -> str:
+    """Run the train, again with longer tasks if it has not finished; return how it ended."""
     for factor in (1, 3, 9):
         opsctl("launch", write_config(TRAIN, changes | limit(factor * task_s)))
-        state, lost = follow(TRAIN, crashes=not crashed)
-        crashed = crashed or lost
+        state = follow(TRAIN, crashes=factor == 1)
         if state == "finished":
             break
         console.print(f"{TRAIN} is {state}: tasks get more time")
         if state == "held":
             opsctl("cancel", TRAIN)
-    return state, crashed
+    return state
+
+
+def attempts() -> list[dict[str, Any]]:
+    return [event.data for event in read_events(TRAIN, EventKind.ATTEMPT_FINALIZED)]
 
 
 def summary(took: float) -> None:
     steps = read_steps(TRAIN)
-    attempts = [event.data for event in read_events(TRAIN, EventKind.ATTEMPT_FINALIZED)]
     console.rule("summary")
-    console.print(f"{steps[-1].step} steps over {len(attempts)} array tasks, in {took:.0f} s of wall-clock")
+    console.print(f"{steps[-1].step} steps over {len(attempts())} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
-    for attempt in attempts:
+    for attempt in attempts():
         console.print(f"  {attempt['attempt']:8} {attempt['outcome']}: {attempt['why']}", markup=False)
-    if all(attempt["outcome"] != "deadline" for attempt in attempts):
+    outcomes = {attempt["outcome"] for attempt in attempts()}
+    if "node-failed" not in outcomes:
+        console.print("The node was lost between two tasks, so no task was lost with it.")
+    if "deadline" not in outcomes:
         console.print("The train was faster than the trial, so no task reached its time limit.")
     console.print("\nEverything is in build/demo; build/demo/report.html is for a browser. Try it yourself:")
     for line in (
@@ -223,15 +223,16 @@ def summary(took: float) -> None:
 
 def main() -> None:
     started = time.monotonic()
+    prepare()
     down = [sys.executable, "-P", "-m", "opsctl", "sandbox", "down", "--name", "demo"]
     subprocess.run(down, cwd=ROOT, capture_output=True, check=False)
-    prepare()
     try:
         opsctl("sandbox", "up", "--name", "demo", "--nodes", "4", "--fast")
-        state, crashed = run_train(*choose(*run_trial()))
+        state = run_train(*choose(*run_trial()))
         opsctl("status", TRAIN)
-        if crashed:
-            opsctl("why", TRAIN, "--task", crashed)
+        for attempt in attempts():
+            if attempt["outcome"] == "node-failed":
+                opsctl("why", TRAIN, "--task", attempt["attempt"].partition(".")[0].rpartition("_")[2])
         opsctl("report", TRAIN)
         opsctl("report", TRAIN, "--html", "build/demo/report.html")
     finally:
