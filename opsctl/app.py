@@ -200,7 +200,7 @@ class App:
         """
         from opsctl.nodes.remote.fanout import Fanout  # noqa: PLC0415 (as above)
         from opsctl.nodes.remote.local import Local  # noqa: PLC0415 (as above)
-        from opsctl.nodes.remote.srun import InJob, ShortJob  # noqa: PLC0415 (as above)
+        from opsctl.slurm.steps import InJob, ShortJob  # noqa: PLC0415 (as above)
 
         remote, slurm = self.site.remote, self.site.slurm
         own_names = {os.environ.get("SLURMD_NODENAME") or hostname()}

@@ -12,7 +12,7 @@ from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
 from opsctl.diagnosis.silent_ranks import RankProcesses, list_answered, render_silent
 from opsctl.diagnosis.stack_dumps import render_stacks
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.srun import InJob
+from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt
 
 __all__ = ["find_silent", "list_processes", "request_by_file", "summary"]

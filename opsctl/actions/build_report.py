@@ -9,18 +9,18 @@ from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
-from opsctl.report.sacct import JobRun, convert_jobs, read_sacct
 from opsctl.report.train_report import report_train
+from opsctl.slurm.past_jobs import JobRun, convert_jobs, read_past_jobs
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 
 
-def build_train_report(app: App, run: RunDir, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:
+def build_train_report(app: App, run: RunDir, past_jobs: Path | None, period: ReportPeriod = WHOLE) -> Report:
     """Build the report of a train. Raises InputError."""
     now = app.clock.now()
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
-    jobs = select_jobs(read_sacct(sacct), arrays, run.name) if sacct else find_past_jobs(app, arrays)
+    jobs = select_jobs(read_past_jobs(past_jobs), arrays, run.name) if past_jobs else find_past_jobs(app, arrays)
     report = report_train(run, events, now, period=period, jobs=jobs)
     return replace(report, node_speeds=find_speeds(app, run.name))
 

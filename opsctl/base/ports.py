@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
+from opsctl.base.errors import MissingProgram
 from opsctl.base.model import Finding
 
 Context_contra = TypeVar("Context_contra", contravariant=True)
@@ -112,3 +113,23 @@ class Watchdog(Protocol[Context_contra, Target_contra, Observation]):
 
     def judge(self, observation: Observation, now: datetime) -> list[Finding]:
         """Return the findings for an observation. Pure. Keys of findings start with `<name>/<target>`."""
+
+
+def run_here(
+    runner: Runner,
+    node: str,
+    argv: Sequence[str],
+    *,
+    by: str,
+    timeout: float,
+    stdin: str,
+    env: Mapping[str, str | None] | None = None,
+) -> Answer:
+    """Run a program on this machine for at most `timeout` seconds. Return its end as an Answer. Raises nothing."""
+    try:
+        done = runner.run(argv, timeout=timeout, stdin=stdin, env=env)
+    except MissingProgram as error:
+        return Answer(node=node, by=by, problem=error.message, may_have_run=False)
+    except (TimedOut, OSError, ValueError) as error:
+        return Answer(node=node, by=by, problem=str(error))
+    return Answer(node=node, by=by, code=done.code, out=done.out, err=done.err)

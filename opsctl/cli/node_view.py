@@ -23,10 +23,10 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import busy_by_node, compute_cap, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
-from opsctl.nodes.remote.allocation import Allocation
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.slurm.allocation import Allocation
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
 

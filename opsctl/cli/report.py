@@ -21,7 +21,7 @@ from opsctl.cli.output import console, json_option, optional_train, print_json, 
 from opsctl.report import formats
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import read_sacct
+from opsctl.slurm.past_jobs import read_past_jobs
 from opsctl.state.files import write_atomic
 from opsctl.telemetry.progress.effective_time import Bucket
 
@@ -103,7 +103,7 @@ def reading() -> AbstractContextManager[object]:
 def build_log_report(app: App, log: Path, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:
     """Build the report of any Megatron-style log. Raises InputError."""
     now = app.clock.now()
-    return report_log(log, read_sacct(sacct) if sacct else None, now, period=period)
+    return report_log(log, read_past_jobs(sacct) if sacct else None, now, period=period)
 
 
 def write(report: Report, path: Path) -> None:

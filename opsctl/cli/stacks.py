@@ -110,10 +110,10 @@ def stacks(
     try:
         request_stacks.request_by_file(attempt, target, ranks=ranks, timeout_s=seconds, clock=app.clock)
         if signal:
-            logs, runner = run.attempt_logs(attempt.name), app.engine_runner
+            logs = run.attempt_logs(attempt.name)
             notes.append(
                 request_stacks.request_by_signal(
-                    job, logs, target, ranks=ranks, timeout_s=seconds, runner=runner, clock=app.clock
+                    app.slurm, job, logs, target, ranks=ranks, timeout_s=seconds, clock=app.clock
                 )
             )
     except OSError as error:

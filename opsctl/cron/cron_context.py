@@ -15,8 +15,8 @@ from tzlocal import get_localzone
 from opsctl.base.ports import Clock
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
-from opsctl.cron.sbatch import unset_slurm_variables
 from opsctl.settings.cron import CronSettings
+from opsctl.slurm.submit_script import unset_slurm_variables
 from opsctl.state.run_dir import check_trusted
 
 

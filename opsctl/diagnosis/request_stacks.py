@@ -8,16 +8,15 @@ from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job
-from opsctl.base.ports import Clock, Runner, TimedOut
+from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
+from opsctl.slurm.commands import Slurm
 from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
-SIGNAL_TIMEOUT_S = 10.0
 POLL_S = 0.25
-MAX_ERROR_CHARS = 200
 MAX_STACKS_BYTES = 16 << 20
 
 
@@ -33,7 +32,7 @@ def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: fl
 
 
 def request_by_signal(
-    job: Job, logs: Path, target: Path, *, ranks: int, timeout_s: float, runner: Runner, clock: Clock
+    slurm: Slurm, job: Job, logs: Path, target: Path, *, ranks: int, timeout_s: float, clock: Clock
 ) -> str:
     """Send USR2 to every process of the job's steps, wait up to `timeout_s`, copy new log lines to `target`.
 
@@ -41,11 +40,9 @@ def request_by_signal(
     """
     before = _measure_sizes(logs.glob("*.log"))
     try:
-        done = runner.run(("scancel", "--signal=USR2", job.id), timeout=SIGNAL_TIMEOUT_S)
-    except (OpsctlError, TimedOut) as error:
+        slurm.signal(job.id, "USR2")
+    except OpsctlError as error:
         return f"USR2: {error}"
-    if done.code:
-        return f"USR2: {done.err.strip()[-MAX_ERROR_CHARS:]}"
     _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
     return ""
 

@@ -12,7 +12,7 @@ from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.escalation import reads_stop_request
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.srun import InJob
+from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.train_settings import read_settings
 

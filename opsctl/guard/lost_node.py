@@ -22,7 +22,7 @@ NODE_LOST = "NodeDown"
 
 def find_missing_node(runner: Runner, env: Mapping[str, str]) -> bool:
     """Return whether a node of this job certainly does not answer. Raises nothing."""
-    from opsctl.nodes.remote.srun import misses_a_node  # noqa: PLC0415 (after a failure only)
+    from opsctl.slurm.steps import misses_a_node  # noqa: PLC0415 (after a failure only)
 
     try:
         return misses_a_node(runner, env["SLURM_JOB_ID"], len(expand_nodes(env)), timeout=PROBE_TIMEOUT_S)

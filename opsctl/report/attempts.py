@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.finalize import read_end
-from opsctl.report.sacct import JobRun
+from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 

@@ -1,4 +1,4 @@
-"""The report of a run outside opsctl, from its log and from sacct's account of its jobs."""
+"""The report of a run outside opsctl, from its log and from Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
 from opsctl.report.contents import WHOLE, NamedAttempt, Reliability, Report, ReportPeriod, Window, add_up
-from opsctl.report.sacct import JobRun
 from opsctl.report.train_report import checked_window
+from opsctl.slurm.past_jobs import JobRun
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 from opsctl.telemetry.progress.read_log import read_summary
@@ -174,7 +174,7 @@ def _report_jobs(
 ) -> tuple[list[NamedAttempt], list[IdleSpan], list[str], Window]:
     started = [job for job in jobs if job.begin is not None]
     if not started:
-        raise InputError("--sacct: no job has started", hint="give the sacct output of the run's jobs")
+        raise InputError("--sacct: no job has started", hint="give the accounting of the run's jobs")
     parts = paced.parts
     placed = _place_parts(paced, parts, started)
     named = [_name_job(job, part, now) for job, part in zip(started, placed, strict=True)]

@@ -17,7 +17,7 @@ from opsctl.guard.outcome import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.report.queue_waits import find_waits
-from opsctl.report.sacct import JobRun
+from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd

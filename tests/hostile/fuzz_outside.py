@@ -8,7 +8,7 @@ from pathlib import Path
 from opsctl.alerts.answers import answer, mail_replies, slack_thread
 from opsctl.cli.plan import model_source
 from opsctl.diagnosis import flight_recorder, plain_pickle
-from opsctl.preflight import sbatch_words
+from opsctl.slurm import batch_options
 from opsctl.trainer import text_sources
 from opsctl.trainer.checkpoint import transformers_config
 from opsctl.trainer.errors import Refused
@@ -76,6 +76,6 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
         ),
     ),
     "options of sbatch": text(
-        lambda data: list(sbatch_words.list_options(data)), examples=(b"--hint=x -a1-3 --comm y",)
+        lambda data: list(batch_options.list_options(data)), examples=(b"--hint=x -a1-3 --comm y",)
     ),
 }

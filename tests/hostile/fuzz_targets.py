@@ -27,12 +27,11 @@ from opsctl.metrics import serve
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, fio_output, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
-from opsctl.preflight import corpus_files, sbatch_words
-from opsctl.report import sacct
+from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
 from opsctl.settings import alerts as alert_settings
 from opsctl.settings import field_types
-from opsctl.slurm import accounting, field_values, parse_output, slurm_errors, states
+from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors, states
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry.logs import log_lines
@@ -167,7 +166,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "squeue, end of a job": text(lambda data: parse_output.parse_end(data, "mark"), SQUEUE),
     "sacct": text(lambda data: parse_output.parse_past(data, "mark"), "sacct/*/*.txt"),
     "sacct, as a file": text(
-        lambda data: sacct.parse_sacct(data, "x"),
+        lambda data: past_jobs.parse_past_jobs(data, "x"),
         "sacct/*/*.txt",
         examples=(b"JobID|State|Submit|Start|End|NodeList\n12|COMPLETED|1|2|3|n1\n",),
     ),
@@ -262,7 +261,7 @@ PARSERS: dict[str, FuzzTarget] = {
     ),
     "YAML of a trainer": file(value_files.read_values, name="a.yaml", examples=YAML),
     "variables of a script": text(
-        lambda data: (shell.find_numbers(data, "NNODES"), sbatch_words.read_directives(data)),
+        lambda data: (shell.find_numbers(data, "NNODES"), batch_options.read_directives(data)),
         examples=(b"#SBATCH --nodes=4\nexport NNODES=8\n",),
     ),
     "corpus index": file(

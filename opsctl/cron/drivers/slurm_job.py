@@ -19,10 +19,10 @@ from opsctl.base.model import Job, JobState
 from opsctl.base.ports import Runner
 from opsctl.cron.cron_context import CronContext
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
-from opsctl.cron.sbatch import sbatch
 from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
 from opsctl.slurm.commands import Slurm
+from opsctl.slurm.submit_script import submit_script
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 
@@ -166,7 +166,7 @@ class SlurmDriver:
 
     def _submit(self, slot: datetime) -> str:
         begin = f"--begin=uts{slot.timestamp():.0f}"  # since the epoch, which knows no summer time
-        job = sbatch(self.runner, self.cron.env, self.script(slot), options=(begin,))
+        job = submit_script(self.runner, self.cron.env, self.script(slot), options=(begin,))
         log.info("submitted the tick of %s as job %s", f"{slot:%Y-%m-%dT%H:%M:%SZ}", job)
         return job
 

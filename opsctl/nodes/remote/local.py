@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from opsctl.base.errors import MissingProgram
-from opsctl.base.ports import Answer, Runner, TimedOut
+from opsctl.base.ports import Answer, Runner, run_here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,23 +23,3 @@ class Local:
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         return run_here(self.runner, node, argv, by=self.name, timeout=timeout, stdin=stdin)
-
-
-def run_here(
-    runner: Runner,
-    node: str,
-    argv: Sequence[str],
-    *,
-    by: str,
-    timeout: float,
-    stdin: str,
-    env: Mapping[str, str | None] | None = None,
-) -> Answer:
-    """Run a program on this machine for at most `timeout` seconds. Return its end as an Answer. Raises nothing."""
-    try:
-        done = runner.run(argv, timeout=timeout, stdin=stdin, env=env)
-    except MissingProgram as error:
-        return Answer(node=node, by=by, problem=error.message, may_have_run=False)
-    except (TimedOut, OSError, ValueError) as error:
-        return Answer(node=node, by=by, problem=str(error))
-    return Answer(node=node, by=by, code=done.code, out=done.out, err=done.err)

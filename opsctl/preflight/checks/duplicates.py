@@ -8,8 +8,8 @@ from typing import Any
 from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
-from opsctl.preflight.sbatch_words import read_directives
 from opsctl.preflight.trainer_settings import number, parse_whole
+from opsctl.slurm.batch_options import read_directives
 
 NODES = ("NNODES", "NUM_NODES", "N_NODES")
 RANKS = ("GPUS_PER_NODE", "NPROC_PER_NODE")

@@ -15,7 +15,7 @@ from opsctl.launch.render import directives
 from opsctl.preflight.effective_limits import list_qos
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
-from opsctl.preflight.sbatch_words import SbatchOption, list_options
+from opsctl.slurm.batch_options import BatchOption, list_options
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
 """sbatch options that opsctl sets itself, or that would hide the submitted job from opsctl."""
@@ -182,7 +182,7 @@ def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
             yield from _judge_option(option, own_options)
 
 
-def _judge_option(option: SbatchOption, own_options: Set[str]) -> Iterator[Problem]:
+def _judge_option(option: BatchOption, own_options: Set[str]) -> Iterator[Problem]:
     if not option.text.startswith("-"):
         yield error(
             f"[slurm] extra: {option.text!r} is not an option, so sbatch refuses the script",

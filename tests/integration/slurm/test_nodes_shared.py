@@ -12,9 +12,9 @@ from opsctl.base.errors import InputError
 from opsctl.cli.nodes import shorten
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.srun import InJob
 from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.slurm.steps import InJob
 from opsctl.state.site_dir import SiteDir
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from opsctl.base.errors import ConfigError
-from opsctl.preflight.sbatch_words import list_options
 from opsctl.sandbox.cluster import Sandbox
+from opsctl.slurm.batch_options import list_options
 from opsctl.state.journal import Event, EventKind, Journal
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until

@@ -15,7 +15,8 @@ import pytest
 from opsctl.base.errors import MissingProgram, NotAllowed, SlurmError, Unreachable
 from opsctl.base.model import Job, JobSpec, JobState, LaunchPlan
 from opsctl.base.ports import Completed
-from opsctl.host.system import SystemRunner
+from opsctl.diagnosis.request_stacks import request_by_signal
+from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
 
@@ -237,6 +238,25 @@ def test_squeue_settings_of_the_user_hide_nothing(slurm: Sandbox, commands: Slur
     job = find_rows(Slurm(SystemRunner(env=slurm.env() | settings)), array)[False]
     assert job.tasks == (1, 2, 3)
     assert job.submitted is not None
+
+
+def test_scancel_settings_of_the_user_keep_no_signal_from_the_ranks(
+    slurm: Sandbox, runner: SystemRunner, commands: Slurm, tmp_path: Path
+):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    log = logs / "rank0.log"
+    rank = f"trap 'echo stack >> {log}' USR2; echo ready >> {log}; while :; do sleep 0.1; done"
+    batch = ("sbatch", "--parsable", "--output=/dev/null", "--mem=10", "--time=10")
+    job = runner.run((*batch, f'--wrap=srun --mem=10 bash -c "{rank}"'), timeout=60).out.strip()
+    until(log.exists)
+    settings = {"SCANCEL_STATE": "PENDING", "SCANCEL_NAME": "another", "SCANCEL_USER": "nobody"}
+    asked = Slurm(SystemRunner(env=slurm.env() | settings))
+    [row] = find_rows(commands, job).values()
+    problem = request_by_signal(asked, row, logs, tmp_path, ranks=1, timeout_s=30, clock=SystemClock())
+    commands.cancel(job)
+    assert problem == ""
+    assert (tmp_path / "rank0.txt").read_text() == "stack\n"
 
 
 def test_drained_node_shows_its_flags_and_its_reason(commands: Slurm, runner: SystemRunner):

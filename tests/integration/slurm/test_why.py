@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.diagnosis.stack_dumps import PTRACE, REFUSED
-from opsctl.nodes.remote.srun import NOT_STARTED
+from opsctl.slurm.steps import NOT_STARTED
 from tests.support.sshds import sshd
 from tests.support.trains import as_user, trains_on, until
 

@@ -9,8 +9,8 @@ from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
 from opsctl.preflight.recipe import read_recipe
-from opsctl.preflight.sbatch_words import read_directives
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
+from opsctl.slurm.batch_options import read_directives
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import check_layout
 from tests.support.broken_trains import ROOT, Case

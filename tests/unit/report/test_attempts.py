@@ -9,7 +9,7 @@ from pathlib import Path
 from opsctl.base.model import JobState
 from opsctl.guard.outcome import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
-from opsctl.report.sacct import JobRun
+from opsctl.slurm.past_jobs import JobRun
 from tests.support.made_reports import BEGIN, Train
 
 

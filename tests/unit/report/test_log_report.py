@@ -12,7 +12,7 @@ from opsctl.base.errors import InputError
 from opsctl.report.contents import Reliability, Report, ReportPeriod
 from opsctl.report.formats import facts, render_headline
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import parse_sacct, read_sacct
+from opsctl.slurm.past_jobs import parse_past_jobs, read_past_jobs
 from opsctl.telemetry.progress.effective_time import Bucket
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -108,7 +108,7 @@ SACCT = """JobID|State|Submit|Start|End|NodeList
 def test_sacct_adds_queue_and_tails(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 30) + steps(21, 50))
-    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    report = report_log(log, parse_past_jobs(SACCT, "it"), NOW)
     assert read_spent(report) == {
         "queue": 3600 + 2880,
         "training": 500,
@@ -128,7 +128,7 @@ def test_sacct_in_columns_is_the_same() -> None:
     rows = [line.split("|") for line in SACCT.splitlines()]
     rows.insert(1, ["-" * 22] * 6)
     text = "\n".join(" ".join(f"{cell:<22}" for cell in row) for row in rows)
-    assert parse_sacct(text, "it") == parse_sacct(SACCT, "it")
+    assert parse_past_jobs(text, "it") == parse_past_jobs(SACCT, "it")
 
 
 def test_log_times_select_the_job(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_log_times_select_the_job(tmp_path: Path) -> None:
     at = datetime.fromisoformat("2026-02-01 02:03")
     lines = [f" [{at + timedelta(seconds=10 * n)}]" + LINE.format(n) for n in range(1, 31)]
     log.write_text("".join(lines))
-    report = report_log(log, parse_sacct(SACCT, "it"), NOW)
+    report = report_log(log, parse_past_jobs(SACCT, "it"), NOW)
     assert [attempt.last_step for attempt in report.attempts] == [None, 30]
     assert report.attempts[1].buckets[Bucket.START_UP] == pytest.approx(180)
     assert report.notes == ("1 of 2 jobs have no steps in the log",)
@@ -160,7 +160,7 @@ def test_log_times_select_the_job(tmp_path: Path) -> None:
 )
 def test_other_text_than_sacct_is_refused_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_sacct(text, "it")
+        parse_past_jobs(text, "it")
     assert caught.value.message == message
     assert "--format=JobID,State,Submit,Start,End,NodeList" in (caught.value.hint or "")
 
@@ -176,7 +176,7 @@ def test_log_without_iterations_is_refused(tmp_path: Path, content: bytes) -> No
 def test_jobs_that_have_not_started_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(steps(1, 3))
-    jobs = parse_sacct("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
+    jobs = parse_past_jobs("JobID|State|Start|End\n1|PENDING|Unknown|Unknown\n", "it")
     with pytest.raises(InputError, match="no job has started"):
         report_log(log, jobs, NOW)
 
@@ -192,7 +192,7 @@ def test_binary_file_is_no_sacct(tmp_path: Path) -> None:
     path = tmp_path / "sacct"
     path.write_bytes(bytes(range(256)) * 40)
     with pytest.raises(InputError, match="has no column"):
-        read_sacct(path)
+        read_past_jobs(path)
 
 
 def test_packed_log_is_read_and_truncated_gzip_refused(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_short_consecutive_jobs_get_their_own_lines(tmp_path: Path) -> None:
         + "[2026-02-01 10:00:35] loading checkpoint from x\n"
         + steps(3, 4)
     )
-    jobs = parse_sacct(
+    jobs = parse_past_jobs(
         "JobID|State|Start|End\n1|COMPLETED|2026-02-01T10:00:00|2026-02-01T10:00:26\n"
         "2|COMPLETED|2026-02-01T10:00:30|2026-02-01T10:01:00\n",
         "it",
@@ -239,7 +239,7 @@ def test_jobs_far_from_the_log_times_are_noted(tmp_path: Path) -> None:
     log.write_text("[2026-02-01 10:00:05] loading checkpoint from x\n" + steps(1, 2))
     head = "JobID|State|Start|End\n"
     for day, number in (("01", 0), ("02", 0), ("04", 1)):  # time zones differ by less than a day
-        jobs = parse_sacct(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
+        jobs = parse_past_jobs(f"{head}1|COMPLETED|2026-02-{day}T10:00:00|2026-02-{day}T10:10:00\n", "it")
         notes = report_log(log, jobs, NOW).notes
         assert (
             sum("1 of 1 attempts in the log are more than a day away from all jobs" in note for note in notes) == number

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opsctl.report.html_page import render_page
 from opsctl.report.log_report import report_log
-from opsctl.report.sacct import JobRun, parse_sacct
+from opsctl.slurm.past_jobs import JobRun, parse_past_jobs
 from opsctl.telemetry.progress import read_log
 from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
 from opsctl.telemetry.progress.iteration_lines import parse
@@ -50,7 +50,7 @@ def test_any_log_is_read(lines: list[bytes], cuts: list[int] | None) -> None:
     assert summary.lines <= sum(line.count(b"iteration") for line in lines)
 
 
-JOBS = parse_sacct("JobID|State|Start|End\n1|FAILED|1628380000|1628380800\n2|COMPLETED|1628380900|Unknown\n", "it")
+JOBS = parse_past_jobs("JobID|State|Start|End\n1|FAILED|1628380000|1628380800\n2|COMPLETED|1628380900|Unknown\n", "it")
 
 
 @settings(max_examples=60, deadline=None)

@@ -63,7 +63,7 @@ def _timestamp(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
-def read_sacct(path: Path) -> list[JobRun]:
+def read_past_jobs(path: Path) -> list[JobRun]:
     """Read the output of sacct, with `--parsable2` or in columns; return its jobs in the order of their starts.
 
     Raises InputError, with every problem, for a file with other contents; RunDirError for an unreadable file.
@@ -75,10 +75,10 @@ def read_sacct(path: Path) -> list[JobRun]:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise cannot_read(path, error) from error
-    return parse_sacct(text, str(path))
+    return parse_past_jobs(text, str(path))
 
 
-def parse_sacct(text: str, where: str) -> list[JobRun]:
+def parse_past_jobs(text: str, where: str) -> list[JobRun]:
     """Parse the output of sacct. Job steps (`12.batch`) are skipped. Raises InputError."""
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:

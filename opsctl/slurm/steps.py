@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar
 
-from opsctl.base.ports import Answer, Runner, TimedOut
-from opsctl.nodes.remote.local import run_here
+from opsctl.base.ports import Answer, Runner, TimedOut, run_here
 
 NOT_STARTED = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"

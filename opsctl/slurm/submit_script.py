@@ -16,7 +16,7 @@ def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def sbatch(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
+def submit_script(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
     """Submit the text of a script and return the job's id. `env` is the environment of this process.
 
     Raises SlurmError. After Unreachable, the script may or may not have been submitted.

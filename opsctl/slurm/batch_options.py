@@ -13,11 +13,11 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-TABLE = Path(__file__).parent / "sbatch_options.toml"
+TABLE = Path(__file__).parent / "batch_options.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SbatchOption:
+class BatchOption:
     """One option as written, and the long names that it may stand for: none if unknown, several if ambiguous."""
 
     text: str
@@ -34,7 +34,7 @@ def _load() -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str]]:
     return {name: (short, value) for name, (short, value) in table["options"].items()}, table["same"]
 
 
-def list_options(line: str) -> Iterator[SbatchOption]:
+def list_options(line: str) -> Iterator[BatchOption]:
     """Yield every option of a line such as `--hint=nomultithread -a1-3`; a word that is no option has no names."""
     try:
         words = iter(shlex.split(line, comments=True))
@@ -45,10 +45,10 @@ def list_options(line: str) -> Iterator[SbatchOption]:
             name, equals, value = word[2:].partition("=")
             names = _find_long(name)
             is_followed = not equals and len(_unify(names)) == 1 and _load()[0][min(names)][1] == "must"
-            options = [SbatchOption(text=f"--{name}", names=_unify(names), is_exact=name in names, value=value)]
+            options = [BatchOption(text=f"--{name}", names=_unify(names), is_exact=name in names, value=value)]
         else:
             options, is_followed = _split_short(word)
-        *first, last = options or [SbatchOption(text=word, names=frozenset())]
+        *first, last = options or [BatchOption(text=word, names=frozenset())]
         yield from first
         yield replace(last, value=next(words, "")) if is_followed else last
 
@@ -83,18 +83,18 @@ def _unify(names: frozenset[str]) -> frozenset[str]:
     return frozenset(same.get(name, name) for name in names)
 
 
-def _split_short(word: str) -> tuple[list[SbatchOption], bool]:
+def _split_short(word: str) -> tuple[list[BatchOption], bool]:
     """Return the options of a word such as `-Ha1-3`, and whether the next word is the value of the last one."""
     options = {short: (name, value) for name, (short, value) in _load()[0].items() if short}
-    found: list[SbatchOption] = []
+    found: list[BatchOption] = []
     if not word.startswith("-"):
-        return [SbatchOption(text=word, names=frozenset(), is_exact=False)], False
+        return [BatchOption(text=word, names=frozenset(), is_exact=False)], False
     for position, letter in enumerate(word[1:], start=1):
         if letter not in options:
-            found.append(SbatchOption(text=f"-{letter}", names=frozenset(), is_exact=False))
+            found.append(BatchOption(text=f"-{letter}", names=frozenset(), is_exact=False))
             continue
         name, value = options[letter]
-        found.append(SbatchOption(text=f"-{letter}", names=frozenset({name})))
+        found.append(BatchOption(text=f"-{letter}", names=frozenset({name})))
         if value != "cannot":
             found[-1] = replace(found[-1], value=word[position + 1 :])
             return found, value == "must" and position == len(word) - 1

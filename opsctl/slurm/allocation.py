@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Runner, TimedOut
-from opsctl.nodes.remote.srun import REMOVED_ENV
+from opsctl.slurm.steps import REMOVED_ENV
 
 GRANTED = re.compile(r"Granted job allocation (\d+)")
 ANSWER_S = 30.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opsctl.preflight.sbatch_words import list_options
+from opsctl.slurm.batch_options import list_options
 from tests.unit.preflight.test_slurm_checks import judge
 
 
