@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from opsctl.base.errors import MissingPackage, OpsctlError
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner, Shell
-from opsctl.host.system import SystemClock, SystemRunner, hostname
+from opsctl.host.system import SystemClock, SystemRunner, state_home
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.settings.loader import SiteSettings, find_site, load_site, state_home
+from opsctl.settings.loader import SiteSettings, find_site, load_site
 from opsctl.slurm.commands import Slurm
 from opsctl.state import debug_log, run_dir
 from opsctl.state.journal import Journal

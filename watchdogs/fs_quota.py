@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Finding, Level
 from opsctl.base.units import format_size
-from opsctl.host import disk_usage
-from opsctl.host.disk_usage import Space, User
 from opsctl.settings.watch import Filesystem
 from opsctl.state.time_stamps import parse_past
+from opsctl.telemetry import disk_usage
+from opsctl.telemetry.disk_usage import Space, User
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.fill_rate import Growth, measure_growth, measure_observed
 

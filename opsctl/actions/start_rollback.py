@@ -13,8 +13,9 @@ from opsctl.actions.rollback import hold_rollback
 from opsctl.actions.rollback_plan import check_may_roll_back
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
+from opsctl.base.nodesets import hostname
 from opsctl.host.processes import ProcessId
-from opsctl.host.system import hostname, spawn
+from opsctl.host.system import spawn
 from opsctl.launch.rollback_record import records_dir
 from opsctl.launch.rollback_state import is_working, make_refusal, output_path, read_start, start_path
 from opsctl.state.lease import find_holder

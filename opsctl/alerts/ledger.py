@@ -35,8 +35,8 @@ from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
-from opsctl.host.system import hostname
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.files import append_line
 from opsctl.state.journal import actor

@@ -7,6 +7,7 @@ a team member's request may contain any name.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -89,3 +90,8 @@ def fold(nodes: Iterable[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow import)
 
     return str(NodeSet.fromlist(sorted(set(nodes)), resolver=RESOLVER_NOGROUP))
+
+
+def hostname() -> str:
+    """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
+    return os.uname().nodename

@@ -16,7 +16,7 @@ from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
 from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.settings.loader import state_home
+from opsctl.host.system import state_home
 from opsctl.state.files import write_atomic
 
 server_option = partial(click.option, cls=DependentOption, not_with=("--static",))

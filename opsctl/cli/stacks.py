@@ -111,11 +111,10 @@ def stacks(
         request_stacks.request_by_file(attempt, target, ranks=ranks, timeout_s=seconds, clock=app.clock)
         if signal:
             logs = run.attempt_logs(attempt.name)
-            notes.append(
-                request_stacks.request_by_signal(
-                    app.slurm, job, logs, target, ranks=ranks, timeout_s=seconds, clock=app.clock
-                )
+            problem = request_stacks.request_by_signal(
+                lambda: app.slurm.signal(job.id, "USR2"), logs, target, ranks=ranks, timeout_s=seconds, clock=app.clock
             )
+            notes.append(problem)
     except OSError as error:
         if not py_spy:
             raise cannot_write(target, error) from error

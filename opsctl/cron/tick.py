@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_context import CronContext, entry_env
 from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
 from opsctl.cron.entry_result import judge_result, judge_submission
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
-from opsctl.host.system import hostname, run_bounded
+from opsctl.host.system import run_bounded
 from opsctl.state.lease import HeldLease, lease
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from pathlib import Path
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.extras import required
+from opsctl.base.nodesets import hostname
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.refresher import Refresher
 from opsctl.dash.train_detail import try_detail
 from opsctl.dash.web_app import PageServer
-from opsctl.host.system import hostname
 from opsctl.state.files import read_text
 from opsctl.state.run_dir import RunDir
 

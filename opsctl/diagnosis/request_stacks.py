@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Job
 from opsctl.base.ports import Clock
 from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, speaker_of_file
 from opsctl.diagnosis.stack_dumps import Stack, parse
-from opsctl.slurm.commands import Slurm
 from opsctl.state.files import open_regular, read_bounded, touch, write_atomic
 from opsctl.state.run_dir import Attempt
 
@@ -32,15 +30,15 @@ def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: fl
 
 
 def request_by_signal(
-    slurm: Slurm, job: Job, logs: Path, target: Path, *, ranks: int, timeout_s: float, clock: Clock
+    send_usr2: Callable[[], None], logs: Path, target: Path, *, ranks: int, timeout_s: float, clock: Clock
 ) -> str:
-    """Send USR2 to every process of the job's steps, wait up to `timeout_s`, copy new log lines to `target`.
+    """Call `send_usr2`, wait up to `timeout_s` for the ranks' answers in `logs`, copy new log lines to `target`.
 
     Return the failure, an empty string for success. USR2 ends a process that does not handle USR2. Raises OSError.
     """
     before = _measure_sizes(logs.glob("*.log"))
     try:
-        slurm.signal(job.id, "USR2")
+        send_usr2()
     except OpsctlError as error:
         return f"USR2: {error}"
     _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)

@@ -373,6 +373,6 @@ def suspended_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
-def hostname() -> str:
-    """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
-    return os.uname().nodename
+def state_home() -> Path:
+    """Return the directory of opsctl's state of this user on this machine."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"

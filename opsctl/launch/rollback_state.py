@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.base.errors import InputError
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
-from opsctl.host.system import hostname
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackRecord, read_newest, records_dir
 from opsctl.state.files import read_json, read_range
 from opsctl.state.lease import LeaseHolder, find_holder, lease

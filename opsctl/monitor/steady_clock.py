@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.units import format_duration
-from opsctl.host.system import boot_id, hostname, suspended_s
+from opsctl.host.system import boot_id, suspended_s
 from opsctl.state.time_stamps import CLOCK_TOLERANCE
 from opsctl.watchdogs.context import WatchdogMemory
 

@@ -18,7 +18,6 @@ from opsctl.base.nodesets import nodeset
 from opsctl.base.ports import Runner
 from opsctl.checkpoints.trainer_command.read_command import read_command
 from opsctl.checkpoints.trainer_command.shell import separate_documents, split_further
-from opsctl.host import disk_usage
 from opsctl.nodes.history import NodeRecord
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
@@ -41,6 +40,7 @@ from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
+from opsctl.telemetry import disk_usage
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import list_save_directories

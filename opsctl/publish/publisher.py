@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from opsctl.base.errors import InputError, OpsctlError, cannot_write
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner, TimedOut
 from opsctl.base.secret_formats import Secrets
-from opsctl.host.system import hostname
 from opsctl.publish.git_push import Git
 from opsctl.publish.sources import PublishedFile, find_sources, read
 from opsctl.publish.staging import DeadlinePassed, Stage, StagedFile, TimeLimit

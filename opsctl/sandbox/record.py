@@ -12,9 +12,9 @@ from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.host.processes import ProcessId
+from opsctl.host.system import state_home
 from opsctl.sandbox.loopback import Network
 from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, check_name
-from opsctl.settings.loader import state_home
 from opsctl.state.files import write_atomic
 
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"

@@ -302,11 +302,6 @@ def find_site() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def state_home() -> Path:
-    """Return the directory of opsctl's state of this user on this machine."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opsctl"
-
-
 def find_trainer_problems(mapping: Mapping[str, Any], *, layout: bool = True) -> list[str]:
     """Return the problems of the [trainer] table, alone and, with `layout`, for the number of processes in [slurm]."""
     table, slurm = mapping.get("trainer"), mapping.get("slurm", {})

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.log_config import ROOT, RecordHandler
-from opsctl.host.system import hostname
 from opsctl.state.files import make_directory, open_append
 from opsctl.state.site_dir import SiteDir
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.errors import RunDirError, cannot_read, cannot_write
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
-from opsctl.host.system import hostname, user_name
+from opsctl.host.system import user_name
 from opsctl.state.events import FIELDS, Event, EventKind, parse_event
 from opsctl.state.files import append_line, list_names, open_regular, parse_json
 from opsctl.state.run_dir import Attempt, RunDir

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError, RunDirError
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.processes import ProcessId
-from opsctl.host.system import hostname
 from opsctl.state.files import create, read_json
 
 MAX_LEASE_BYTES = 4096

@@ -21,7 +21,6 @@ from opsctl.checkpoints.trainer_command import shell, value_files
 from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import cron_times, crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
-from opsctl.host import disk_usage
 from opsctl.host.system import SystemRunner
 from opsctl.metrics import serve
 from opsctl.nodes.collective_test import all_reduce
@@ -34,6 +33,7 @@ from opsctl.settings import field_types
 from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors, states
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
+from opsctl.telemetry import disk_usage
 from opsctl.telemetry.logs import log_lines
 from opsctl.telemetry.progress import iteration_lines
 from opsctl.trainer import config as trainer_config

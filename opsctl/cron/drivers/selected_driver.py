@@ -9,9 +9,9 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_dir import CronDir
 from opsctl.host.processes import ProcessId
-from opsctl.host.system import hostname
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.errors import OpsctlError
+from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Answer, Clock, Runner, TimedOut
-from opsctl.host.system import SystemClock, SystemRunner, hostname
+from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Health, NodeBaseline, Severity, Verdict
 from opsctl.nodes.health.snapshot import parse, render_script
 from opsctl.nodes.health.verdict import judge

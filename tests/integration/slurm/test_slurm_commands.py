@@ -253,7 +253,9 @@ def test_scancel_settings_of_the_user_keep_no_signal_from_the_ranks(
     settings = {"SCANCEL_STATE": "PENDING", "SCANCEL_NAME": "another", "SCANCEL_USER": "nobody"}
     asked = Slurm(SystemRunner(env=slurm.env() | settings))
     [row] = find_rows(commands, job).values()
-    problem = request_by_signal(asked, row, logs, tmp_path, ranks=1, timeout_s=30, clock=SystemClock())
+    problem = request_by_signal(
+        lambda: asked.signal(row.id, "USR2"), logs, tmp_path, ranks=1, timeout_s=30, clock=SystemClock()
+    )
     commands.cancel(job)
     assert problem == ""
     assert (tmp_path / "rank0.txt").read_text() == "stack\n"

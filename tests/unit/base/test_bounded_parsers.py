@@ -11,7 +11,6 @@ from opsctl.base.web import parse_address as parse_web_address
 from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.cron.cron_times import parse_when
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
-from opsctl.host.disk_usage import MeasurementFailed, find_largest, read_df
 from opsctl.launch.revisions import read_files
 from opsctl.metrics.serve import parse_address
 from opsctl.nodes.remote.json_output import merge_objects
@@ -21,6 +20,7 @@ from opsctl.sandbox.start_failures import find_causes
 from opsctl.slurm.field_values import parse_job_number, parse_tasks
 from opsctl.slurm.slurm_errors import raise_for_error
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.disk_usage import MeasurementFailed, find_largest, read_df
 from opsctl.telemetry.progress.last_lines import find_usage
 
 DIGITS = "9" * 5000

@@ -15,10 +15,11 @@ import pytest
 from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import App, build
 from opsctl.base.errors import InputError, RunDirError
+from opsctl.base.nodesets import hostname
 from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.host.processes import ProcessId, own_process
-from opsctl.host.system import hostname, spawn
+from opsctl.host.system import spawn
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.launch.rollback_state import RollbackState, read_rollback_state
 from opsctl.state.lease import lease

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import ConfigError
-from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse, state_home
+from opsctl.host.system import state_home
+from opsctl.settings.loader import SiteSettings, TrainSettings, find_site, load_site, load_train, parse
 
 SLURM = {"nodes": 2, "time_limit": "20:00:00"}
 

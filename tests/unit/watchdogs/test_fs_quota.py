@@ -18,11 +18,11 @@ import pytest
 from opsctl.base.errors import ConfigError
 from opsctl.base.model import Finding, Level
 from opsctl.base.units import format_size, parse_size
-from opsctl.host import disk_usage
-from opsctl.host.disk_usage import MeasurementFailed, Space
 from opsctl.host.system import SystemRunner
 from opsctl.settings.loader import SiteSettings, parse
 from opsctl.settings.watch import Filesystem
+from opsctl.telemetry import disk_usage
+from opsctl.telemetry.disk_usage import MeasurementFailed, Space
 from opsctl.watchdogs.fill_rate import Growth, measure_observed
 from opsctl.watchdogs.fs_quota import FilesystemObservation, FsQuota
 from tests.support.watch_context import T0, Bench
