@@ -17,6 +17,7 @@ from opsctl.base.ports import Runner, TimedOut
 from opsctl.base.units import parse_size
 from opsctl.host.system import spawn
 from opsctl.settings.watch import Filesystem
+from opsctl.state.files import touch
 from opsctl.trainer.bounded_files import read_bounded
 
 TIMEOUT_S = 20.0
@@ -161,7 +162,7 @@ def measure(directory: str, *, keep: Path, name: str, now: datetime, every: time
     if _age(path, now) < every or _age(running, now) < MAX_DU_TIME:
         return path
     keep.mkdir(parents=True, exist_ok=True)
-    running.touch()
+    touch(running)
     spawn(("sh", "-c", _DU, "sh", directory.rstrip("/") or "/", str(path)), log=Path(os.devnull))
     return path
 
