@@ -10,9 +10,9 @@ from enum import StrEnum
 from opsctl.base.model import JobSpec
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
-from opsctl.preflight.sbatch_words import find_values
 from opsctl.preflight.trainer_settings import number
 from opsctl.settings.loader import TrainSettings
+from opsctl.slurm.batch_options import find_values
 
 GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d+)", re.ASCII)
 """The value of an sbatch option that asks for GPUs of a node: `gpu:a100:4`, `a100:4`, `4`."""

@@ -10,8 +10,8 @@ from opsctl.base.units import parse_slurm_minutes
 from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
-from opsctl.preflight.sbatch_words import find_values
 from opsctl.preflight.step_estimate import estimate_step
+from opsctl.slurm.batch_options import find_values
 
 PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
 """Placeholders that tell a command when to stop."""
