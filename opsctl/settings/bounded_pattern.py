@@ -15,7 +15,6 @@ SAY_INSTEAD: Mapping[str, str] = {
     "(?!": "RE2 has no look-ahead: name the characters that may follow, such as [^,]",
     "(?<=": "RE2 has no look-behind: match the text before the group, such as step=(?P<step>\\d+)",
     "(?<!": "RE2 has no look-behind: name the characters that may come before, such as [^,]",
-    "(?P=": "RE2 has no references to groups: write the expression of the group again",
     "(?P": "RE2 has no references to groups: write the expression of the group again",
     "(?>": "RE2 has no atomic groups: write (?:...); the search takes linear time",
     "(?x": "write the pattern without spaces and comments",

@@ -45,22 +45,17 @@ class JobRun:
 
 def convert_jobs(jobs: Sequence[Job]) -> list[JobRun]:
     """Convert jobs from Slurm's accounting."""
-    return [_convert_job(job) for job in jobs]
-
-
-def _convert_job(job: Job) -> JobRun:
-    return JobRun(
-        job=job.full_id,
-        state=job.state,
-        submitted=_timestamp(job.submitted),
-        begin=_timestamp(job.start),
-        end=_timestamp(job.end) if job.state.is_final else None,
-        nodes=job.nodes,
-    )
-
-
-def _timestamp(at: datetime | None) -> float | None:
-    return None if at is None else at.timestamp()
+    return [
+        JobRun(
+            job=job.full_id,
+            state=job.state,
+            submitted=job.submitted.timestamp() if job.submitted else None,
+            begin=job.start.timestamp() if job.start else None,
+            end=job.end.timestamp() if job.end and job.state.is_final else None,
+            nodes=job.nodes,
+        )
+        for job in jobs
+    ]
 
 
 def read_past_jobs(path: Path) -> list[JobRun]:
