@@ -27,8 +27,8 @@ from opsctl.actions.rollback_plan import (
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, cannot_write
 from opsctl.checkpoints.completeness import Completeness
-from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, list_checkpoints_in, set_aside
-from opsctl.checkpoints.scan import FoundCheckpoint
+from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
+from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.launch.revisions import Files, note_edit, swap
 from opsctl.launch.rollback_record import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
 from opsctl.launch.submit import note_allowed

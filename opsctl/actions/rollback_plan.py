@@ -20,9 +20,8 @@ from opsctl.checkpoints.newer_checkpoints import (
     find_copies_of_newest,
     find_newer,
     find_pointer,
-    list_checkpoints_in,
 )
-from opsctl.checkpoints.scan import FoundCheckpoint
+from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record

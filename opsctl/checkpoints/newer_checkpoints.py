@@ -17,11 +17,10 @@ from pathlib import Path
 
 from opsctl.base.errors import RunDirError, cannot_write
 from opsctl.checkpoints.layouts import load_layouts
-from opsctl.checkpoints.scan import FoundCheckpoint, list_found
+from opsctl.checkpoints.scan import FoundCheckpoint
 from opsctl.state.files import MAX_ENTRIES, find_matches, list_names, make_directory, read_text, write_atomic
 from opsctl.trainer.atomic_files import fsync_directory
 
-MAX_FOUND = 4096
 MAX_POINTER_BYTES = 4096
 _NEWEST_NAME = re.compile(r"(?:last|latest|newest)(?:[-_.].*)?|(?:.*[-_.])(?:last|latest|newest)(?:\.\w+)?|ckpt\.pt")
 """Names of entries that hold the newest state, and no step."""
@@ -34,14 +33,6 @@ class Pointer:
     path: Path
     text: str
     """What the file has to hold after the rollback."""
-
-
-def list_checkpoints_in(directories: Iterable[Path]) -> list[FoundCheckpoint]:
-    """Return the checkpoints below the directories, the highest step first. Never raises."""
-    found: list[FoundCheckpoint] = []
-    for directory in directories:
-        found += list_found(directory, MAX_FOUND)
-    return sorted(found, key=lambda checkpoint: -1 if checkpoint.step is None else checkpoint.step, reverse=True)
 
 
 def find_newer(found: Sequence[FoundCheckpoint], chosen: FoundCheckpoint) -> list[Path]:

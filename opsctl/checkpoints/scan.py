@@ -20,6 +20,8 @@ MAX_STATED = 4_000
 """Entries whose times are read."""
 MAX_JUDGED = 24
 """Checkpoints whose files are looked at, the newest first."""
+MAX_FOUND = 4096
+"""Checkpoints of a directory in a list, the newest."""
 MAX_DEPTH = 4
 """Levels of directories: some trainers save to NAME/version_0/checkpoints/."""
 MAX_STEP_DIGITS = 15
@@ -114,12 +116,18 @@ def scan_directories(directories: Iterable[Path]) -> CheckpointScan:
     )
 
 
-def list_found(directory: Path, limit: int = 256) -> list[FoundCheckpoint]:
-    """Return the checkpoints below a directory with their completeness, the newest first. Never raises."""
-    walk = _Walk()
-    _walk(walk, directory)
-    ordered = sorted(walk.candidates.values(), key=lambda candidate: candidate.order, reverse=True)
-    return [_judge(candidate) for candidate in ordered[:limit]]
+def list_checkpoints_in(directories: Iterable[Path], limit: int = MAX_FOUND) -> list[FoundCheckpoint]:
+    """Return the checkpoints below the directories, the highest step first, those without a step last. Never raises.
+
+    Of a directory at most the newest `limit` are looked at.
+    """
+    found: list[FoundCheckpoint] = []
+    for directory in directories:
+        walk = _Walk()
+        _walk(walk, directory)
+        ordered = sorted(walk.candidates.values(), key=lambda candidate: candidate.order, reverse=True)
+        found += map(_judge, ordered[:limit])
+    return sorted(found, key=lambda checkpoint: -1 if checkpoint.step is None else checkpoint.step, reverse=True)
 
 
 def _walk(walk: _Walk, top: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from opsctl.base.units import format_time
 from opsctl.checkpoints.save_directories import SaveDirectory
-from opsctl.checkpoints.scan import FoundCheckpoint, list_found
+from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.cli.output import cell, print_table, print_text
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
@@ -28,9 +28,7 @@ def find_foreign(run: RunDir) -> tuple[list[SaveDirectory], list[FoundCheckpoint
         return [], []
     log = read_log_signs(run.main_log, 0, settings.progress.pattern)
     directories = find_directories(run, settings, logged=log.saved_paths)
-    found: list[FoundCheckpoint] = []
-    for directory in directories:
-        found += list_found(directory.path, MAX_LISTED)
+    found = list_checkpoints_in([directory.path for directory in directories], MAX_LISTED)
     found.sort(key=lambda checkpoint: (checkpoint.step is not None, checkpoint.step or 0, checkpoint.changed_ns))
     return directories, found
 

@@ -20,7 +20,7 @@ from opsctl.actions.rollback import RollbackResult, plan_and_roll_back, plan_und
 from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
 from opsctl.cli.owner_tasks import print_on_stderr

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from opsctl.checkpoints.scan import list_found
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.guard.attempt_record import Start, read_start
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
@@ -99,10 +99,8 @@ def is_in_sight(newest: NewestCheckpoint | None, mark: int) -> bool:
 
 def _list_save_times(directories: Sequence[Path], since_ns: int) -> list[int]:
     """Return when checkpoints were written since, the oldest first, perhaps under the names of earlier ones."""
-    times: set[int] = set()
-    for directory in directories:
-        found = list_found(directory, MAX_LISTED_SAVES)
-        times |= {checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial}
+    found = list_checkpoints_in(directories, MAX_LISTED_SAVES)
+    times = {checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial}
     return sorted(time for time in times if time > since_ns > 0)
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from opsctl.base.model import Finding, Level
-from opsctl.checkpoints.scan import FoundCheckpoint, list_found
+from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.watchdogs.context import WatchedTrain
 
 _STEP = re.compile(r"\bstep (\d+)", re.ASCII)
 ASKS = "roll back"
 """Part of the remedies after which training is repeated from a checkpoint."""
+MAX_LISTED = 256
+"""Checkpoints of a directory that are looked at, the newest."""
 _FAILURE = "failures/"
 """Keys of findings about ended attempts. Their texts name steps and checkpoints of any kind."""
 
@@ -54,10 +56,8 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
 def _list_checkpoints(train: WatchedTrain) -> list[FoundCheckpoint]:
     """Return the checkpoints of the train, the highest step first."""
     logged = read_log_signs(train.run.main_log, 0, train.config.progress.pattern).saved_paths
-    found: list[FoundCheckpoint] = []
-    for directory in find_directories(train.run, train.config, logged=logged):
-        found += list_found(directory.path)
-    return sorted(found, key=lambda checkpoint: -1 if checkpoint.step is None else checkpoint.step, reverse=True)
+    directories = [directory.path for directory in find_directories(train.run, train.config, logged=logged)]
+    return list_checkpoints_in(directories, MAX_LISTED)
 
 
 def _find_damaged_step(finding: Finding, found: Sequence[FoundCheckpoint]) -> int | None:

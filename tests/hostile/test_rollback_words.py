@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.actions.rollback_plan import _verify_step, find_all_directories
 from opsctl.base.errors import InputError
-from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.settings.loader import load_train
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir

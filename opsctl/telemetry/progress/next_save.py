@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from opsctl.checkpoints.scan import list_found
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories
@@ -58,11 +58,10 @@ def _find_checkpoints(run: RunDir, *, is_embedded: bool) -> dict[int, datetime |
         return {checkpoint.step: _written(checkpoint.path) for checkpoint in _list_embedded(run)}
     times: dict[int, datetime | None] = {}
     settings = read_settings(run)
-    directories = find_directories(run, settings) if settings else []
-    for path in [directory.path for directory in directories] or [run.checkpoints]:
-        for checkpoint in list_found(path, MAX_CHECKPOINTS):
-            if checkpoint.step is not None and not checkpoint.is_partial:
-                times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
+    directories = [directory.path for directory in find_directories(run, settings)] if settings else []
+    for checkpoint in list_checkpoints_in(directories or [run.checkpoints], MAX_CHECKPOINTS):
+        if checkpoint.step is not None and not checkpoint.is_partial:
+            times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
     return times
 
 

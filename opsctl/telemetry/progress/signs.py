@@ -19,7 +19,7 @@ from statistics import median
 
 from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
-from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_found, scan_directories
+from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_checkpoints_in, scan_directories
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir
@@ -350,9 +350,7 @@ def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
     """
     if is_regular(run.trainer_config):
         return find_saves(run.checkpoints, embedded=True)
-    found: list[FoundCheckpoint] = []
-    for directory in find_directories(run, settings):
-        found += list_found(directory.path, MAX_LISTED_SAVES)
+    found = list_checkpoints_in([directory.path for directory in find_directories(run, settings)], MAX_LISTED_SAVES)
     if not found:
         return find_saves(run.checkpoints, embedded=False)
     saves = [

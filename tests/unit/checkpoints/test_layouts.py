@@ -12,7 +12,7 @@ import pytest
 
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.layouts import load_layouts
-from opsctl.checkpoints.scan import list_found, scan_directories
+from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories
 
 CORPUS = Path("tests/corpus/checkpoint-layouts/layouts.jsonl")
 RECORDS = [json.loads(line) for line in CORPUS.read_text().splitlines()]
@@ -120,7 +120,7 @@ def test_cut_off_checkpoint_is_partial(entry: str, missing: list[str], name: str
     build(RECORDS[NAMES.index(name)], tmp_path)
     for path in missing:
         (tmp_path / path).unlink()
-    found = next(found for found in list_found(tmp_path) if found.path.name == entry)
+    found = next(found for found in list_checkpoints_in([tmp_path]) if found.path.name == entry)
     assert found.completeness is Completeness.PARTIAL
     assert all(checkpoint.path != found.path for checkpoint in [scan_directories([tmp_path]).newest] if checkpoint)
 
@@ -216,7 +216,7 @@ def test_directories_without_checkpoints_are_no_checkpoints(tmp_path: Path) -> N
 def test_fifo_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "step_9.pt")
     os.mkfifo(tmp_path / "latest")
-    found = list_found(tmp_path)
+    found = list_checkpoints_in([tmp_path])
     assert [checkpoint.completeness for checkpoint in found] == [Completeness.UNKNOWN]
 
 

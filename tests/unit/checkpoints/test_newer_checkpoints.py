@@ -12,10 +12,9 @@ from opsctl.checkpoints.newer_checkpoints import (
     find_copies_of_newest,
     find_newer,
     find_pointer,
-    list_checkpoints_in,
     set_aside,
 )
-from opsctl.checkpoints.scan import FoundCheckpoint
+from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 
 ASIDE = ".rolled-back-0001"
 

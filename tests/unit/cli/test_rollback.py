@@ -18,7 +18,7 @@ from opsctl.actions.rollback_plan import RollbackPlan, _verify_step
 from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import build
 from opsctl.base.errors import ConfigError, InputError, RunDirError, WaitTimedOut
-from opsctl.checkpoints.newer_checkpoints import list_checkpoints_in
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.launch.revisions import Files
