@@ -9,20 +9,8 @@ from typing import Any
 from opsctl.base.errors import InputError
 from opsctl.calc.argument_checks import MAX_FIGURE
 from opsctl.calc.gpt_size import LatentAttention, ModelShape
+from opsctl.trainer.checkpoint.transformers_keys import ALIASES, find_figure, with_defaults
 
-ALIASES: dict[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_columns": ("head_dim",),
-    "ffn": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ffn_hidden"),
-    "vocabulary": ("vocab_size", "padded_vocab_size"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "active_experts": ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk"),
-    "sequence": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
-}
-"""Names of one figure in the configurations of different models."""
 GATED = frozenset({"silu", "swish", "swiglu", "geglu", "gelu_pytorch_tanh", "reglu"})
 PLAIN = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "starcoder2", "nemotron")
 """Model types without a gated feed-forward part, whatever their activation is called."""
@@ -42,8 +30,8 @@ class ConfiguredModel:
 def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> ConfiguredModel:
     """Return the shape of a config.json. Raises InputError if a figure without which there is no shape is missing."""
     text = data.get("text_config")
-    config = {**data, **text} if isinstance(text, dict) else dict(data)
-    figures = {name: value for name in ALIASES if (value := _find(config, name)) is not None}
+    config = with_defaults({**data, **text} if isinstance(text, dict) else data)
+    figures = {name: value for name in ALIASES if (value := find_figure(config, name)) is not None}
     missing = [ALIASES[name][0] for name in ("layers", "hidden", "heads", "vocabulary") if name not in figures]
     if missing:
         raise InputError(
@@ -67,11 +55,6 @@ def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> Conf
         "tied": bool(config.get("tie_word_embeddings", kind in (*PLAIN, "gemma", "gemma2", "gemma3_text"))),
     }
     return ConfiguredModel(shape=ModelShape(**options), assumed=tuple(assumed))
-
-
-def _find(config: Mapping[str, Any], name: str) -> int | None:
-    values = (config.get(alias) for alias in ALIASES[name])
-    return next((value for value in values if type(value) is int and 0 < value < MAX_FIGURE), None)
 
 
 def _whole(config: Mapping[str, Any], name: str, default: int = 0) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from opsctl.trainer.bounded_files import read_bounded
+from opsctl.trainer.checkpoint.transformers_keys import find_figure, with_defaults
 from opsctl.trainer.config import describe_errors
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
@@ -35,25 +36,6 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "llama": {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "mlp_bias": (False,)},
 }
 """The values that this trainer has, the default of transformers first, by type of model."""
-_QWEN = {
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 32768,
-    "num_key_value_heads": 32,
-    "sliding_window": 4096,  # with use_sliding_window
-}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_positions": 1024},
-    "llama": {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048},
-    "mistral": {
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 131072,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-    },
-    "qwen2": _QWEN,
-    "qwen3": {**_QWEN, "head_dim": 128},
-}
-"""What transformers takes for an absent key. Of the sizes of matrices, only those of the heads may be absent."""
 _FREE = ("dropout", "init_std", "sequence")
 """Keys of the model table that the weights do not determine."""
 
@@ -153,7 +135,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
         raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
-    fields = _DEFAULTS.get(kind, {}) | fields
+    fields = with_defaults(fields)
     try:
         if problems := list(_find_differences(fields, kind, sequence)):
             raise Refused(f"{directory}: {'; '.join(problems)}")
@@ -245,10 +227,10 @@ def _read_gpt2(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _read_bloom(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "family": "bloom",
-        "layers": fields.get("n_layer", fields.get("num_hidden_layers")),
-        "hidden": fields.get("hidden_size", fields.get("n_embed")),
-        "heads": fields.get("n_head", fields.get("num_attention_heads")),
-        "sequence": fields.get("seq_length", 2048),
+        "layers": find_figure(fields, "layers"),
+        "hidden": find_figure(fields, "hidden"),
+        "heads": find_figure(fields, "heads"),
+        "sequence": fields["seq_length"],
         "vocabulary": fields["vocab_size"],
     }
 

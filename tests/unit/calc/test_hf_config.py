@@ -1,11 +1,15 @@
 """Shapes from the config.json of Hugging Face. `pytest tests/unit/calc/test_hf_config.py`"""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters
 from opsctl.calc.hf_config import read_config
 from opsctl.calc.model_sizes import shape_of_size, shape_of_sizes
+from opsctl.trainer.checkpoint.transformers_config import read_model
 
 LLAMA = {
     "model_type": "llama",
@@ -77,6 +81,35 @@ def shape(config: dict[str, object]) -> ModelShape:
 )
 def test_configuration_has_its_published_size(config: dict[str, object], billions: float) -> None:
     assert parameters(shape(config)) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+BLOOM_560M = {"model_type": "bloom", "n_layer": 24, "n_embed": 1024, "num_attention_heads": 16, "vocab_size": 250880}
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "num_attention_heads": 32,
+    "intermediate_size": 512,
+    "vocab_size": 256,
+    "hidden_act": "silu",
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LLAMA, GPT2, BLOOM_560M, *(SIZES | {"model_type": kind} for kind in ("llama", "mistral", "qwen2", "qwen3"))],
+    ids=lambda config: f"{config['model_type']} with {len(config)} keys",
+)
+def test_plan_and_trainer_read_the_same_model(config: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    planned, imported = read_config(config).shape, read_model(tmp_path, sequence=1024)
+    assert (planned.layers, planned.hidden, planned.heads, planned.groups, planned.head_size, planned.width) == (
+        imported.layers,
+        imported.hidden,
+        imported.heads,
+        imported.group_count,
+        imported.width_of_head,
+        imported.width_of_ffn,
+    )
 
 
 def test_configuration_equals_the_preset() -> None:
