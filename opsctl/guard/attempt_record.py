@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 
 from opsctl.base.errors import InputError
 from opsctl.base.nodesets import expand
@@ -15,7 +14,7 @@ from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.launch.code_freeze import read_record
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json, read_size_bytes
 from opsctl.state.records import checked
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
@@ -80,7 +79,7 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
         node=env.get("SLURMD_NODENAME", ""),
         at=now,
         checkpoint=find_newest_checkpoint(run),
-        main_log=_read_size_bytes(run.main_log),
+        main_log=read_size_bytes(run.main_log),
         code=str(code.get("hash", "")),
         commit=str(code.get("commit", "")),
     )
@@ -112,13 +111,6 @@ def find_newest_checkpoint(run: RunDir) -> int:
     """Return a mark that grows with every new checkpoint; -1 without a checkpoint."""
     newest = find_newest(run)
     return newest.mark if newest else -1
-
-
-def _read_size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def make_body_env(

@@ -18,6 +18,7 @@ from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.report.queue_waits import find_waits
 from opsctl.slurm.past_jobs import JobRun
+from opsctl.state.files import read_size_bytes
 from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd
@@ -235,7 +236,7 @@ def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
     the end of the file, the log was replaced. The replaced file is read if it still exists as `main_log.txt.1`.
     """
     files = _list_log_files(run.main_log)
-    size_bytes = _size_bytes(files[-1]) if files else 0
+    size_bytes = read_size_bytes(files[-1]) if files else 0
     offsets = _fill_offsets(attempts, size_bytes)
     train_log = _TrainLog(LogSummary(), [_AttemptLog(LogPart(), is_truncated=True) for _ in attempts])
     following = LogPart()  # the beginning of a newer file belongs to the last attempt of the older file
@@ -304,13 +305,6 @@ def _list_log_files(log: Path) -> list[Path]:
             rotated.append((int(number), path))
     files = [path for _, path in sorted(rotated, reverse=True)]
     return [*files, log] if log.exists() else files
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _merge_summaries(older: LogSummary, newer: LogSummary) -> LogSummary:

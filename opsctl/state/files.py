@@ -257,6 +257,22 @@ def iterate_names(path: Path, *, max_entries: int) -> Iterator[str]:
             yield entry.name
 
 
+def read_size_bytes(path: Path) -> int:
+    """Return the size of a file; 0 if it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def read_change_s(path: Path) -> float | None:
+    """Return when the file was last written, in seconds since the epoch; None if unknown. A link is not followed."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
+
+
 def is_regular(path: Path | str) -> bool:
     """Return whether `path` is a regular file, and no link. Raises OSError for any error but a missing file."""
     return _has_type(path, stat.S_ISREG)

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_high
 
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Clock
@@ -115,7 +116,7 @@ class CollectiveTest:
                 for node in pair:
                     bandwidths[node].append(bandwidth)
         self.measurements = {node: len(values) for node, values in bandwidths.items()}
-        return {node: _median(values) for node, values in bandwidths.items() if values}
+        return {node: median_high(values) for node, values in bandwidths.items() if values}
 
     def test_groups(self, groups: Sequence[Group]) -> list[bool | None]:
         """Run an all-reduce over every group at the same time. Return whether each group passed.
@@ -225,7 +226,7 @@ def judge_nodes(
 ) -> list[Verdict]:
     """Return one verdict a node, from all rounds. Nodes that fail only with some other node are not blamed."""
     verdicts = dict(alone)
-    median = _median(list(speeds.values())) if speeds else 0.0
+    median = median_high(list(speeds.values())) if speeds else 0.0
     for node, speed in speeds.items():
         if speed < MIN_SHARE_OF_MEDIAN * median:
             evidence = f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s"
@@ -260,8 +261,3 @@ def _error(answer: Answer) -> str:
     last_line = answer.err.strip().splitlines()[-1:] or [f"exit code {answer.code}"]
     error = merge_objects(answer.out).get("error") or answer.problem or last_line[0]
     return str(error)[:MAX_ERROR_CHARS]
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the upper median. Raises IndexError for no values."""
-    return sorted(values)[len(values) // 2]

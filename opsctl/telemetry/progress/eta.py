@@ -16,11 +16,12 @@ SAME_MOMENT_S = 10.0
 
 def median_step_s(recent: Iterable[Iteration]) -> float | None:
     """Return the median time of a step, None if unknown. A mean would include the long steps after saves."""
-    known = [
-        iteration.step_s
-        for iteration in recent
-        if iteration.step_s is not None and math.isfinite(iteration.step_s) and iteration.step_s > 0
-    ]
+    return median_of_known(iteration.step_s for iteration in recent)
+
+
+def median_of_known(figures: Iterable[float | None]) -> float | None:
+    """Return the median of the positive, finite figures, None without one."""
+    known = [figure for figure in figures if figure is not None and math.isfinite(figure) and figure > 0]
     return median(known) if known else None
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 
 from opsctl.base.errors import InputError
 from opsctl.calc.time_left import Eta, time_left
+from opsctl.state.files import read_change_s
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.eta import median_step_s
+from opsctl.telemetry.progress.eta import median_of_known, median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.next_save import predict_next_save
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -116,10 +116,10 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         tokens=line.tokens,
         step_s=step_s,
         usual_step_s=median_step_s(sample for sample in whole if sample.global_batch == line.global_batch),
-        tflops=_median(iteration.tflops for iteration in lines[-TFLOPS_LINES:]),
-        usual_tflops=_median(sample.tflops for sample in whole),
+        tflops=median_of_known(iteration.tflops for iteration in lines[-TFLOPS_LINES:]),
+        usual_tflops=median_of_known(sample.tflops for sample in whole),
         phase=heartbeat.phase.value if heartbeat else "",
-        at=_time(heartbeat.at if heartbeat else _written(run.main_log)),
+        at=_time(heartbeat.at if heartbeat else read_change_s(run.main_log)),
         note=heartbeat.note if heartbeat and isinstance(heartbeat.note, str) else "",
         checkpoint_step=saves.newest,
         checkpoint_at=saves.at,
@@ -186,22 +186,10 @@ def drop_repeated_steps(lines: Sequence[Iteration]) -> list[Iteration]:
     return iterations[::-1]
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
-    return median(known) if known else None
-
-
 def _time(at: float | None) -> datetime | None:
     try:
         return datetime.fromtimestamp(at, UTC) if at is not None else None
     except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _written(log: Path) -> float | None:
-    try:
-        return log.lstat().st_mtime
-    except OSError:
         return None
 
 

@@ -21,7 +21,7 @@ from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
 from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_checkpoints_in, scan_directories
 from opsctl.settings.loader import TrainSettings
-from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded, read_change_s
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration import Iteration
@@ -326,7 +326,7 @@ def _last_sign(
         signs.append((scan.newest.changed_ns / 1e9, SignKind.CHECKPOINT))
     if heartbeat and type(heartbeat.at) in {int, float}:
         signs.append((heartbeat.at, SignKind.HEARTBEAT))
-    if log.steps and (written := _written(run.main_log)) is not None:
+    if log.steps and (written := read_change_s(run.main_log)) is not None:
         signs.append((written, SignKind.STEP))
     for at, kind in sorted(signs, reverse=True, key=lambda sign: sign[0]):
         try:
@@ -334,13 +334,6 @@ def _last_sign(
         except (ValueError, OverflowError, OSError):
             continue
     return None, None
-
-
-def _written(log: Path) -> float | None:
-    try:
-        return log.lstat().st_mtime
-    except OSError:
-        return None
 
 
 def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:
