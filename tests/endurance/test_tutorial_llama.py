@@ -1,4 +1,4 @@
-"""Every command of the tutorial about a Llama runs, in order, on a real sandbox: five minutes."""
+"""Every command of the tutorial about a Llama runs, in order, on a real sandbox: six minutes."""
 
 import re
 import shutil
