@@ -10,7 +10,7 @@ from opsctl.base.ports import Runner
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks
 from opsctl.diagnosis.request_stacks import collect_answers, request_by_file
 from opsctl.diagnosis.silent_ranks import RankProcesses, list_answered, render_silent
-from opsctl.diagnosis.stack_dumps import render_stacks
+from opsctl.diagnosis.stack_dumps import parse, render_stacks
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt
@@ -36,6 +36,7 @@ def find_silent(target: Path, job: Job, dump: PySpyDump, *, ranks: int, ranks_pe
     """Return a line for the ranks of each node that do not answer or cannot run."""
     nodes = expand(job.nodes)
     homes = {rank: nodes[rank // ranks_per_node] for rank in range(min(ranks, len(nodes) * ranks_per_node))}
-    homes |= {state.rank: state.node for state in dump.states}
-    processes = RankProcesses(ranks=ranks, homes=homes, states=dump.states, reached=dump.reached)
+    states = [stack for stack in parse(dump.text.encode()) if stack.state]
+    homes |= {state.rank: state.node for state in states if state.rank is not None}
+    processes = RankProcesses(ranks=ranks, homes=homes, states=states, reached=dump.reached)
     return render_silent(list_answered(target), processes)

@@ -17,7 +17,7 @@ MAX_ERROR_CHARS = 200
 _NOT_FOUND = 127
 AUTO = "auto"
 """As the program: py-spy beside opsctl's Python, else of the node's PATH; without either, no stacks."""
-_STATE = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10}) state (\w)(?: in (\w+))?$", re.MULTILINE)
+_RANK = re.compile(r"^== node \S+ rank (\d{1,7}) ", re.MULTILINE | re.ASCII)
 _SCRIPT = r"""program=
 for candidate in "$2" "$4"; do
   [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null || { program=$candidate; break; }
@@ -66,19 +66,6 @@ _OTHER = re.compile(r"^== other \S+ rank (\d{1,7})$", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
-    """The process of one rank."""
-
-    node: str
-    rank: int
-    pid: int
-    state: str
-    """The kernel's letter: R, S, D, T, t, Z."""
-    kernel_function: str = ""
-    """Where the process waits in the kernel, as far as this user may know."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PySpyDump:
     """The output of py-spy on all nodes, and why nodes have none."""
 
@@ -91,15 +78,6 @@ class PySpyDump:
     """Whether py-spy is installed and permitted wherever ranks run."""
     reached: tuple[str, ...] = ()
     """Nodes whose processes were listed."""
-
-    @property
-    def states(self) -> tuple[RankState, ...]:
-        return tuple(
-            RankState(
-                node=node, rank=int(rank), pid=int(pid), state=state, kernel_function="" if kernel == "0" else kernel
-            )
-            for node, rank, pid, state, kernel in _STATE.findall(self.text)
-        )
 
     def save(self, target: Path) -> None:
         """Write the output into the directory with the ranks' own answers. Raises OSError."""
@@ -123,7 +101,7 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
     output = "".join(answer.out for answer in answers.values())
-    others = set(_OTHER.findall(output)) - {rank for _, rank, *_ in _STATE.findall(output)}
+    others = set(_OTHER.findall(output)) - set(_RANK.findall(output))
     views = [_SUMMARY.search(answer.out) for answer in answers.values()]
     return PySpyDump(
         text="".join(answer.out for answer in answers.values() if "== node" in answer.out),

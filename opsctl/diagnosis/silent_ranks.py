@@ -8,18 +8,10 @@ from pathlib import Path
 
 from ClusterShell.RangeSet import RangeSet
 
-from opsctl.diagnosis.py_spy import FILE_NAME, RankState
+from opsctl.diagnosis.py_spy import FILE_NAME
 from opsctl.diagnosis.speakers import speaker_of_file
+from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, STATES, Stack
 
-STATES = {
-    "T": "stopped (T)",
-    "t": "stopped by a debugger (t)",
-    "D": "blocked in the kernel (D)",
-    "Z": "ended, not yet collected (Z)",
-    "X": "ended (X)",
-}
-"""Process states in which no rank can train."""
-GONE = "no process"
 MAX_LINES = 4
 
 
@@ -30,7 +22,7 @@ class RankProcesses:
     ranks: int
     homes: Mapping[int, str]
     """The node by rank."""
-    states: Sequence[RankState] = ()
+    states: Sequence[Stack] = ()
     reached: Collection[str] = ()
     """Nodes whose processes were listed."""
 
@@ -39,9 +31,9 @@ class RankProcesses:
         state = next((state for state in self.states if state.rank == rank), None)
         if state is None:
             # Without any process found, the ranks may only be unnamed: their environment lacks RANK.
-            return GONE if self.states and self.homes.get(rank) in self.reached else ""
+            return STATES[GONE] if self.states and self.homes.get(rank) in self.reached else ""
         where = f" in {state.kernel_function}" if state.state == "D" and state.kernel_function else ""
-        return f"{STATES[state.state]}{where}" if state.state in STATES else ""
+        return f"{STATES[state.state]}{where}" if state.state in CANNOT_TRAIN else ""
 
 
 def list_answered(target: Path) -> set[int]:

@@ -33,8 +33,9 @@ STATES = {
     GONE: "the process is gone",
 }
 """Descriptions of the kernel's process states."""
+CANNOT_TRAIN = frozenset({"T", "t", "D", "Z", "X"})
 
-_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)(?: in \w+)?$)?")
+_HEADER = re.compile(r"== node (\S+) rank (\d{1,7}) pid (\d{1,10})(?: state (\w)(?: in (\w+))?$)?")
 _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+|\d{1,20})")
 _DUMP_START = re.compile(r"at \d+\.\d+$")
@@ -76,6 +77,8 @@ class Stack:
     """True if py-spy had no permission to read the stack."""
     state: str = ""
     """A key of STATES; empty if unknown."""
+    kernel_function: str = ""
+    """Where the process waits in the kernel, as far as this user may know."""
 
     @property
     def is_silent(self) -> bool:
@@ -223,11 +226,20 @@ class _Process:
     """True for a dump of py-spy, False for a dump that the process printed itself."""
     refused: bool = False
     state: str = ""
+    kernel_function: str = ""
 
     def build_stack(self) -> Stack:
         frames = tuple(self._find_main_frames())
         refused = self.refused and not frames
-        return Stack(node=self.node, rank=self.rank, pid=self.pid, frames=frames, refused=refused, state=self.state)
+        return Stack(
+            node=self.node,
+            rank=self.rank,
+            pid=self.pid,
+            frames=frames,
+            refused=refused,
+            state=self.state,
+            kernel_function=self.kernel_function,
+        )
 
     def _find_main_frames(self) -> list[Frame]:
         """Return the frames of the main thread: py-spy names it, faulthandler prints it last.
@@ -262,6 +274,7 @@ class _StackReader:
     def read_line(self, speaker: Speaker, text: str) -> None:
         if header := _HEADER.match(text):
             process = _Process(header[1], int(header[2]), int(header[3]), is_from_py_spy=True, state=header[4] or "")
+            process.kernel_function = (header[5] or "").removeprefix("0")  # "0": hidden from this user
             self._begin(speaker, process)
         elif name := _PROCESS.match(text):
             self._begin_named(speaker, int(name[1]))

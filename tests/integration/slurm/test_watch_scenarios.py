@@ -149,7 +149,7 @@ def test_stopped_rank_is_named_first(make, slurm, clock, tmp_path):
     os.kill(int((train.run.path / "rank-1").read_text()), signal.SIGSTOP)
     clock.ahead = timedelta(minutes=11)
     finding = find_finding(cycle(app, "hang"), "hang/gpt")
-    silent = f"rank 1 on {train.task(1).nodes} does not answer: stopped (T)"
+    silent = f"rank 1 on {train.task(1).nodes} does not answer: stopped by a signal (T)"
     assert finding.evidence[0] == silent
     assert finding.summary.endswith(f"; {silent}")
 
