@@ -222,7 +222,7 @@ class App:
 
     def _ssh(self) -> Shell:
         from opsctl.base.extras import required  # noqa: PLC0415 (as above)
-        from opsctl.nodes.remote.absent import Absent  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.fanout import Absent  # noqa: PLC0415 (as above)
 
         try:
             with required("ssh"):

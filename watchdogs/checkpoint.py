@@ -16,9 +16,9 @@ from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.journal import EventKind
 from opsctl.state.time_stamps import date_by_first_sight
-from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
+from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.trainer.manifest import read_manifest, verify
 from opsctl.watchdogs.attempt_progress import (
     EndedAttempt,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -14,15 +15,16 @@ from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_context import CronContext, entry_env
 from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
-from opsctl.cron.entry_result import judge_result, judge_submission
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
-from opsctl.host.system import run_bounded
+from opsctl.host.system import Bounded, run_bounded
 from opsctl.state.lease import HeldLease, lease
 
 log = logging.getLogger(__name__)
 PULSE_S = 20.0
 """Interval at which a tick renews its lease; a lease that is two minutes old is stale."""
 SBATCH_TIMEOUT_S = 30.0
+NOT_SUBMITTED = re.compile(rb"Unable to contact slurm controller")
+JOB = re.compile(rb"(\d+)(;\S+)?\s*")
 
 
 @dataclass(kw_only=True)
@@ -172,3 +174,23 @@ class TickRunner:
     def _problem(self, text: str) -> None:
         self.problems.append(text)
         log.warning(text)
+
+
+def judge_result(done: Bounded, start: EntryRun, timeout: float) -> EntryRun:
+    if done.code is None:
+        return replace(start, result=EntryResult.TIMEOUT, detail=f"ended after {timeout:.3g} s")
+    if done.code == 0:
+        return replace(start, result=EntryResult.OK)
+    detail = f"exit {done.code}" if done.code > 0 else f"signal {-done.code}"
+    return replace(start, result=EntryResult.FAILED, detail=detail)
+
+
+def judge_submission(done: Bounded, before: EntryRun, start: EntryRun) -> EntryRun:
+    if done.code == 0 and (match := JOB.fullmatch(done.output)):
+        return replace(start, result=EntryResult.OK, detail=f"job {match[1].decode()}")
+    if done.code and NOT_SUBMITTED.search(done.output):
+        # The entry stays due for the next tick.
+        return replace(start, since=before.since, result=EntryResult.FAILED, detail="Slurm did not answer; tried again")
+    if done.code is None:
+        return replace(start, result=EntryResult.UNKNOWN, detail="sbatch did not end; it may have been submitted")
+    return replace(start, result=EntryResult.FAILED, detail=f"sbatch refused it: exit {done.code}")

@@ -11,7 +11,7 @@ from opsctl.dash.show_times import format_day_time
 from opsctl.monitor.status import SHORTAGE, TrainStatus, read_limit_s
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.eta import measure_waits
+from opsctl.telemetry.progress.step_pace import measure_waits
 
 MAX_AHEAD_S = 20 * 365 * 86400.0
 """A queue that lasts longer has no end worth showing."""

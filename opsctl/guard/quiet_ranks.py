@@ -17,8 +17,8 @@ from opsctl.guard.attempt_record import read_start
 from opsctl.guard.rank_activity import KINDS
 from opsctl.state.files import is_directory, list_entries
 from opsctl.state.run_dir import Attempt, RunDir
-from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, read_log_signs
+from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 

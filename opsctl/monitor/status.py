@@ -23,9 +23,9 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Request, find_armed
 from opsctl.state.switches import list_requests as waiting_requests
-from opsctl.telemetry.progress.eta import measure_waits
 from opsctl.telemetry.progress.iteration_lines import is_pattern_useless
 from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_progress
+from opsctl.telemetry.progress.step_pace import measure_waits
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 SHORTAGE = "at this pace, tasks still needed"

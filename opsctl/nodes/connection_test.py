@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from opsctl.base.ports import Answer
 from opsctl.launch.render import templates_dir
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.json_output import merge_objects
+from opsctl.nodes.remote.fanout import Fanout, merge_objects
 
 PORTS = range(20_000, 30_000)
 CONNECT_S = 15.0

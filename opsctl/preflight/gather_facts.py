@@ -41,9 +41,9 @@ from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
 from opsctl.telemetry import disk_usage
-from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import list_save_directories
+from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.trainer import manifest
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused

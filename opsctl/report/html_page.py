@@ -16,9 +16,9 @@ from itertools import pairwise
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from opsctl.base.units import format_duration, format_percent, format_time
+from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.launch.render import templates_dir
 from opsctl.report import formats
-from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import AttemptReport, Buckets, Report, sort_losses
 from opsctl.report.scales import AxisTick, Scale, even_ticks, loss_scale, time_ticks
 from opsctl.telemetry.progress.bounded_curve import Point
@@ -51,6 +51,20 @@ GOOD = frozenset({"finished", "left", "COMPLETED", "deadline", "stopped", "exite
 _BAD_OUTCOMES = ("crashed", "timed-out", "node-failed", "hung", "lost", "broke off", "refused", "node-refused", "idle")
 _BAD_STATES = ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 BAD = frozenset({*_BAD_OUTCOMES, *_BAD_STATES})
+HARDWARE = frozenset({CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK, CauseKind.STORAGE})
+PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NUMERIC, CauseKind.MEMORY})
+OUTSIDE = frozenset({CauseKind.SLURM, CauseKind.PREEMPTED, CauseKind.TIME_LIMIT, CauseKind.SWITCH})
+OUTCOMES = {
+    "node-failed": "hardware",
+    "node-refused": "hardware",
+    "NODE_FAIL": "hardware",
+    "BOOT_FAIL": "hardware",
+    "timed-out": "outside",
+    "TIMEOUT": "outside",
+    "OUT_OF_MEMORY": "program",
+    "idle": "program",
+}
+"""Outcomes of attempts and states of jobs that name the part by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,3 +311,15 @@ def _draw_restarts(report: Report, x: Scale) -> tuple[tuple[Box, int], ...]:
 
 def _title(bucket: Bucket, seconds: float, total: float) -> str:
     return f"{bucket}: {format_duration(seconds)}, {format_percent(seconds / total)}"
+
+
+@cache
+def _kinds() -> dict[str, CauseKind]:
+    return {cause.name: cause.kind for cause in causes()}
+
+
+def find_part(cause: str, outcome: str) -> str:
+    """Return `hardware`, `program` or `outside`, by the diagnosed cause, else by the outcome, else empty."""
+    kind = _kinds().get(cause) if cause else None
+    parts = {"hardware": HARDWARE, "program": PROGRAM, "outside": OUTSIDE}
+    return next((part for part, kinds in parts.items() if kind in kinds), OUTCOMES.get(outcome, ""))

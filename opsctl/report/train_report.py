@@ -14,9 +14,8 @@ from opsctl.base.model import JobState
 from opsctl.base.units import format_duration
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
 from opsctl.guard.outcome import Outcome
-from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
+from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
-from opsctl.report.queue_waits import find_waits
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.files import read_size_bytes
 from opsctl.state.journal import Event, EventKind

@@ -22,7 +22,7 @@ from opsctl.state import lease, switches
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.logs import growing_file
-from opsctl.telemetry.progress import iteration_lines, next_save, read_log
+from opsctl.telemetry.progress import iteration_lines, read_log, run_progress
 from opsctl.trainer import contract, manifest
 from opsctl.watchdogs import context as watchdog_context
 from tests.hostile.fuzz import FuzzTarget
@@ -123,7 +123,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         lambda _: switches.read(run(), switches.Switch.SAVE), name="tr11/switches/save", examples=(*SWITCH, *JSON)
     ),
     "next save": file(
-        lambda _: next_save._interval(run()) if hasattr(next_save, "_interval") else None,
+        lambda _: run_progress._configured_interval(run()),
         name="tr11/trainer.json",
         examples=(b'{"checkpoint": {"every": 5}}', *JSON),
     ),

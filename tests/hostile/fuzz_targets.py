@@ -19,12 +19,12 @@ from opsctl.base.ports import Answer, Completed
 from opsctl.checkpoints import offload
 from opsctl.checkpoints.trainer_command import shell, value_files
 from opsctl.checkpoints.trainer_command.read_command import parse_options
-from opsctl.cron import cron_times, crontab
+from opsctl.cron import crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
 from opsctl.host.system import SystemRunner
 from opsctl.metrics import serve
 from opsctl.nodes.collective_test import all_reduce
-from opsctl.nodes.health import amd_smi, fio_output, host_output, nvidia_smi, snapshot
+from opsctl.nodes.health import amd_smi, hardware_output, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
@@ -200,7 +200,7 @@ PARSERS: dict[str, FuzzTarget] = {
         examples=(b'@list\n[{"gpu": 0, "uuid": "x"}]\n@static\n[{"gpu": 0}]\n@metric\n[{"gpu": 0}]\n',),
     ),
     "dcgmi": text(host_output.parse_dcgm, "dcgmi/made/*.json"),
-    "fio": text(fio_output.parse_fio, "fio/*/*.json"),
+    "fio": text(hardware_output.parse_fio, "fio/*/*.json"),
     "kernel log": text(lambda data: host_output.parse_kernel(data, 1e6), "dmesg/*.txt"),
     "kernel log, as a section": FuzzTarget(section("kernel"), corpus=("dmesg/*.txt",)),
     "processes of a node": text(
@@ -275,7 +275,7 @@ PARSERS: dict[str, FuzzTarget] = {
     ),
     # cron
     "times of cron": text(
-        lambda data: cron_times.parse_when(data, UTC), errors=VALUES, examples=(b"*/5 9-17 1,15 * mon-fri", b"@daily")
+        lambda data: crontab.parse_when(data, UTC), errors=VALUES, examples=(b"*/5 9-17 1,15 * mon-fri", b"@daily")
     ),
     "crontab": file(lambda path: crontab.read_schedule(path.parent, UTC), name="cron-etc/crontab", examples=CRON),
     # alerts

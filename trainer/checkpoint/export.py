@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
+from opsctl.trainer import architecture, gpt
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.checkpoint.rewrite import new_directory, read_verified
 from opsctl.trainer.checkpoint.transformers_config import read_fields, write_config
 from opsctl.trainer.checkpoint.transformers_names import to_transformers
 from opsctl.trainer.checkpoint.weights import Weights
+from opsctl.trainer.tensor_parallel import Slice
 
 _TOKENIZER = ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*")
 """Files of a tokenizer in a directory of transformers."""
@@ -64,8 +66,6 @@ def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool =
     """Return the largest difference of fp32 logits between this trainer and transformers, over random tokens."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - of the `export` extra
 
-    from opsctl.trainer.checkpoint.single_process import logits  # noqa: PLC0415 - imports DeepSpeed, which export does not need
-
     weights = Weights(checkpoint, read_verified(checkpoint), trust=trust)
     generator = torch.Generator().manual_seed(0)
     shape = (samples, weights.config.sequence)
@@ -74,3 +74,21 @@ def compare(checkpoint: Path, exported: Path, *, samples: int = 2, trust: bool =
     theirs.train(mode=False)
     with torch.no_grad():
         return float((theirs(tokens).logits - logits(weights, tokens)).abs().max())
+
+
+def logits(weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+    """Return fp32 logits of the next tokens, [b, s, vocabulary], without dropout; one layer in memory at a time."""
+    *layers, output = architecture.layers(weights.config, seed=0, part=Slice())
+    x = tokens
+    with torch.no_grad():
+        for number, layer in enumerate(layers):
+            x = _build(layer, weights.layer(number))(x)
+        if weights.config.is_tied:
+            return gpt.logits(_build(output, weights.layer(0)), x)
+        return _build(output, weights.layer(len(layers)))(x)
+
+
+def _build(layer: Any, weights: dict[str, torch.Tensor]) -> Any:
+    module = layer.build().float()
+    module.load_state_dict(weights)
+    return module.train(mode=False)

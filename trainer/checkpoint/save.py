@@ -8,6 +8,7 @@ directory, or removes the directory.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,15 +18,64 @@ from pathlib import Path
 
 from opsctl.trainer import loss_spikes, manifest
 from opsctl.trainer.atomic_files import fsync_directory
-from opsctl.trainer.checkpoint.disk_space import expected_size, shortage
 from opsctl.trainer.checkpoint.rank_files import RecordingEngine
-from opsctl.trainer.checkpoint.removal import Removal
 from opsctl.trainer.checkpoint.resume import Resuming, random_file, random_state
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.heartbeats import print_line
 from opsctl.trainer.manifest import FileRecord, Manifest
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.run_state import RunState
+
+_BYTES_PER_PARAMETER = {"bf16": 14.5, "fp32": 16.5}
+"""Weight, the optimizer's two means in fp32, with bf16 the fp32 weight, and a small reserve."""
+_FILE_OVERHEAD_BYTES = 1 << 18
+"""Names, shapes and the state of random generators in a file."""
+_UNFINISHED = ".saving-*"
+
+
+class Removal:
+    """Deletes what was renamed in `directory`, one deletion at a time, in a thread of rank 0.
+
+    Terabytes take minutes to delete, and every collective has a timeout: no rank waits for a removal. A removal is a
+    rename, which is done at once, and a deletion, which an interruption leaves to the next attempt.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._thread: threading.Thread | None = None
+        self._failure = ""
+
+    def retire_unfinished(self) -> None:
+        """Rename the remains of interrupted saves and begin to delete them. Raises OSError."""
+        for leftover in self._directory.glob(_UNFINISHED):
+            manifest.retire(leftover)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to delete what was renamed, unless a deletion is under way, which the next call continues."""
+        if self.is_under_way():
+            return
+        self._thread = threading.Thread(target=self._sweep, name="removal", daemon=True)
+        self._thread.start()
+
+    def is_under_way(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the deletion under way, at most `timeout_s`."""
+        if self._thread:
+            self._thread.join(timeout_s)
+
+    def take_failure(self) -> str:
+        """Return why the last deletion failed, once; empty if it did not."""
+        failure, self._failure = self._failure, ""
+        return failure
+
+    def _sweep(self) -> None:
+        try:
+            manifest.sweep(self._directory)
+        except OSError as error:
+            self._failure = f"remains of a removed checkpoint cannot be deleted: {error}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -241,3 +291,30 @@ def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
             save.failure = save.failure or f"{type(error).__name__}: {error}"
 
     return guarded
+
+
+def expected_size(directory: Path, *, parameters: int, precision: str, ranks: int) -> tuple[int, int]:
+    """Return bytes and files of the next checkpoint: those of the newest, else an estimate by parameters."""
+    newest = manifest.find_newest_complete(directory)
+    if newest is not None:
+        try:
+            files = manifest.read_manifest(newest.path).files
+            return sum(record.size for record in files.values()), len(files) + 2
+        except (OSError, ValueError):
+            pass  # damaged or of another version: resume reports the problem
+    return int(parameters * _BYTES_PER_PARAMETER[precision]) + ranks * _FILE_OVERHEAD_BYTES, 4 * ranks + 2
+
+
+def shortage(directory: Path, *, size: int, files: int) -> str:
+    """Return the shortage of `directory` for `files` files of `size` bytes in total; empty if there is space.
+
+    Inodes are checked only if the file system limits them. Quotas are not checked. Raises OSError.
+    """
+    space = os.statvfs(directory)
+    free = space.f_bavail * space.f_frsize
+    lacking = []
+    if free < size:
+        lacking.append(f"needs about {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free")
+    if space.f_files and space.f_favail < files:
+        lacking.append(f"needs about {files} files, and {space.f_favail} inodes are free")
+    return f"not enough space in {directory}: {'; '.join(lacking)}" if lacking else ""

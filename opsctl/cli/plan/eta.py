@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.calc.time_left import time_left
 from opsctl.state.journal import replay
-from opsctl.telemetry.progress.eta import measure_waits, median_step_s
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.step_pace import measure_waits, median_step_s
 
 if TYPE_CHECKING:
     from opsctl.app import App

@@ -15,8 +15,7 @@ from opsctl.base.units import format_duration
 from opsctl.launch.render import templates_dir
 from opsctl.nodes.collective_test.node_search import Group, SearchResult, search, tournament
 from opsctl.nodes.health.node_state import CheckResult, Health, Severity, Verdict
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.json_output import merge_objects
+from opsctl.nodes.remote.fanout import Fanout, merge_objects
 
 RENDEZVOUS_PORTS = range(10_000, 20_000)
 MIN_SHARE_OF_MEDIAN = 0.5

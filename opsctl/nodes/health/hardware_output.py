@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from opsctl.nodes.health.host_output import parse_int, parse_settings
-from opsctl.nodes.health.node_state import DiskLog, Hardware
+from opsctl.nodes.health.node_state import DiskLog, Fio, Hardware
 
 PCIE_TOTAL = re.compile(
     r"^bus/pci/devices/([0-9a-f:.]{1,20})/aer_dev_(\w{1,20}):TOTAL_ERR_\w{1,10} (\d{1,18})$", re.ASCII
@@ -22,6 +22,7 @@ VALUE = re.compile(
     r"^(class/dmi/id/product_name|devices/system/clocksource/clocksource0/current_clocksource|fs/lustre/health_check):(.{1,200})$"
 )
 DISK_LOG = re.compile(r"^@(nvme\d{1,4})$", re.MULTILINE | re.ASCII)
+BYTES_PER_MIB = float(1 << 20)
 
 
 def parse_hardware(text: str) -> Hardware:
@@ -100,3 +101,35 @@ def _read_count(fields: dict[str, Any], *names: str) -> int | None:
         if isinstance(count, str) and (number := parse_int(count.strip())) is not None:
             return number
     return None
+
+
+def parse_fio(text: str) -> Fio | None:
+    """Parse `fio --output-format=json`. Return None for incomplete output. Warnings may precede the JSON."""
+    start = text.find("{")
+    try:
+        output: Any = json.loads(text[start:]) if start >= 0 else None
+        jobs = {job["jobname"]: job for job in output["jobs"]}
+        write, read, random = jobs["write"]["write"], jobs["read"]["read"], jobs["random"]["read"]
+        return Fio(
+            write_mib_s=_check_positive(write["bw_bytes"]) / BYTES_PER_MIB,
+            read_mib_s=_check_positive(read["bw_bytes"]) / BYTES_PER_MIB,
+            read_iops=_check_positive(random["iops"]),
+            p99_ms=_read_p99_ms(random),
+            is_direct=str(output["global options"]["direct"]) == "1",
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _check_positive(value: Any) -> float:
+    """Return a positive number. Raises ValueError for other values: zero means that fio measured nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e18:
+        raise ValueError(value)
+    return float(value)
+
+
+def _read_p99_ms(job: dict[str, Any]) -> float | None:
+    try:
+        return _check_positive(job["clat_ns"]["percentile"]["99.000000"]) / 1e6
+    except (ValueError, TypeError, KeyError):
+        return None

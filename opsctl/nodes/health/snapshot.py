@@ -11,8 +11,7 @@ from pathlib import Path
 from opsctl.base.ports import Answer
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
-from opsctl.nodes.health.fio_output import parse_fio
-from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_hardware
+from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_fio, parse_hardware
 from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
 
 SCRIPT = Path(__file__).with_name("gather.sh")

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Shell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Answers for every node that the package is missing. Never runs a command."""
+
+    name: str
+    problem: str
+
+    def reaches(self, node: str) -> bool:  # noqa: ARG002 (the protocol's signature)
+        return True
+
+    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:  # noqa: ARG002 (the protocol's signature)
+        return Answer(node=node, by=self.name, problem=f"{self.name}: {self.problem}", may_have_run=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +80,16 @@ def group_answers(answers: Iterable[Answer]) -> list[AnswerGroup]:
         nodes_by_answer.setdefault(shared, []).append(answer.node)
     groups = [AnswerGroup(nodes=tuple(sorted(nodes)), answer=answer) for answer, nodes in nodes_by_answer.items()]
     return sorted(groups, key=lambda group: (group.answer.code == 0, len(group.nodes), group.nodes))
+
+
+def merge_objects(text: str) -> dict[str, object]:
+    """Merge the JSON objects that a program printed. Other lines are ignored."""
+    fields: dict[str, object] = {}
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            fields |= value
+    return fields

@@ -3,23 +3,145 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 from opsctl.base.errors import InputError, cannot_read
 from opsctl.state.files import open_regular
-from opsctl.telemetry.progress.log_reader import LogReader, parse_float, parse_stamp
-from opsctl.telemetry.progress.log_summary import LogSummary
-from opsctl.telemetry.progress.read_foreign_log import ForeignLogReader, detect_formats, detect_in_text, is_foreign
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.iteration_lines import read_window
+from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
+from opsctl.telemetry.progress.log_formats import LineFormat, formats_for
+from opsctl.telemetry.progress.log_reader import MAX_BATCH, MIN_STAMP_BYTES, STAMP, LogReader, parse_float, parse_stamp
+from opsctl.telemetry.progress.log_summary import UNKNOWN, LogStep, LogSummary
+from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.telemetry.progress.tracker_log import is_tracker_path, read_tracker_log
 
 __all__ = ["parse_float", "parse_stamp", "read_summary"]
 
 DIRECTORY_HINT = "--log takes the log itself, or a directory with TensorBoard files or offline runs of W&B"
 CHUNK_BYTES = 4 << 20
+SAMPLED_PLACES = 8
+SAMPLE_BYTES = 256 << 10
+HEAD_BYTES = 1 << 20
+STAMP_SEARCH_BYTES = 200
+"""A time stands near the beginning of its line."""
+MEGATRON = "megatron"
+_US_STAMP = re.compile(rb"([01]\d)/([0-3]\d)/(20\d\d) ([0-2]\d:[0-5]\d:[0-5]\d)")
+"""`05/11/2024 14:02:11`, month first, as Python programs of Hugging Face log."""
+_EVALUATES = (b"alidation", b"valuation", b"eval_loss", b"val_loss")
+
+
+class ForeignLogReader(LogReader):
+    """Collects a LogSummary from the chunks of a log."""
+
+    def __init__(self, cuts: Sequence[int] | None, formats: Sequence[LineFormat]) -> None:
+        super().__init__(cuts)
+        self.reader = StepReader(formats)
+        self.head_step = -1
+        """The step of the newest step line, which may still get values from further lines."""
+        self.head_earliest = self.head_latest = UNKNOWN
+        self.before: tuple[int, float] = (0, UNKNOWN)
+        """Step and time of the step line before, in the same part."""
+        self.is_restarting = False
+        self.last: Iteration | None = None
+
+    def feed(self, data: bytes, offset: int) -> tuple[bytes, int]:
+        return super().feed(data.replace(b"\r", b"\n"), offset)
+
+    def finish(self) -> LogSummary:
+        summary = super().finish()
+        summary.last = self.last
+        return summary
+
+    def _end_part(self) -> None:
+        pending = None if self.is_restarting else self.reader.rest()
+        if pending is not None:
+            self._add_step(pending)
+        super()._end_part()
+        self.head_step, self.before = -1, (0, UNKNOWN)
+
+    def _take_lines(self, data: bytes) -> None:
+        """Take every line that may state something; search the text between for times."""
+        position = 0
+        for begin, line in self.reader.find_lines(data):
+            self._take_gap(data, position, begin)
+            self._take_any_line(line)
+            position = begin + len(line)
+        self._take_gap(data, position, len(data))
+
+    def _take_any_line(self, line: bytes) -> None:
+        facts = self.reader.read(line, is_candidate=True)
+        for completed in facts.iterations:
+            self._add_step(completed)
+        if stamp := find_stamp(line):
+            self._take_stamp(stamp)
+        for event in facts.events:
+            self._take_event(event)
+        step = facts.values.get("step")
+        if step is not None and step != self.head_step:
+            self._begin_step(int(step), stamp)
+        elif not facts.values and any(word in line for word in _EVALUATES):
+            self.evaluated = 1
+
+    def _take_stamp(self, stamp: bytes) -> None:
+        self.part.has_fractions &= len(stamp) > MIN_STAMP_BYTES
+        self._set_first_stamp(stamp)
+        self._set_latest(parse_stamp(stamp))
+        self.tail = stamp
+
+    def _set_latest(self, stamp: float) -> None:
+        if self.needs_latest:
+            self.head_latest = stamp
+        self.needs_latest = False
+
+    def _begin_step(self, step: int, stamp: bytes) -> None:
+        if self.cuts is None and step < self.head_step:
+            self.is_restarting = True  # the pending step is the first of the new part
+            self._new_part()
+            self.is_restarting = False
+        stamps = [stamp] if stamp else STAMP.findall(self.tail)
+        earliest = parse_stamp(stamps[-1]) if stamps else UNKNOWN
+        self.head_step, self.head_earliest = step, earliest
+        self.head_latest = earliest if stamp else UNKNOWN
+        self.needs_latest = not stamp
+        self.tail = b""
+
+    def _take_event(self, event: ProgressEvent) -> None:
+        if event.kind in {ProgressEventKind.SAVING, ProgressEventKind.SAVED} and math.isnan(self.stall_s):
+            self.stall_s = math.inf
+
+    def _add_step(self, iteration: Iteration) -> None:
+        if iteration.step == self.step:
+            return
+        step_s = iteration.step_s if iteration.step_s is not None else self._elapsed_step_s(iteration.step)
+        batch = iteration.global_batch or 0
+        self.part.add(
+            LogStep(
+                step=iteration.step,
+                step_s=step_s if step_s >= 0 else UNKNOWN,
+                earliest=self.head_earliest,
+                latest=self.head_latest,
+                batch=batch if 0 < batch < MAX_BATCH else 0,
+                stall_s=self.stall_s,
+                evaluated=self.evaluated,
+            )
+        )
+        self.step, self.stall_s, self.evaluated = iteration.step, UNKNOWN, 0
+        self.before = (iteration.step, self.head_latest)
+        summary = self.summary
+        summary.first, self.last = summary.first or iteration, iteration
+        summary.take_figures(iteration)
+
+    def _elapsed_step_s(self, step: int) -> float:
+        """Return the seconds for one step by the times of two step lines, nan if unknown."""
+        before, at = self.before
+        return (self.head_latest - at) / (step - before) if step > before else UNKNOWN
 
 
 def read_summary(
@@ -66,3 +188,37 @@ def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str, *, foll
         else:
             formats = detect_formats(file.fileno(), pattern)
     return ForeignLogReader(cuts, formats) if is_foreign(formats) else LogReader(cuts)
+
+
+def detect_formats(handle: int, pattern: str = "") -> tuple[LineFormat, ...]:
+    """Return the formats of the step lines in samples of an open log, in the order of log_formats.toml.
+
+    A log with lines of Megatron is read as Megatron's. Raises OSError.
+    """
+    size = os.fstat(handle).st_size
+    places = {0: HEAD_BYTES} | {size * n // SAMPLED_PLACES: SAMPLE_BYTES for n in range(1, SAMPLED_PLACES)}
+    windows = (read_window(handle, at, min(size, at + length)) for at, length in sorted(places.items()))
+    return detect_in_text(windows, pattern)
+
+
+def detect_in_text(texts: Iterable[bytes], pattern: str = "") -> tuple[LineFormat, ...]:
+    """Return the formats of the step lines in parts of a log, in the order of log_formats.toml."""
+    reader = StepReader(formats_for(pattern))
+    for text in texts:
+        for line in text.split(b"\n"):
+            reader.read(line)
+    return reader.known
+
+
+def is_foreign(formats: Sequence[LineFormat]) -> bool:
+    """Whether the step lines have other formats than Megatron's."""
+    return bool(formats) and all(line_format.name != MEGATRON for line_format in formats)
+
+
+def find_stamp(line: bytes) -> bytes:
+    """Return the first time near the beginning of a line as `2026-03-01 12:00:59`, empty without a time."""
+    if match := STAMP.search(line, 0, STAMP_SEARCH_BYTES):
+        return match[0]
+    if match := _US_STAMP.search(line, 0, STAMP_SEARCH_BYTES):
+        return b"%b-%b-%b %b" % (match[3], match[1], match[2], match[4])
+    return b""

@@ -23,11 +23,11 @@ from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_checkp
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded, read_change_s
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
 from opsctl.telemetry.progress.log_formats import formats_for
+from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.trainer.contract import Heartbeat, read_heartbeat
 

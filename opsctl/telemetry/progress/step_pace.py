@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 
+from opsctl.state.journal import TrainHistory
+from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.telemetry.progress.log_summary import LogPart, LogStep
 
 MAX_COMPLETE_INTERVALS = 10
@@ -15,6 +17,8 @@ MAX_COMPLETE_INTERVALS = 10
 
 Usual = dict[tuple[int, int], float]
 """The median time of a step, in seconds, by samples in a step and number of nodes."""
+SAME_MOMENT_S = 10.0
+"""A finalization and a start no further apart were written by the same guard."""
 
 
 def usual_step_s(parts: Iterable[tuple[LogPart, int]]) -> Usual:
@@ -78,3 +82,27 @@ def line_s(line: LogStep, count: int, usual_s: float, every: int) -> float:
     else:
         total_s = line.step_s * count
     return total_s if total_s >= 0 else 0.0
+
+
+def median_step_s(recent: Iterable[Iteration]) -> float | None:
+    """Return the median time of a step, None if unknown. A mean would include the long steps after saves."""
+    return median_of_known(iteration.step_s for iteration in recent)
+
+
+def median_of_known(figures: Iterable[float | None]) -> float | None:
+    """Return the median of the positive, finite figures, None without one."""
+    known = [figure for figure in figures if figure is not None and math.isfinite(figure) and figure > 0]
+    return median(known) if known else None
+
+
+def measure_waits(history: TrainHistory) -> list[float]:
+    """Return the seconds from the end of every attempt to the start of the next, holds included.
+
+    The end of an attempt that was finalized only by the next attempt is unknown, and so is the wait after it.
+    """
+    attempts = sorted(history.started.items(), key=lambda attempt: attempt[1])
+    waits = []
+    for (attempt, _), (_, start) in pairwise(attempts):
+        if ended := history.finalized.get(attempt):
+            waits.append((start - ended.when).total_seconds())
+    return [wait for wait in waits if wait > SAME_MOMENT_S]

@@ -10,10 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from opsctl.telemetry.progress.csv_lines import CsvLines
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, ProgressEventKind, parse_event
-from opsctl.telemetry.progress.log_formats import MAX_SEGMENT_CHARS, LineFormat, Values, load_formats, to_iteration
+from opsctl.telemetry.progress.log_formats import (
+    FIELDS,
+    MAX_SEGMENT_CHARS,
+    WHOLE,
+    LineFormat,
+    Values,
+    load_formats,
+    parse_number,
+    to_iteration,
+)
 
 LEARNT_LINES = 50
 """Step lines after which only the formats that occurred are tried."""
@@ -29,6 +37,56 @@ TABLE_WORDS = (b"step,", b",step", b"iteration,", b",iteration")
 
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,16}m")
 _PREFIX = re.compile(r"(?:\[(?:[\w.-]{1,80}:\d{1,9}|default\d{1,6}|rank\d{1,6}|\d{1,6})\]:\s?|\d{1,6}:\s(?=\S))")
+_HEADER = re.compile(r"[A-Za-z][\w/. ()-]{0,60}(?:,[A-Za-z][\w/. ()-]{0,60}){1,40}")
+_ROW = re.compile(r"[-+.\deEnaif]{0,24}(?:,[-+.\deEnaif]{0,24}){1,40}")
+STEPS = ("step", "global_step", "trainer/global_step", "iteration", "iter", "num_updates")
+COLUMNS = {
+    "train_loss": "loss",
+    "train_loss_step": "loss",
+    "train/loss": "loss",
+    "loss": "loss",
+    "lr": "lr",
+    "learning_rate": "lr",
+    "grad_norm": "grad_norm",
+    "tokens_per_s": "tokens_per_s",
+    "tokens_per_second": "tokens_per_s",
+    "step_time": "step_s",
+}
+
+
+@dataclass(slots=True)
+class CsvLines:
+    """A table within a log: the columns of the last header."""
+
+    columns: tuple[str, ...] = ()
+    """The field of every column, empty for a column that says nothing of progress."""
+
+    def parse(self, text: str) -> Values | None:
+        """Return the values of a row with a step, None for any other line. A header begins another table."""
+        if "," not in text:
+            return None
+        if _HEADER.fullmatch(text):
+            self._take_header(text.split(","))
+            return None
+        if not self.columns or not _ROW.fullmatch(text):
+            return None
+        cells = text.split(",")
+        return self._row(cells) if len(cells) == len(self.columns) else None
+
+    def _take_header(self, names: list[str]) -> None:
+        has_step = any(name in STEPS for name in names)
+        fields = ["step" if name in STEPS else COLUMNS.get(name, "") for name in names]
+        self.columns = tuple(fields) if has_step else ()
+
+    def _row(self, cells: list[str]) -> Values | None:
+        values: Values = {}
+        for column, cell in zip(self.columns, cells, strict=True):
+            number = parse_number(cell) if column and cell else None
+            if number is not None and column not in values:
+                name = FIELDS.get(column, (column, 1))[0]
+                values[name] = int(number) if name in WHOLE and number >= 0 else number
+        # The rows of evaluations have a step and none of these values.
+        return values if values.keys() - {"step"} and "step" in values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

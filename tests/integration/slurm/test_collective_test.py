@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.launch.render import templates_dir
-from opsctl.nodes.remote.json_output import merge_objects
+from opsctl.nodes.remote.fanout import merge_objects
 from opsctl.sandbox.cluster import Sandbox
 from tests.support.gpu_nodes import GpuNodes, gpu_nodes
 from tests.support.ports import HeldPort

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from opsctl.trainer.checkpoint.disk_space import expected_size, shortage  # noqa: E402 - likewise
 from opsctl.trainer.checkpoint.host_copy import HostCopies, pin  # noqa: E402 - torch may be absent
+from opsctl.trainer.checkpoint.save import expected_size, shortage  # noqa: E402 - likewise
 
 Pair = namedtuple("Pair", "left right")
 

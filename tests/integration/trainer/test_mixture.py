@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.trainer.mixture import Mixture
+from opsctl.trainer.blend import Mixture
 
 WEIGHTS = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=50)
 LANGUAGES = [0.75**number for number in range(46)]

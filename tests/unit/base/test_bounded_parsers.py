@@ -9,11 +9,11 @@ from opsctl.base.errors import InputError, RunDirError, SlurmError
 from opsctl.base.ports import Completed
 from opsctl.base.web import parse_address as parse_web_address
 from opsctl.checkpoints.trainer_command.shell import find_numbers
-from opsctl.cron.cron_times import parse_when
+from opsctl.cron.crontab import parse_when
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch.revisions import read_files
 from opsctl.metrics.serve import parse_address
-from opsctl.nodes.remote.json_output import merge_objects
+from opsctl.nodes.remote.fanout import merge_objects
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.record import read_record
 from opsctl.sandbox.start_failures import find_causes

@@ -15,7 +15,7 @@ from opsctl.cli import cli
 from opsctl.cli.plan import plan as group
 from opsctl.state.journal import Event, EventKind, TrainHistory
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.eta import measure_waits
+from opsctl.telemetry.progress.step_pace import measure_waits
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
 COMMANDS = {

@@ -21,9 +21,8 @@ from opsctl.app import build
 from opsctl.base.errors import InputError
 from opsctl.cli import cli
 from opsctl.cli.top.dialogs import ConfirmDialog, HelpDialog
-from opsctl.cli.top.text_pane import TextPane
 from opsctl.cli.top.top_app import TopApp, TrainsScreen
-from opsctl.cli.top.train_screen import TrainScreen
+from opsctl.cli.top.train_screen import TextPane, TrainScreen
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 from opsctl.state.run_dir import RunDir
 from tests.support.clocks import FakeClock

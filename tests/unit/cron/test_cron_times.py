@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opsctl.cron.cron_times import parse_when, weekdays
+from opsctl.cron.crontab import parse_when, weekdays
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -15,10 +15,9 @@ from opsctl.base.errors import InputError
 from opsctl.diagnosis.causes import causes
 from opsctl.guard.last_output import date_last_output
 from opsctl.guard.outcome import Outcome
-from opsctl.report.cause_parts import find_part
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
-from opsctl.report.html_page import render_page
+from opsctl.report.html_page import find_part, render_page
 from opsctl.state.journal import EventKind, Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.made_reports import BEGIN, SecondsClock, Train, make_rough_train

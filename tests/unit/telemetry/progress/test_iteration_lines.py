@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.telemetry.progress.eta import median_step_s
 from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration, parse, recent_iterations
+from opsctl.telemetry.progress.step_pace import median_step_s
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "logs"
 

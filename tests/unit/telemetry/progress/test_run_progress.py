@@ -11,8 +11,14 @@ import pytest
 
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
-from opsctl.telemetry.progress.next_save import NextSave, predict_next_save
-from opsctl.telemetry.progress.run_progress import Progress, TaskPace, drop_repeated_steps, read_progress
+from opsctl.telemetry.progress.run_progress import (
+    NextSave,
+    Progress,
+    TaskPace,
+    drop_repeated_steps,
+    predict_next_save,
+    read_progress,
+)
 from opsctl.telemetry.progress.sparkline import ASCII, sparkline
 
 LINE = (
