@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opsctl.base.errors import InputError
@@ -28,6 +28,8 @@ class Recipe:
     """By field: the setting as the user wrote it."""
     unread: tuple[str, ...] = ()
     """Settings that opsctl does not read."""
+    invalid: tuple[str, ...] = ()
+    """Configuration files that cannot be read, each with the reason."""
     refuses: frozenset[str] = frozenset()
     """Mistakes with which the trainer itself stops at its start."""
 
@@ -234,7 +236,7 @@ def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
     if train.trainer is not None:
         return _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
     given = collect_settings(train, directory)
-    return _from_settings(given.flags, given.values, read_trainer_settings(given))
+    return replace(_from_settings(given.flags, given.values, read_trainer_settings(given)), invalid=given.invalid)
 
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:

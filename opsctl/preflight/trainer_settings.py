@@ -74,6 +74,8 @@ class GivenSettings:
     """The settings in DeepSpeed's file."""
     model: Values = field(default_factory=dict)
     """The settings in config.json of the model that the command names."""
+    invalid: tuple[str, ...] = ()
+    """The configuration files that cannot be read, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSetti
         spellings=spellings,
         deepspeed=deepspeed,
         model=_read_model(values, directory),
+        invalid=tuple(f"{path.name}: {reason}" for path, reason in content.unread.items()),
     )
 
 

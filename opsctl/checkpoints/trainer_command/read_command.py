@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.checkpoints.trainer_command.shell import END, split_further
-from opsctl.checkpoints.trainer_command.value_files import SUFFIXES, Values, is_config, read_values
+from opsctl.checkpoints.trainer_command.value_files import SUFFIXES, Values, is_config, load_values
 from opsctl.state.files import read_bounded
 
 SCRIPT_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
@@ -36,6 +36,8 @@ class CommandContent:
     script_words: Sequence[Sequence[str]]
     files: Mapping[Path, Values]
     """The values of the configuration files."""
+    unread: Mapping[Path, str]
+    """The configuration files that cannot be read, and why."""
 
     @property
     def parts(self) -> list[Sequence[str]]:
@@ -69,12 +71,14 @@ def read_command(
                 waiting.append(script_words[-1])
     named = [*words, *chain.from_iterable(script_words)]
     paths = list_config_files(named, directory, mounts) if directory is not None else []
-    return CommandContent(
-        words=words,
-        scripts=scripts,
-        script_words=script_words,
-        files={path: read_values(path) for path in paths},
-    )
+    files: dict[Path, Values] = {}
+    unread: dict[Path, str] = {}
+    for path in paths:
+        try:
+            files[path] = load_values(path)
+        except (OSError, ValueError) as error:
+            unread[path] = str(error)
+    return CommandContent(words=words, scripts=scripts, script_words=script_words, files=files, unread=unread)
 
 
 def list_options(words: Sequence[str]) -> list[tuple[str, list[str]]]:

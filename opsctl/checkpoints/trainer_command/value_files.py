@@ -61,10 +61,18 @@ def is_config(path: Path) -> bool:
 def read_values(path: Path) -> Values:
     """Return the values of a configuration file; empty if the file cannot be read. A link is followed."""
     try:
-        status = path.stat()
-        return _read_version(path, (status.st_ino, status.st_size, status.st_mtime_ns))
-    except (OSError, ValueError, RecursionError):
+        return load_values(path)
+    except (OSError, ValueError):
         return {}
+
+
+def load_values(path: Path) -> Values:
+    """Return what `read_values` returns. Raises OSError, and ValueError for an invalid or too large file."""
+    status = path.stat()
+    try:
+        return _read_version(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 @lru_cache(maxsize=64)  # watch and guard ask again in every cycle
@@ -100,7 +108,7 @@ def _flatten(content: object) -> Values:
             case str() | int() | float() | None:
                 values.setdefault(key, (_to_text(value),))
         if depth > MAX_DEPTH or visits + len(waiting) + len(below) > MAX_VALUES:
-            raise ValueError("more values than are read")
+            raise ValueError(f"more than {MAX_VALUES} values, or nested too deeply")
         waiting += reversed(below)
     return values
 
@@ -138,7 +146,8 @@ def _parse_yaml(text: str) -> object:
                 case yaml.ScalarEvent():
                     tree.add(_read_scalar(event), event.anchor)
     except yaml.YAMLError as error:
-        raise ValueError("no YAML") from error
+        mark = getattr(error, "problem_mark", None)
+        raise ValueError(f"no YAML in line {mark.line + 1}" if mark else "no YAML") from error
     return tree.items[0][0] if tree.items[0] else None
 
 
@@ -199,4 +208,4 @@ class _YamlTree:
     def _count(self, parts: int) -> None:
         self.parts += parts
         if self.parts > MAX_YAML_PARTS:
-            raise ValueError("more YAML than is read")
+            raise ValueError(f"more than {MAX_YAML_PARTS} parts")

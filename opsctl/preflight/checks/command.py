@@ -34,7 +34,12 @@ def files(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def unread(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    """List the settings of a known trainer that opsctl does not read, so that nobody relies on a check of them."""
+    """List the settings and files that opsctl does not read, so that nobody relies on a check of them."""
+    for problem in request.recipe.invalid:
+        yield note(
+            f"command: opsctl cannot read {problem}",
+            "correct the file, if the trainer reads it; the checks take no account of it",
+        )
     names = request.recipe.unread
     if names:
         shown = ", ".join(names[:MAX_SHOWN]) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")

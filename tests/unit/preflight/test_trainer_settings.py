@@ -143,6 +143,22 @@ def test_no_file_raises(read, name, text):
     assert read("python", "train.py", name, files={name: text}).layers is None
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("c.yaml", "a: 1\nb: [", "no YAML in line 3"),
+        ("c.json", '{"a": }', "Expecting value: line 1 column 7 (char 6)"),
+        ("c.json", json.dumps({f"k{n}": n for n in range(4001)}), "more than 4000 values"),
+        ("c.toml", "a = ", "Invalid value"),
+        ("c.yaml", "a: 1", ""),
+    ],
+)
+def test_file_that_cannot_be_read_is_reported(read, name, text, problem):
+    invalid = read("python", "train.py", name, files={name: text}).invalid
+    assert " ".join(invalid).startswith(f"{name}: {problem}" if problem else "")
+    assert bool(invalid) == bool(problem)
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, "deepspeed", "hf-config"])
 def test_table_sets_fields_of_the_recipe(name):
     table = load_table(name)
