@@ -29,7 +29,7 @@ from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
 from opsctl.monitor.rollback_proposal import find_trouble_step
 from opsctl.preflight.allowed_checks import list_allowed
-from opsctl.preflight.check_train import list_edit_problems
+from opsctl.preflight.check_train import list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
 from opsctl.settings.rollback import RollbackSettings, fill
@@ -235,7 +235,7 @@ def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], sh
     if train.setup.freeze != "none":  # the task runs the copy: the code may have changed since
         directory = find_working_directory(run, train)
         train = train.model_copy(update={"setup": train.setup.model_copy(update={"directory": str(directory)})})
-    problems = list_edit_problems(app, train, planning.job_spec(train, app.site), allow=allow)
+    problems = list_problems(app, train, planning.job_spec(train, app.site), allow=allow, is_queued=True)
     refuse_errors(str(run.config), problems, [])
     show_warnings(run.name, problems, show)
     return list_allowed(problems)

@@ -19,7 +19,7 @@ from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read
 from opsctl.launch.submit import AllowedError, note_allowed
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.preflight.allowed_checks import list_allowed
-from opsctl.preflight.check_train import list_edit_problems
+from opsctl.preflight.check_train import list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import load_train
 from opsctl.state.lease import lease
@@ -106,7 +106,7 @@ def _checked(
     frozen = frozen_changes(before, after)
     known = find_launched_paths(before, run.config) | find_launched_paths(after, changed)
     resolved = resolve_paths(after, changed.absolute().parent, known=known)
-    problems = list_edit_problems(app, resolved, planning.job_spec(after, app.site), allow=allow)
+    problems = list_problems(app, resolved, planning.job_spec(after, app.site), allow=allow, is_queued=True)
     code = plan_freeze(after.setup, app.runner, root=app.root)
     body = planning.render_body(after, run, python=sys.executable, code=code)
     hint = f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again" if frozen else ""

@@ -21,7 +21,7 @@ from opsctl.preflight.checks import CHECKS, QUEUED
 from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
-from opsctl.preflight.recipe import Recipe, read_recipe
+from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import actor
@@ -87,37 +87,27 @@ def list_problems(
     *,
     allow: Sequence[str] = (),
     needs_slurm: bool = False,
+    is_queued: bool = False,
 ) -> list[Problem]:
     """Return the problems of all checks. `allow` names checks whose errors become warnings.
 
-    Raises InputError for an `allow` that is no check, OpsctlError if `needs_slurm` and Slurm does not answer. Without
-    `needs_slurm`, facts of Slurm are unknown while Slurm does not answer.
+    Facts of Slurm are unknown while Slurm does not answer, unless `needs_slurm`. For a train that `is_queued`, Slurm is
+    not asked, and only what `opsctl edit` can change is checked. Raises InputError for an `allow` that is no check,
+    OpsctlError if `needs_slurm` and Slurm does not answer.
     """
     allowances = find_allowances(train, allow)
+    checks = {name: check for name, check in CHECKS.items() if not (is_queued and name in QUEUED)}
+    slurm: ClusterFacts | None = None
     unknown: dict[str, str] = {}
     try:
-        slurm = gather_cluster(context.slurm, spec, actor())
+        slurm = None if is_queued else gather_cluster(context.slurm, spec, actor())
     except OpsctlError as refusal:
         if needs_slurm:
             raise
-        slurm, unknown = None, {"Slurm": refusal.message}
-    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
-    return allow_errors(_judge(context, request, CHECKS, slurm, unknown), allowances)
-
-
-def list_edit_problems(
-    context: PreflightContext, train: TrainSettings, spec: JobSpec, *, allow: Sequence[str] = ()
-) -> list[Problem]:
-    """Return the problems of what `opsctl edit` can change, without a question to Slurm. Raises as `list_problems`."""
-    allowances = find_allowances(train, allow)
-    checks = {name: check for name, check in CHECKS.items() if name not in QUEUED}
-    request = LaunchRequest(train=train, spec=spec, recipe=_read_recipe(context, train))
-    return allow_errors(_judge(context, request, checks, None, {}), allowances)
-
-
-def _read_recipe(context: PreflightContext, train: TrainSettings) -> Recipe:
-    """Read the recipe with the scripts and files that the command names."""
-    return read_recipe(train, context.root / train.name / train.setup.directory)
+        unknown = {"Slurm": refusal.message}
+    recipe = read_recipe(train, context.root / train.name / train.setup.directory)
+    request = LaunchRequest(train=train, spec=spec, recipe=recipe)
+    return allow_errors(_judge(context, request, checks, slurm, unknown), allowances)
 
 
 def _judge(

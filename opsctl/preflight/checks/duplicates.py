@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from opsctl.checkpoints.trainer_command.shell import find_numbers
@@ -26,7 +26,7 @@ def nodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         if count != spec.nodes:
             text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks would wait for each other for ever"
             yield error(text, remedy)
-    for where, count in [*in_settings, *_set_in_scripts(facts, NODES), *_directive(facts, "nodes")]:
+    for where, count in [*in_settings, *list_assigned(facts.scripts, NODES), *_directive(facts, "nodes")]:
         if count != spec.nodes:
             text = f"{where} is {count}, and [slurm] nodes = {spec.nodes}: the ranks may wait for each other for ever"
             yield warning(text, remedy)
@@ -37,7 +37,7 @@ def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     spec = request.spec
     expected = spec.processes_per_node if spec.processes_per_node > 1 else request.gpus_per_node
     certain = [*_flagged(request, "nproc-per-node", "num-gpus", "gpus-per-node"), *_set(request, RANKS)]
-    for where, count in [*certain, *_set_in_scripts(facts, RANKS)] if expected else []:
+    for where, count in [*certain, *list_assigned(facts.scripts, RANKS)] if expected else []:
         if count != expected:
             is_error = count > expected and (where, count) in certain
             yield (error if is_error else warning)(
@@ -45,7 +45,7 @@ def ranks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             )
     world = spec.nodes * spec.processes_per_node
     certain = [*_flagged(request, "world-size"), *_set(request, WORLD)]
-    for where, count in [*certain, *_set_in_scripts(facts, WORLD)]:
+    for where, count in [*certain, *list_assigned(facts.scripts, WORLD)]:
         if spec.processes_per_node > 1 and count != world:
             yield (error if (where, count) in certain else warning)(
                 f"{where} is {count}, and there are {spec.nodes} x {spec.processes_per_node} = {world} ranks",
@@ -126,16 +126,16 @@ def _flagged(request: LaunchRequest, *names: str) -> Iterator[tuple[str, int]]:
             yield f"command: --{name}", count
 
 
-def _set(request: LaunchRequest, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+def _set(request: LaunchRequest, names: Iterable[str]) -> Iterator[tuple[str, int]]:
     for name in names:
         if (number := parse_whole(request.train.environment.get(name, ""))) is not None:
             yield f"[environment] {name}", number
-        for where, text in request.texts.items():
-            yield from ((f"{where}: {name}", count) for count in find_numbers(text, name))
+    yield from list_assigned(request.texts, names)
 
 
-def _set_in_scripts(facts: Facts, names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    for where, text in facts.scripts.items():
+def list_assigned(texts: Mapping[str, str], names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield the numbers that texts assign to variables, each with its place."""
+    for where, text in texts.items():
         for name in names:
             yield from ((f"{where}: {name}", count) for count in find_numbers(text, name))
 

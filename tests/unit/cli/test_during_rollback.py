@@ -103,7 +103,7 @@ def test_hold_waits_for_the_end_of_a_rollback(app: App, run: RunDir) -> None:
                 call()
 
 
-@pytest.mark.parametrize("during", ["list_edit_problems", "reconcile_as_owner"])
+@pytest.mark.parametrize("during", ["list_problems", "reconcile_as_owner"])
 def test_edit_keeps_the_settings_of_a_rollback(
     app: App, run: RunDir, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
