@@ -20,12 +20,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from opsctl.guard.outcome import ACTIONS, Outcome
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, Submitted, Submitting, to_line
 from opsctl.state.run_dir import RunDir
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -70,9 +70,9 @@ class Made:
         self.now += seconds
         self.truth[bucket] += seconds
 
-    def note(self, kind: EventKind, **data: object) -> None:
+    def note(self, event: Event) -> None:
         at = (BEGIN + timedelta(seconds=self.now)).isoformat()
-        self.events.append(Event(number=len(self.events) + 1, at=at, actor="me@login:1", kind=kind, data=data))
+        self.events.append(replace(event, number=len(self.events) + 1, at=at, actor="me@login:1"))
 
     def write(self) -> None:
         self.run.create()
@@ -86,17 +86,16 @@ class Made:
                 task += 1
                 for text in self.attempt(f"{100 + (task - 1) // 20}_{(task - 1) % 20 + 1}.0"):
                     self.size += log.write(text if self.stamps else STAMP.sub("", text))
-        lines = [{"n": e.number, "at": e.at, "actor": e.actor, "kind": e.kind, **e.data} for e in self.events]
-        (self.run.journal / "login-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (self.run.journal / "login-0.jsonl").write_bytes(b"".join(map(to_line, self.events)))
 
     def submit(self, task: int) -> None:
         array = str(100 + task // 20)
-        self.note(EventKind.SUBMITTING, nonce=array, tasks=20, after="")
-        self.note(EventKind.SUBMITTED, nonce=array, array=array)
+        self.note(Submitting(nonce=array, tasks=20, after=""))
+        self.note(Submitted(nonce=array, array=array))
 
     def attempt(self, name: str) -> Iterator[str]:
         begin, outcome = self.now, Outcome.DEADLINE
-        self.note(EventKind.ATTEMPT_STARTED, attempt=name, nodes="r7i6n[0-47]")
+        self.note(AttemptStarted(attempt=name, nodes="r7i6n[0-47]"))
         attempt = self.run.attempt(name)
         attempt.path.mkdir(parents=True)
         at = (BEGIN + timedelta(seconds=begin)).isoformat()
@@ -167,7 +166,7 @@ class Made:
     def finalize(self, name: str, outcome: Outcome, begin: float) -> None:
         outcome = Outcome.FINISHED if self.now > DAYS * 86400 else outcome
         fields = {"attempt": name, "outcome": outcome, "action": ACTIONS[outcome], "why": "as it was made"}
-        self.note(EventKind.ATTEMPT_FINALIZED, **fields)
+        self.note(AttemptFinalized(**fields))
         times = {
             key: (BEGIN + timedelta(seconds=at)).isoformat() for key, at in (("started", begin), ("ended", self.now))
         }

@@ -21,7 +21,8 @@ from opsctl.app import App
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.settings.loader import SiteSettings
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
@@ -112,8 +113,8 @@ def cycle_price(place: Path, trains: int) -> list[float]:
         run.create()
         run.config.write_text(f'name = "{name}"\ncommand = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n')
         journal = Journal(run, app.clock)
-        journal.append(EventKind.SUBMITTING, nonce="n", tasks=3, after="")
-        journal.append(EventKind.SUBMITTED, nonce="n", array=str(n + 1))
+        journal.append(Submitting(nonce="n", tasks=3, after=""))
+        journal.append(Submitted(nonce="n", array=str(n + 1)))
         run.main_log.write_text("".join(line(step, dice) for step in range(2000)))
     watching, times = Watch(services=app), []
     for look in range(11):

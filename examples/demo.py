@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomlkit
 from ClusterShell.NodeSet import NodeSet
@@ -25,10 +25,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from opsctl import Train, errors
 from opsctl.host.system import SystemClock
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, parse
 
+E = TypeVar("E", bound=Event)
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "demo"
 TRAIN = "tiny-gpt"
@@ -81,9 +83,9 @@ def prepare() -> None:
     run(shown, "opsctl.trainer.prepare", "--input", *sources, "--output", str(HOME / "corpus"))
 
 
-def read_events(train: str, kind: EventKind) -> list[Event]:
+def read_events(train: str, kind: type[E]) -> list[E]:
     journal = Journal(RunDir(HOME / "trains" / train), SystemClock())
-    return [event for event in journal.events() if event.kind is kind]
+    return [event for event in journal.events() if isinstance(event, kind)]
 
 
 def read_steps(train: str) -> list[Iteration]:
@@ -114,8 +116,8 @@ def run_trial() -> tuple[float, float]:
     state = follow("trial", crashes=False)
     if state != "finished":
         raise SystemExit(f"demo: the trial is {state}; look at {HOME / 'trains' / 'trial' / 'logs'}")
-    kinds = (EventKind.ATTEMPT_STARTED, EventKind.ATTEMPT_FINALIZED)
-    began, ended = (read_events("trial", kind)[0].when for kind in kinds)
+    began = read_events("trial", AttemptStarted)[0].when
+    ended = read_events("trial", AttemptFinalized)[0].when
     steps = sorted(step.step_s for step in read_steps("trial") if step.step_s)
     return steps[len(steps) // 4], (ended - began).total_seconds() - sum(steps)
 
@@ -196,8 +198,8 @@ def run_train(changes: dict[str, Any], task_s: float) -> str:
     return state
 
 
-def attempts() -> list[dict[str, Any]]:
-    return [event.data for event in read_events(TRAIN, EventKind.ATTEMPT_FINALIZED)]
+def attempts() -> list[AttemptFinalized]:
+    return read_events(TRAIN, AttemptFinalized)
 
 
 def summary(took: float) -> None:
@@ -206,8 +208,8 @@ def summary(took: float) -> None:
     console.print(f"{steps[-1].step} steps over {len(attempts())} array tasks, in {took:.0f} s of wall-clock")
     console.print(f"loss {steps[0].loss:.3f} at the first step, {steps[-1].loss:.3f} at the last")
     for attempt in attempts():
-        console.print(f"  {attempt['attempt']:8} {attempt['outcome']}: {attempt['why']}", markup=False)
-    outcomes = {attempt["outcome"] for attempt in attempts()}
+        console.print(f"  {attempt.attempt:8} {attempt.outcome}: {attempt.why}", markup=False)
+    outcomes = {attempt.outcome for attempt in attempts()}
     if "node-failed" not in outcomes:
         console.print("The node was lost between two tasks, so no task was lost with it.")
     if "deadline" not in outcomes:
@@ -231,8 +233,8 @@ def main() -> None:
         state = run_train(*choose(*run_trial()))
         opsctl("status", TRAIN)
         for attempt in attempts():
-            if attempt["outcome"] == "node-failed":
-                opsctl("why", TRAIN, "--task", attempt["attempt"].partition(".")[0].rpartition("_")[2])
+            if attempt.outcome == "node-failed":
+                opsctl("why", TRAIN, "--task", attempt.attempt.partition(".")[0].rpartition("_")[2])
         opsctl("report", TRAIN)
         opsctl("report", TRAIN, "--html", "build/demo/report.html")
     finally:

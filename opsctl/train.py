@@ -25,6 +25,7 @@ from opsctl.launch.train_paths import load_resolved
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_train
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, parse
 from opsctl.settings.write_toml import dump_toml
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 from opsctl.trainer.sample_ranges import check_range
@@ -208,7 +209,7 @@ class Train:
 
         `kill` gives the trainer time to save. Raises NotAllowed if the job belongs to another user.
         """
-        return self._app.chain(self._reconciled()).cancel(reason)
+        return self._app.chain(self._reconciled()).cancel(as_written(reason))
 
     def kill(self, reason: str) -> SwitchResult:
         """Arm the kill switch: `opsctl kill-switch arm`.

@@ -13,8 +13,8 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Finding, Level
 from opsctl.base.units import format_size
 from opsctl.checkpoints.discovery import Save, size_of
+from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
-from opsctl.state.journal import EventKind
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
@@ -36,7 +36,6 @@ UNKNOWN_S = 12 * 3600.0
 LARGE_SIZE_RATIO = 1.5
 """Ratio to the usual size that gives a warning: such as a save of whole buffers instead of views."""
 REMEMBERED = 20
-_ROLLBACKS = {EventKind.ROLLED_BACK, EventKind.ROLLBACK_UNDONE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +152,7 @@ class CheckpointAge:
 
 def _find_begin(train: WatchedTrain, newest: Save | None) -> datetime | None:
     """Return the time from which on a checkpoint is due: the newest one, or a rollback to an older one."""
-    times = [event.when for event in train.events if event.kind in _ROLLBACKS]
+    times = [event.when for event in train.events if isinstance(event, RolledBack | RollbackUndone)]
     return max([*times, *([newest.at] if newest else [])], default=None)
 
 

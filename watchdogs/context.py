@@ -14,8 +14,8 @@ from opsctl.base.model import Job, JobState, Node
 from opsctl.base.ports import Clock, Runner
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings
+from opsctl.state.events import Cancelled, Event, Submitted, cancels_train
 from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
-from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -112,29 +112,17 @@ class WatchedTrain:
             return ""
         history = self.snapshot.history
         finalized = list(history.finalized.values())
-        outcome = str(finalized[-1].data["outcome"]) if finalized else ""
-        decided = [event for event in self.events if event.kind is EventKind.SUBMITTED or _is_cancel(event)]
-        if decided and decided[-1].kind is EventKind.CANCELLED:
-            why = str(decided[-1].data["why"])
-            if finalized and why.startswith(
-                f"{finalized[-1].data['attempt']} {outcome}: "
-            ):  # the finalization cancelled it
-                return why
-            return f"cancelled by {decided[-1].actor.partition('@')[0]}: {why}"
+        outcome = finalized[-1].outcome if finalized else ""
+        decided = [event for event in self.events if isinstance(event, Submitted) or cancels_train(event)]
+        cancelled = decided[-1] if decided else None
+        if isinstance(cancelled, Cancelled):
+            is_by_end = finalized and cancelled.reason.attempt == finalized[-1].attempt
+            who = "" if is_by_end else f"cancelled by {cancelled.actor.partition('@')[0]}: "
+            return f"{who}{cancelled.reason}"
         last = list(history.started)[-1:]
         if outcome in {"finished", "killed"} and last and last[0] in history.finalized:
-            return f"{outcome}: {finalized[-1].data['why']}"
+            return f"{outcome}: {finalized[-1].why}"
         return "" if history.arrays or history.pending else "it was never launched"
-
-
-def _is_cancel(event: Event) -> bool:
-    """Return whether the event cancels the whole train, not one task or a duplicate submission."""
-    fields = event.data
-    return (
-        event.kind is EventKind.CANCELLED
-        and "_" not in str(fields["job"])
-        and fields["why"] != "the same submission arrived twice"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class HeldTrain:
         why = "held by hand"
         if held:
             times.append(held.when)
-            why = str(held.data["why"])
+            why = str(held.reason)
         if paused:
             times.append(paused.since)
             why = paused.why

@@ -16,7 +16,7 @@ from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.system import replace_process
 from opsctl.settings.loader import GuardSettings, parse, read_toml
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
 from opsctl.state.run_dir import RunDir, check_trusted
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def notify(app: App, train: RunDir) -> None:
 
 def _may_be_failure(event: Event) -> bool:
     """Whether the failures that `watchdogs/failures.py` reports could follow from the event."""
-    is_hold = event.kind is EventKind.ATTEMPT_FINALIZED and event.data["action"] == "hold-queued"
-    return is_hold or event.kind is EventKind.QUARANTINED
+    is_hold = isinstance(event, AttemptFinalized) and event.action == "hold-queued"
+    return is_hold or isinstance(event, ExclusionDecided)
 
 
 def rules_of(train: RunDir) -> GuardSettings:

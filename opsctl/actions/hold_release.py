@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from opsctl.app import App
 from opsctl.base.errors import NotAllowed, RunDirError, cannot_write
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
-from opsctl.state.journal import EventKind, actor
+from opsctl.state.events import SwitchDisarmed
+from opsctl.state.journal import actor
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, RequestKind, Switch, arm, disarm, read, request
 
@@ -24,7 +26,7 @@ def disarm_switch(app: App, run: RunDir, switch: Switch) -> None:
     """Disarm the switch. Raises RunDirError."""
     if run.is_ours:
         # Journal first: the file does not record who removed it. After an interruption both show the switch as armed.
-        app.journal(run).append(EventKind.DISARMED, switch=switch.value, by=actor())
+        app.journal(run).append(SwitchDisarmed(switch=switch.value, by=actor()))
     try:
         disarm(run, switch)
     except OSError as error:
@@ -47,7 +49,7 @@ def hold_or_pause(chain: TrainArrays, reason: str) -> list[str] | None:
     If the job belongs to another user, arm the pause switch instead and return None.
     """
     try:
-        return chain.hold(reason or "opsctl hold")
+        return chain.hold(as_written(reason or "opsctl hold"))
     except NotAllowed:
         arm(chain.run, Switch.PAUSE, why=reason or "opsctl hold by a user who does not own the job")
         return None

@@ -33,8 +33,9 @@ from opsctl.launch.revisions import Files, note_edit, swap
 from opsctl.launch.rollback_record import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
 from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
-from opsctl.state.journal import EventKind
+from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.lease import LeaseBusy, find_holder, lease, refreshed
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
@@ -136,8 +137,14 @@ def _carry_out(
             record, aside = _move_newer(run, plan.chosen, record, plan)
             _write_revision(app, run, files)
             note_allowed(app.journal(run), plan.allowed)
-            facts = {"checkpoint": record.checkpoint, "aside": _aside_names(record)}
-            _note(app, run, record, EventKind.ROLLED_BACK, **facts, **({"why": reason} if reason else {}))
+            event = RolledBack(
+                rollback=record.number,
+                step=record.step,
+                checkpoint=record.checkpoint,
+                aside=tuple(_aside_names(record)),
+                why=reason,
+            )
+            _note(app, run, event)
             _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.MOVED)
     released = _release(app, run) if record.phase is RollbackPhase.MOVED else []
@@ -184,7 +191,7 @@ def _carry_out_undo(
             for directory in record.directories:
                 back += bring_back(Path(directory), record.aside, record.undone)
             _write_revision(app, run, render_files(run, record.keys(before=True)))
-            _note(app, run, record, EventKind.ROLLBACK_UNDONE)
+            _note(app, run, RollbackUndone(rollback=record.number, step=record.step))
             _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.RESTORED)
     released = _release(app, run)
@@ -234,7 +241,9 @@ def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, ke
     with lease(run.path, clock):  # after a launch or a release that has begun before the rollback
         snapshot = chain.check()
         if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
-            chain.hold(why)  # also if held and not journalled: an earlier call was interrupted in between
+            chain.hold(
+                Reason(kind=ReasonKind.ROLLBACK, text=why)
+            )  # also if held and not journalled: an earlier call was interrupted in between
     if chain.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
         arm(run, Switch.PAUSE, why=why)
     is_waiting = False
@@ -270,11 +279,12 @@ def _set_phase(run: RunDir, record: RollbackRecord, phase: RollbackPhase) -> Rol
     return record
 
 
-def _note(app: App, run: RunDir, record: RollbackRecord, kind: EventKind, **data: object) -> None:
+def _note(app: App, run: RunDir, event: RolledBack | RollbackUndone) -> None:
     """Journal the rollback or its undo, once."""
     journal = app.journal(run)
-    if not any(event.kind is kind and event.data["rollback"] == record.number for event in journal.events()):
-        journal.append(kind, rollback=record.number, step=str(record.step), **data)
+    noted = (earlier for earlier in journal.events() if isinstance(earlier, RolledBack | RollbackUndone))
+    if not any(isinstance(earlier, type(event)) and earlier.rollback == event.rollback for earlier in noted):
+        journal.append(event)
 
 
 def _aside_names(record: RollbackRecord) -> list[str]:

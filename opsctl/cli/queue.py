@@ -9,6 +9,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
 from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_result, train_argument
 from opsctl.cli.owner_tasks import print_on_stderr, reconcile_as_owner
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 
 
@@ -89,7 +90,8 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
         print_result(run.name, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
         return
     try:
-        ended = chain.cancel(reason, queued_only=queued_only) if task is None else [chain.cancel_task(task, reason)]
+        why = as_written(reason)
+        ended = chain.cancel(why, queued_only=queued_only) if task is None else [chain.cancel_task(task, why)]
     except NotAllowed as error:
         raise NotAllowed(
             f"{run.name}: the job is not yours to cancel",

@@ -15,7 +15,6 @@ from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError
-from opsctl.dash.train_reasons import NEEDED
 from opsctl.settings.field_types import NAME
 from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay
@@ -110,9 +109,9 @@ def _release(app: App, instruction: PageInstruction) -> str:
 def _plan_release(app: App, instruction: PageInstruction) -> PagePlan:
     run = _find(app, instruction)
     text, history = release_train(app, run, "", dry_run=True).text, replay(app.journal(run).events())
-    ends = [str(event.data["why"]) for event in history.finalized.values()]
-    needed = NEEDED.search(ends[-1]) if history.held and ends else None
-    return PagePlan(text=f"{text}; the hold says: {needed[0]}" if needed else text)
+    reason = history.held.reason if history.held else None
+    needed = reason.needed_change if reason else ""
+    return PagePlan(text=f"{text}; the hold says: {needed}" if needed else text)
 
 
 def _save(app: App, instruction: PageInstruction) -> str:

@@ -18,7 +18,8 @@ from opsctl.dash.train_headline import Headline, Outlook, write_headline
 from opsctl.dash.train_reasons import NextStep, explain
 from opsctl.monitor.status import SHORTAGE, TrainStatus
 from opsctl.settings.loader import read_toml
-from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.events import AttemptStarted, Event
+from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
@@ -130,9 +131,9 @@ def make_card(
 def _find_last_nodes(status: TrainStatus, events: Sequence[Event]) -> tuple[str, ...]:
     last = status.last_attempt.attempt if status.last_attempt else ""
     for event in reversed(events):
-        if event.kind is EventKind.ATTEMPT_STARTED and event.data["attempt"] == last:
+        if isinstance(event, AttemptStarted) and event.attempt == last:
             try:
-                return tuple(expand(str(event.data["nodes"])))
+                return tuple(expand(event.nodes))
             except InputError:
                 return ()
     return ()

@@ -18,7 +18,17 @@ from opsctl.report.contents import AttemptReport, Report
 from opsctl.report.html_page import Box, css_class, draw_split, place_attempt
 from opsctl.report.scales import AxisTick, time_ticks
 from opsctl.report.train_report import TrainReading, read_train
-from opsctl.state.journal import Event, EventKind, replay
+from opsctl.state.events import (
+    AttemptStarted,
+    Edited,
+    Event,
+    ExclusionDecided,
+    Held,
+    HoldReleased,
+    RollbackUndone,
+    RolledBack,
+)
+from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -52,14 +62,14 @@ CAUSE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "running": ("",),
 }
 """Colours of the attempts strip, by class of the diagnosed cause or by outcome. Others are `unknown`."""
-MARKED: Mapping[EventKind, str] = {
-    EventKind.ATTEMPT_STARTED: "restart",
-    EventKind.HELD: "held",
-    EventKind.RELEASED: "released",
-    EventKind.EDITED: "edited",
-    EventKind.QUARANTINED: "node excluded",
-    EventKind.ROLLED_BACK: "rolled back",
-    EventKind.ROLLBACK_UNDONE: "rollback undone",
+MARKED: Mapping[type[Event], str] = {
+    AttemptStarted: "restart",
+    Held: "held",
+    HoldReleased: "released",
+    Edited: "edited",
+    ExclusionDecided: "node excluded",
+    RolledBack: "rolled back",
+    RollbackUndone: "rollback undone",
 }
 """Events of the journal that the curves show."""
 
@@ -161,7 +171,7 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
     diagnosed = replay(list(events)).diagnosed
     for number, attempt in enumerate(report.attempts, 1):
         diagnosis = diagnosed.get(attempt.attempt)
-        group = find_group(str(diagnosis.data["class"]) if diagnosis else "", attempt.outcome)
+        group = find_group(diagnosis.cause_kind if diagnosis else "", attempt.outcome)
         lasted = format_duration(attempt.ended - attempt.began)
         end = attempt.outcome or "running"
         x, width = place_attempt(report, attempt)
@@ -172,7 +182,7 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
             began=format_minute(attempt.began) if report.is_timed else formats.render_period(report, attempt.began),
             lasted=lasted,
             end=end,
-            why=str(diagnosis.data["says"]) if diagnosis else attempt.why,
+            why=diagnosis.says if diagnosis else attempt.why,
             nodes=attempt.nodes,
             steps=formats.format_steps(attempt),
             box=Box(
@@ -186,24 +196,25 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
 
 def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]:
     names = {attempt.attempt: attempt for attempt in report.attempts}
-    for number, event in enumerate(events):
-        kind = MARKED.get(event.kind)
-        step = _find_step(report, event.when)
+    starts = 0
+    for event in events:
+        kind, step = MARKED.get(type(event)), _find_step(report, event.when)
+        starts += isinstance(event, AttemptStarted)
         if kind is None or step is None:
             continue
-        text = str(event.data.get("why", ""))
-        if kind.startswith("roll"):
-            text = f"to step {event.data['step']}"
-        if event.kind is EventKind.ATTEMPT_STARTED:
-            attempt = names.get(str(event.data["attempt"]))
-            if attempt is None or attempt.first_step is None or not any(_is_start(other) for other in events[:number]):
-                continue
-            task = attempt.attempt.rpartition(".")[0]
-            step, text = attempt.first_step, f"{task} resumed from {attempt.first_step - 1:,}"
-            yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=text)
-            continue
-        text = f"{kind}: {text}" if text else kind
-        yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=kind)
+        text = label = kind
+        match event:
+            case AttemptStarted():
+                attempt = names.get(event.attempt)
+                if attempt is None or attempt.first_step is None or starts == 1:
+                    continue
+                task, step = attempt.attempt.rpartition(".")[0], attempt.first_step
+                text = label = f"{task} resumed from {attempt.first_step - 1:,}"
+            case RolledBack() | RollbackUndone():
+                text = f"{kind}: to step {event.step}"
+            case Held() | ExclusionDecided():
+                text = f"{kind}: {event.reason}"
+        yield CurveMark(step=step, kind=kind, text=text, at=format_minute(event.when), label=label)
     yield from _mark_failures(report)
 
 
@@ -221,10 +232,6 @@ def _mark_failures(report: Report) -> Iterator[CurveMark]:
             at=format_minute(attempt.ended),
             label=label,
         )
-
-
-def _is_start(event: Event) -> bool:
-    return event.kind is EventKind.ATTEMPT_STARTED
 
 
 def _mark_alerts(report: Report, alerts: Sequence[AlertEvent]) -> Iterator[CurveMark]:

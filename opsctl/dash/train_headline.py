@@ -12,7 +12,8 @@ from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.journal import Event, TrainHistory
+from opsctl.state.events import Diagnosed
+from opsctl.state.journal import TrainHistory
 
 
 class Tone(StrEnum):
@@ -179,7 +180,7 @@ def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     last = status.last_attempt
     is_by_opsctl = find_holder(status, history) == "opsctl"
     held = history.held
-    why = str(held.data["why"]) if held else _describe_waiting(status)
+    why = str(held.reason) if held else _describe_waiting(status)
     if is_by_opsctl and last:
         why = find_cause(status, history) or f"{last.outcome}: {last.why}"
     tone, since = Tone.RED if is_by_opsctl else Tone.AMBER, held.when if held else None
@@ -192,7 +193,7 @@ def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
     if not find_cause(status, history):
         return ""
     count = count_same_cause(history, attempt)
-    says = str(history.diagnosed[attempt].data["says"]).partition(": ")[0]
+    says = history.diagnosed[attempt].says.partition(": ")[0]
     return f"{says}, {count} times" if count > 1 else says
 
 
@@ -210,15 +211,15 @@ def find_cause(status: TrainStatus, history: TrainHistory) -> str:
     Empty without a diagnosis.
     """
     last = history.diagnosed.get(status.last_attempt.attempt) if status.last_attempt else None
-    if last is None or last.data["cause"] in {"nothing", "unknown"}:
+    if last is None or last.cause in {"nothing", "unknown"}:
         return ""
-    same = _list_same_cause(history, str(last.data["attempt"]))
-    nodes = list(dict.fromkeys(filter(None, (str(event.data["node"]) for event in same))))
+    same = _list_same_cause(history, last.attempt)
+    nodes = list(dict.fromkeys(filter(None, (event.node for event in same))))
     on = f" on {nodes[0]}" if len(nodes) == 1 else ""
     if len(nodes) > 1:
         on = f" on {len(nodes)} nodes, last {nodes[0]}"
     times = {0: "", 1: "", 2: ", twice"}.get(len(same), f", {len(same)} times in a row")
-    return f"{last.data['says']}{on}{times}"
+    return f"{last.says}{on}{times}"
 
 
 def count_same_cause(history: TrainHistory, attempt: str) -> int:
@@ -226,13 +227,13 @@ def count_same_cause(history: TrainHistory, attempt: str) -> int:
     return len(_list_same_cause(history, attempt))
 
 
-def _list_same_cause(history: TrainHistory, attempt: str) -> list[Event]:
+def _list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:
     """Return the diagnoses of the newest attempts with the cause of `attempt`, the newest first."""
     last = history.diagnosed.get(attempt)
-    same: list[Event] = []
+    same: list[Diagnosed] = []
     for name in reversed(history.finalized):
         diagnosis = history.diagnosed.get(name)
-        if last is None or diagnosis is None or diagnosis.data["cause"] != last.data["cause"]:
+        if last is None or diagnosis is None or diagnosis.cause != last.cause:
             break
         same.append(diagnosis)
     return same

@@ -12,11 +12,9 @@ from opsctl.dash.train_headline import PLANNED, count_same_cause, find_cause, na
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import LastAttempt, TrainStatus
 from opsctl.state.journal import TrainHistory
+from opsctl.state.reasons import CHANGES, NeededChange, Reason
 
-STUCK_AT = re.compile(r"made no progress beyond step (\d+)")
 EXCLUDE = re.compile(r"^Exclude the node(?:[;,.]\s*|$)")
-NEEDED = re.compile(r"before a release, (?P<change>[^;]*?)(?: \((?P<command>opsctl [a-z-]+)\))?$")
-"""End of the reason of a hold, by opsctl.guard.hold_rules: what has to change, and the command for the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,23 +44,21 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
     if status.state not in {"held", "ended"} or last is None:
         return StateReason()
     diagnosis = history.diagnosed.get(last.attempt)
-    cause, node = (str(diagnosis.data[key]) if diagnosis else "" for key in ("cause", "node"))
-    lines = [str(line) for line in diagnosis.data["evidence"]] if diagnosis else []
     return StateReason(
         why=_describe_end(status, history, last),
-        evidence=find_matched_line(cause, lines),
-        steps=tuple(_list_steps(status, last, advise(last.advice, node, excluded))),
+        evidence=find_matched_line(diagnosis.cause, diagnosis.evidence) if diagnosis else "",
+        steps=tuple(_list_steps(status, history, advise(last.advice, diagnosis.node if diagnosis else "", excluded))),
     )
 
 
-def _list_steps(status: TrainStatus, last: LastAttempt, advice: str) -> Iterator[NextStep]:
+def _list_steps(status: TrainStatus, history: TrainHistory, advice: str) -> Iterator[NextStep]:
     """Yield the fix, and the release of a held train after the fix."""
     if status.state != "held":
         yield NextStep(text=advice or "Find the cause of the end.", command=f"opsctl why {status.train}")
         return
-    needed = NEEDED.search(last.why)
-    change = needed["change"] if needed else "find and remove the cause"
-    command = needed["command"] or "" if needed else "opsctl why"
+    reason = _find_reason(history)
+    default = CHANGES[NeededChange.CAUSE]
+    change, command = CHANGES.get(reason.change, default) if reason else default
     yield NextStep(
         text=" ".join(filter(None, (f"Before the release, {change}.", advice))),
         command=f"{command} {status.train}" if command else "",
@@ -72,21 +68,30 @@ def _list_steps(status: TrainStatus, last: LastAttempt, advice: str) -> Iterator
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:
     """Return one sentence with one count: `None of the 6 attempts got beyond step 130; checkpoint: step 100.`"""
-    count, found = count_same_cause(history, last.attempt), STUCK_AT.search(last.why)
+    count, reason = count_same_cause(history, last.attempt), _find_reason(history)
+    found = reason.step if reason else None
     parts = []
     if not find_cause(status, history):
-        parts.append(f"{name_attempt(last.attempt, history)} {last.outcome}: {last.why.partition(';')[0]}")
-    if found:
+        final = history.finalized.get(last.attempt)
+        why = final.exit_why if final else ""
+        parts.append(f"{name_attempt(last.attempt, history)} {last.outcome}: {why or last.why}")
+    if found is not None:
         who = f"None of the {count} attempts" if count > 1 else "No attempt"
-        parts.append(f"{who} got beyond step {int(found[1]):,}")
+        parts.append(f"{who} got beyond step {found:,}")
     saved = status.progress.checkpoint_step if status.progress else None
-    is_stuck = not found and any(words in last.why for words in ("without progress", "made no progress"))
+    is_stuck = found is None and reason is not None and reason.is_stuck
     if is_stuck and saved is not None:
         parts.append(f"no progress since the checkpoint of step {saved:,}")
     elif parts or count:
         parts.append(f"newest checkpoint: step {saved:,}" if saved is not None else "no checkpoint yet")
     text = "; ".join(parts)
     return text[:1].upper() + text[1:]
+
+
+def _find_reason(history: TrainHistory) -> Reason | None:
+    """Return why the last finalized attempt holds the train."""
+    finalized = list(history.finalized.values())
+    return finalized[-1].reason if finalized else None
 
 
 def advise(advice: str, nodes: str, excluded: Collection[str]) -> str:

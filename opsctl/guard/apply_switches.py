@@ -14,7 +14,8 @@ from opsctl.guard.stop_request import StopKind
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind
+from opsctl.state.events import SwitchArmed
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.switches import Armed, Switch
 
 GUARD_SPARE = timedelta(minutes=2)
@@ -30,28 +31,27 @@ def apply_switches(chain: TrainArrays, rules: GuardSettings, jobs: Sequence[Job]
     armed = kill or pause
     if armed is None:
         return []
-    snapshot = chain.check(jobs)
-    done = []
+    snapshot, reason, done = chain.check(jobs), describe(armed), []
     if kill and snapshot.waiting:
-        done.append(f"cancelled the queued tasks of {_list(chain.cancel(describe(armed), queued_only=True))}")
+        done.append(f"cancelled the queued tasks of {_list(chain.cancel(reason, queued_only=True))}")
     elif not kill and any(not job.is_held for job in snapshot.waiting):
-        done.append(f"held the queued tasks of {_list(chain.hold(describe(armed)))}")
+        done.append(f"held the queued tasks of {_list(chain.hold(reason))}")
     if snapshot.active and _is_overdue(chain, rules, armed):
         for job in snapshot.active:
-            cancelled = [chain.cancel_task(task, describe(armed)) for task in job.tasks]
+            cancelled = [chain.cancel_task(task, reason) for task in job.tasks]
             done += [f"cancelled {name}, which did not stop" for name in cancelled]
     return done
 
 
-def describe(armed: Armed) -> str:
+def describe(armed: Armed) -> Reason:
     """Return the reason for an action: `kill switch by alice: bad loss`."""
-    return f"{armed.switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else "")
+    return Reason(kind=ReasonKind.SWITCH, switch=armed.switch.value, by=armed.by, text=armed.why)
 
 
 def _is_overdue(chain: TrainArrays, rules: GuardSettings, armed: Armed) -> bool:
     """Whether the guard should have ended the task long ago. Counted from the journal: files carry foreign clocks."""
-    events = [event for event in chain.journal.events() if event.kind is EventKind.ARMED]
-    since = next((event.when for event in reversed(events) if event.data["switch"] == armed.switch.value), None)
+    events = [event for event in chain.journal.events() if isinstance(event, SwitchArmed)]
+    since = next((event.when for event in reversed(events) if event.switch == armed.switch.value), None)
     if since is None:
         return False
     kind = StopKind.KILL if armed.switch is Switch.KILL else StopKind.PAUSE

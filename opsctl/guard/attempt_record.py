@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.base.errors import InputError
@@ -15,7 +14,7 @@ from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.launch.code_freeze import read_record
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json, read_size_bytes
-from opsctl.state.records import checked
+from opsctl.state.records import decode, to_text
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
@@ -95,15 +94,14 @@ def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
     close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
     for path in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(path)
-    run.write(attempt.start, json.dumps(asdict(start), default=str, indent=1) + "\n")
+    run.write(attempt.start, to_text(start))
 
 
 def read_start(attempt: Attempt) -> Start | None:
     """Return the start record, or None if start.json is missing or invalid."""
     try:
-        fields = read_json(attempt.start, MAX_RECORD_BYTES)
-        return checked(Start(**{**fields, "at": datetime.fromisoformat(fields["at"])}))
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(Start, read_json(attempt.start, MAX_RECORD_BYTES))
+    except (OSError, ValueError):
         return None
 
 

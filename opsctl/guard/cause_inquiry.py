@@ -20,8 +20,8 @@ from opsctl.guard.repeated_blame import Blamed, count_repeats, list_allocations,
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.events import Event
 from opsctl.state.files import is_writable_by_others
-from opsctl.state.journal import Event
 from opsctl.state.run_dir import Attempt
 
 
@@ -57,7 +57,7 @@ def inquire(
     events = chain.journal.events()
     event = find_diagnosis(events, attempt.name)
     if event is not None:
-        diagnosis, suspects = recall_diagnosis(event), tuple(event.data["suspects"])
+        diagnosis, suspects = recall_diagnosis(event), event.suspects
         may_act = care is not None and may_exclude(diagnosis.kind)
         verdicts = care.check(chain.slurm, suspects, timeout_s=rules.node_check_seconds) if care and may_act else ()
         return CauseInquiry(diagnosis=diagnosis, suspects=suspects if may_act else (), verdicts=verdicts)

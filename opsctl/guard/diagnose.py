@@ -17,7 +17,9 @@ from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.settings.loader import TrainSettings, parse, read_toml
-from opsctl.state.journal import Event, EventKind, Journal, replay
+from opsctl.state.events import AttemptStarted, Diagnosed, Event
+from opsctl.state.journal import Journal, replay
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason
 
@@ -107,48 +109,58 @@ def _read_world_size(run: RunDir) -> int | None:
         return None
 
 
-def to_event(diagnosis: Diagnosis, suspects: Sequence[str]) -> dict[str, object]:
+def to_event(
+    diagnosis: Diagnosis, suspects: Sequence[str], accused: Sequence[str] = (), acquitted: Sequence[str] = ()
+) -> Diagnosed:
     """Return the journal entry of a diagnosis."""
-    return {
-        "attempt": diagnosis.attempt,
-        "class": diagnosis.kind.value,
-        "cause": diagnosis.cause,
-        "says": diagnosis.says,
-        "node": diagnosis.node,
-        "rank": diagnosis.rank,
-        "suspects": list(suspects),
-        "evidence": list(diagnosis.evidence[:20]),
-        "also": list(diagnosis.also),
-        "advice": diagnosis.advice,
-    }
-
-
-def find_diagnosis(events: Sequence[Event], attempt: str) -> Event | None:
-    """Return the journalled diagnosis of an attempt, if there is one."""
-    for event in reversed(events):
-        if event.data.get("attempt") == attempt and event.kind in {EventKind.DIAGNOSED, EventKind.ATTEMPT_STARTED}:
-            # Earlier events belong to another attempt of this name: a killed controller reuses ids.
-            return event if event.kind is EventKind.DIAGNOSED else None
-    return None
-
-
-def recall_diagnosis(event: Event) -> Diagnosis:
-    """Read a diagnosis from its journal entry."""
-    known = event.data["class"] in set(CauseKind)
-    return Diagnosis(
-        kind=CauseKind(event.data["class"]) if known else CauseKind.UNKNOWN,
-        cause=event.data["cause"],
-        says=event.data["says"],
-        node=event.data["node"],
-        rank=event.data["rank"],
-        evidence=tuple(event.data["evidence"]),
-        advice=event.data["advice"],
-        attempt=event.data["attempt"],
+    return Diagnosed(
+        attempt=diagnosis.attempt,
+        cause_kind=diagnosis.kind.value,
+        cause=diagnosis.cause,
+        says=diagnosis.says,
+        node=diagnosis.node,
+        rank=diagnosis.rank,
+        suspects=tuple(suspects),
+        evidence=tuple(diagnosis.evidence[:20]),
+        also=tuple(diagnosis.also),
+        advice=diagnosis.advice,
+        accused=tuple(accused),
+        acquitted=tuple(acquitted),
     )
 
 
-def describe_diagnosis(diagnosis: Diagnosis) -> str:
-    """Summarise a diagnosis: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
-    rank = f"rank {diagnosis.rank}" if diagnosis.rank is not None else ""
-    place = ", ".join(filter(None, (diagnosis.node, rank)))
-    return f"{diagnosis.kind.value}: {diagnosis.says}" + (f" ({place})" if place else "")
+def find_diagnosis(events: Sequence[Event], attempt: str) -> Diagnosed | None:
+    """Return the journalled diagnosis of an attempt, if there is one."""
+    for event in reversed(events):
+        if isinstance(event, Diagnosed | AttemptStarted) and event.attempt == attempt:
+            # Earlier events belong to another attempt of this name: a killed controller reuses ids.
+            return event if isinstance(event, Diagnosed) else None
+    return None
+
+
+def recall_diagnosis(event: Diagnosed) -> Diagnosis:
+    """Read a diagnosis from its journal entry."""
+    known = event.cause_kind in set(CauseKind)
+    return Diagnosis(
+        kind=CauseKind(event.cause_kind) if known else CauseKind.UNKNOWN,
+        cause=event.cause,
+        says=event.says,
+        node=event.node,
+        rank=event.rank,
+        evidence=event.evidence,
+        advice=event.advice,
+        attempt=event.attempt,
+    )
+
+
+def explain_diagnosis(diagnosis: Diagnosis) -> Reason:
+    """Return the diagnosis as a reason: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
+    return Reason(
+        kind=ReasonKind.DIAGNOSIS,
+        attempt=diagnosis.attempt,
+        cause_kind=diagnosis.kind.value,
+        cause=diagnosis.cause,
+        text=diagnosis.says,
+        node=diagnosis.node,
+        rank=diagnosis.rank,
+    )

@@ -7,22 +7,19 @@ nothing is left to do, is written last.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
 
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job
 from opsctl.diagnosis import hang_cause
 from opsctl.diagnosis.blame import may_exclude
-from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard import attempt_record
 from opsctl.guard.before_body import is_row_of, list_unfinalized
 from opsctl.guard.cause_inquiry import CauseInquiry, inquire
-from opsctl.guard.diagnose import describe_diagnosis, find_diagnosis, recall_diagnosis, to_event
+from opsctl.guard.diagnose import explain_diagnosis, find_diagnosis, recall_diagnosis, to_event
 from opsctl.guard.exit_evidence import gather_evidence
 from opsctl.guard.hold_rules import decide_action, hold_if_stuck
 from opsctl.guard.last_output import date_last_output
@@ -32,15 +29,25 @@ from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.settings.loader import GuardSettings
 from opsctl.slurm.commands import Slurm
+from opsctl.state.events import (
+    AttemptFinalized,
+    AttemptStarted,
+    Edited,
+    Event,
+    ExclusionDecided,
+    HoldReleased,
+    Submitted,
+)
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
-from opsctl.state.journal import Event, EventKind, TrainHistory, replay
+from opsctl.state.journal import TrainHistory, replay
 from opsctl.state.lease import lease
-from opsctl.state.records import checked
+from opsctl.state.reasons import Reason, ReasonKind
+from opsctl.state.records import decode, to_text
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_time
 
 log = logging.getLogger(__name__)
-_RESTARTS = {EventKind.SUBMITTED, EventKind.RELEASED, EventKind.EDITED}
+_RESTARTS = (Submitted, HoldReleased, Edited)
 """Events by which a person restarts the train. Crashes before such an event count no more."""
 
 
@@ -62,37 +69,37 @@ def finalize(
         if done := read_end(attempt):
             return done
         if cause_inquiry.diagnosis and find_diagnosis(journal.events(), attempt.name) is None:
-            journal.append(
-                EventKind.DIAGNOSED,
-                **to_event(cause_inquiry.diagnosis, cause_inquiry.suspects),
-                accused=list(cause_inquiry.accused),
-                acquitted=list(cause_inquiry.acquitted),
-            )
+            found = cause_inquiry
+            journal.append(to_event(cause_inquiry.diagnosis, found.suspects, found.accused, found.acquitted))
         events = journal.events()
         ended = _decide(chain, rules, attempt, job, events)
         event = replay(events).finalized.get(attempt.name)
         if event is None:
             ended = _act(chain, rules, ended, cause_inquiry, care)
             journal.append(
-                EventKind.ATTEMPT_FINALIZED,
-                attempt=attempt.name,
-                outcome=ended.outcome,
-                action=ended.action,
-                why=ended.why,
+                AttemptFinalized(
+                    attempt=attempt.name,
+                    outcome=ended.outcome,
+                    action=ended.action,
+                    why=ended.why,
+                    exit_why=ended.exit_why,
+                    reason=ended.reason,
+                )
             )
         else:
             ended = replace(
                 ended,
-                outcome=Outcome(event.data["outcome"]),
-                action=Action(event.data["action"]),
-                why=event.data["why"],
+                outcome=Outcome(event.outcome),
+                action=Action(event.action),
+                why=event.why,
+                reason=event.reason,
                 done=(*ended.done, *(_note_hang(chain, ended, cause_inquiry, care) or _quarantined(events, attempt))),
             )
         if care and (start := attempt_record.read_start(attempt)):
             care.note_step_times(chain.run.name, attempt, start.nodes, ended.ended)
         ended = replace(ended, last_output=date_last_output(chain.run, attempt))
         chain.run.make(attempt.path)
-        chain.run.write(attempt.end, json.dumps(asdict(ended), default=str, indent=1) + "\n")
+        chain.run.write(attempt.end, to_text(ended))
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
     for line in ended.done:
         log.info("%s: %s", ended.attempt, line)
@@ -111,26 +118,32 @@ def _act(
     if ended.suspects and cause_inquiry.diagnosis and care:
         removed = care.remove_suspects(chain, cause_inquiry.diagnosis, ended.suspects, cause_inquiry.verdicts)
         chain.note(
-            EventKind.QUARANTINED,
-            attempt=ended.attempt,
-            nodes=removed.nodes,
-            until=removed.until.isoformat(),
-            excluded=removed.is_excluded,
-            why=describe_diagnosis(cause_inquiry.diagnosis),
-            done=removed.done,
+            ExclusionDecided(
+                attempt=ended.attempt,
+                nodes=removed.nodes,
+                until=removed.until,
+                excluded=removed.is_excluded,
+                reason=explain_diagnosis(cause_inquiry.diagnosis),
+                done=removed.done,
+            )
         )
         ended = replace(ended, done=(*ended.done, *removed.done))
         if not removed.is_excluded and ended.action is Action.EXCLUDE_NODES:
             ended = _without_exclusion(chain, rules, replace(ended, why=f"{ended.why}; {removed.done[0]}"))
     elif ended.action is Action.EXCLUDE_NODES:
         ended = _without_exclusion(chain, rules, ended)
-    why = f"{ended.attempt} {ended.outcome.value}: {ended.why}"
+    reason = Reason(
+        kind=ReasonKind.NOT_NEEDED if ended.action is Action.CANCEL_QUEUED else ReasonKind.ENDED,
+        attempt=ended.attempt,
+        outcome=ended.outcome.value,
+        text=ended.why,
+    )
     if ended.action is Action.CANCEL_QUEUED:
-        arrays = chain.cancel(why, queued_only=True)
-        log.info("cancelled the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
+        arrays = chain.cancel(reason, queued_only=True)
+        log.info("cancelled the queued tasks of %s: %s", ", ".join(arrays) or "no job", reason)
     elif ended.action is Action.HOLD_QUEUED:
-        arrays = chain.hold(ended.why)
-        log.info("held the queued tasks of %s: %s", ", ".join(arrays) or "no job", why)
+        arrays = chain.hold(ended.reason or reason)
+        log.info("held the queued tasks of %s: %s", ", ".join(arrays) or "no job", ended.reason or reason)
     return ended
 
 
@@ -155,28 +168,15 @@ def _note_hang(
 
 def _quarantined(events: Sequence[Event], attempt: Attempt) -> tuple[str, ...]:
     """Return what an interrupted finalization of the attempt did about nodes."""
-    done = [
-        event.data["done"]
-        for event in events
-        if event.kind is EventKind.QUARANTINED and event.data["attempt"] == attempt.name
-    ]
+    done = [event.done for event in events if isinstance(event, ExclusionDecided) and event.attempt == attempt.name]
     return tuple(done[-1]) if done else ()
 
 
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        fields = read_json(attempt.end, MAX_RECORD_BYTES)
-        parsed = {
-            **{key: datetime.fromisoformat(fields[key]) for key in ("started", "ended")},
-            "last_output": datetime.fromisoformat(fields["last_output"]) if fields.get("last_output") else None,
-            **{key: tuple(fields.get(key, ())) for key in ("suspects", "done")},
-            "outcome": Outcome(fields["outcome"]),
-            "action": Action(fields["action"]),
-            "kind": CauseKind(fields.get("kind", CauseKind.UNKNOWN)),
-        }
-        return checked(FinishedAttempt(**{**fields, **parsed}))
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(FinishedAttempt, read_json(attempt.end, MAX_RECORD_BYTES))
+    except (OSError, ValueError):
         return None
 
 
@@ -186,15 +186,15 @@ def _decide(
     ended = _decide_without_cause(chain, rules, attempt, job, events)
     if event := find_diagnosis(events, attempt.name):
         diagnosis = recall_diagnosis(event)
-        suspects = tuple(event.data["suspects"]) if may_exclude(diagnosis.kind) else ()
+        suspects = event.suspects if may_exclude(diagnosis.kind) else ()
         ended = replace(
             ended,
             kind=diagnosis.kind,
             cause=diagnosis.cause,
             says=diagnosis.says,
             suspects=suspects,
-            done=tuple(event.data.get("acquitted", ())),
-            why=f"{ended.why}; {describe_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
+            done=event.acquitted,
+            why=f"{ended.why}; {explain_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,
         )
     if _is_overtaken(ended, events):
         return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
@@ -220,6 +220,7 @@ def _decide_without_cause(
         outcome=outcome,
         action=ACTIONS[outcome],
         why=why,
+        exit_why=why,
         started=started,
         ended=at or now,
         new_checkpoint=progress.new_checkpoint,
@@ -250,20 +251,18 @@ def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bo
 
 def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:
     """Return whether a person launched or released after the attempt ended. Their tasks are not cancelled or held."""
-    starts = (event for event in events if event.kind is EventKind.ATTEMPT_STARTED)
-    start_number = max((event.number for event in starts if event.data["attempt"] == ended.attempt), default=0)
-    later = {event.kind for event in events if event.number > start_number and event.when > ended.ended}
+    starts = (event for event in events if isinstance(event, AttemptStarted))
+    start_number = max((event.number for event in starts if event.attempt == ended.attempt), default=0)
+    later = [event for event in events if event.number > start_number and event.when > ended.ended]
     if ended.action is Action.HOLD_QUEUED:
-        return bool(later & {EventKind.SUBMITTED, EventKind.RELEASED})
-    return ended.action is Action.CANCEL_QUEUED and EventKind.SUBMITTED in later
+        return any(isinstance(event, Submitted | HoldReleased) for event in later)
+    return ended.action is Action.CANCEL_QUEUED and any(isinstance(event, Submitted) for event in later)
 
 
 def _recent_attempts(run: RunDir, ended: FinishedAttempt, events: Sequence[Event]) -> list[FinishedAttempt]:
     """Return the attempts since a person last restarted the train, `ended` included, in the order of their starts."""
-    since = max((event.number for event in events if event.kind in _RESTARTS), default=0)
-    finalized = {
-        event.data["attempt"] for event in events if event.kind is EventKind.ATTEMPT_FINALIZED and event.number > since
-    }
+    since = max((event.number for event in events if isinstance(event, _RESTARTS)), default=0)
+    finalized = {event.attempt for event in events if isinstance(event, AttemptFinalized) and event.number > since}
     started = [attempt for attempt in replay(list(events)).started if attempt in finalized - {ended.attempt}]
     earlier = [done for attempt in started if (done := read_end(run.attempt(attempt)))]
     return sorted([*earlier, ended], key=lambda finished: finished.started) if started else [ended]

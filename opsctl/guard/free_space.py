@@ -14,7 +14,7 @@ from pathlib import Path
 
 from opsctl.guard.stop_request import read_refusal
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, Diagnosed, Event
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import list_save_directories
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -54,10 +54,10 @@ def have_filled_disk(events: Iterable[Event], crashes: int) -> bool:
     causes: dict[str, str] = {}
     ended: list[str] = []
     for event in events:
-        if event.kind is EventKind.DIAGNOSED:
-            causes[event.data["attempt"]] = event.data["cause"]
-        elif event.kind is EventKind.ATTEMPT_FINALIZED:
-            ended.append(event.data["attempt"])
+        if isinstance(event, Diagnosed):
+            causes[event.attempt] = event.cause
+        elif isinstance(event, AttemptFinalized):
+            ended.append(event.attempt)
     last = ended[-crashes:]
     return len(last) == crashes and all(causes.get(attempt) == DISK_FULL for attempt in last)
 

@@ -16,6 +16,7 @@ from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.free_space import DISK_FULL
 from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 LATE_FACTOR = 2
@@ -38,15 +39,12 @@ EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outco
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
 LONG_SHARE = 0.5
 """Share of its time limit after which an attempt is long, although all attempts of a short task are short."""
-CHANGES: dict[CauseKind, str] = {
-    CauseKind.CODE: "change the code or the settings (opsctl edit)",
-    CauseKind.CONFIG: "change the settings or the environment (opsctl edit)",
-    CauseKind.MEMORY: "lower the use of memory in the settings (opsctl edit)",
-    CauseKind.STORAGE: "repair the storage or free space",
+_CHANGES: dict[CauseKind, NeededChange] = {
+    CauseKind.CODE: NeededChange.CODE,
+    CauseKind.CONFIG: NeededChange.CONFIG,
+    CauseKind.MEMORY: NeededChange.MEMORY,
+    CauseKind.STORAGE: NeededChange.STORAGE,
 }
-"""What has to change before a release helps, by the kind of the last cause."""
-MORE_NODES = "put more nodes in service, or exclude fewer"
-"""What has to change if the last attempt had faulty nodes that could not be excluded."""
 
 
 def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
@@ -122,13 +120,19 @@ def hold_if_stuck(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], r
     started = [attempt for attempt in attempts if attempt.outcome not in NOT_STARTED]
     for find_loop in (find_crash_loop, find_fault_loop, find_standstill):
         if loop := find_loop(started, rules):
-            why = f"{ended.why}; {loop}; {_needed_change(started)}"
-            return replace(ended, action=Action.HOLD_QUEUED, why=why)
+            reason = replace(
+                loop,
+                attempt=ended.attempt,
+                outcome=ended.outcome.value,
+                text=ended.why,
+                change=_find_needed_change(started[-1]),
+            )
+            return replace(ended, action=Action.HOLD_QUEUED, why=str(reason), reason=reason)
     return ended
 
 
-def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a crash loop; empty if it may go on. `attempts` has the newest last."""
+def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> Reason | None:
+    """Return why the train must be held for a crash loop; None if it may go on. `attempts` has the newest last."""
     loop: list[FinishedAttempt] = []
     for attempt, advance in _from_newest(attempts):
         if advance in {Advance.YES, Advance.POSSIBLE} or (advance is Advance.UNKNOWN and _is_long(attempt, rules)):
@@ -139,8 +143,13 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
             break
         loop.append(attempt)
     if len(loop) < rules.short_attempts:
-        return ""
-    return f"{len(loop)} attempts in a row under {rules.short_attempt_minutes:g} min without progress: {_list(loop)}"
+        return None
+    return Reason(
+        kind=ReasonKind.CRASH_LOOP,
+        count=len(loop),
+        minutes=rules.short_attempt_minutes,
+        attempts=_list(loop),
+    )
 
 
 def _is_long(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
@@ -149,15 +158,15 @@ def _is_long(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
     return attempt.minutes >= min(rules.short_attempt_minutes, limit)
 
 
-def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held for a repeated fault; empty if it may go on.
+def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> Reason | None:
+    """Return why the train must be held for a repeated fault; None if it may go on.
 
     The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason. If nothing is known
     of the progress, only the same words show the same fault.
     """
     last = attempts[-1] if attempts else None
     if last is None or find_rule(last.kind, last.cause).action != Action.HOLD_QUEUED:
-        return ""
+        return None
     count = 0
     for attempt, advance in _from_newest(attempts):
         if attempt.cause != last.cause or advance in {Advance.YES, Advance.POSSIBLE}:
@@ -168,13 +177,12 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     # A full disk has one more attempt, before which the guard waits for space. `fault_attempts = 1` holds at once.
     is_waited_for = last.cause == DISK_FULL and rules.fault_attempts > 1
     if count < rules.fault_attempts + is_waited_for:
-        return ""
-    text = f"{count} attempts in a row" if count > 1 else "an attempt"
-    return f"a {last.kind.value} fault ended {text} without progress: {last.cause}"
+        return None
+    return Reason(kind=ReasonKind.FAULT_LOOP, count=count, cause_kind=last.kind.value, cause=last.cause)
 
 
-def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> str:
-    """Return why the train must be held because it stands still; empty if it may go on.
+def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> Reason | None:
+    """Return why the train must be held because it stands still; None if it may go on.
 
     Counts attempts of any length that certainly did not advance the train, and that got no stop request. Short
     attempts on hardware that was excluded count even if nothing is known of their progress: otherwise a mistaken cause
@@ -191,10 +199,14 @@ def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
         if not _is_excused(attempt) or attempt.outcome in LIMITED or is_on_bad_hardware:
             standing.append(attempt)
     if len(standing) < rules.stalled_attempts:
-        return ""
+        return None
     steps = [attempt.highest_step for attempt in standing if attempt.highest_step is not None]
-    reached = f" beyond step {max(steps)}" if steps else " and left no new checkpoint"
-    return f"{len(standing)} attempts in a row made no progress{reached}: {_list(standing)}"
+    return Reason(
+        kind=ReasonKind.STANDSTILL,
+        count=len(standing),
+        step=max(steps, default=None),
+        attempts=_list(standing),
+    )
 
 
 def _from_newest(attempts: Sequence[FinishedAttempt]) -> list[tuple[FinishedAttempt, Advance]]:
@@ -210,12 +222,10 @@ def _is_excused(attempt: FinishedAttempt) -> bool:
     return attempt.outcome in EXCUSED or attempt.action is Action.EXCLUDE_NODES
 
 
-def _list(newest_first: Sequence[FinishedAttempt]) -> str:
-    return ", ".join(f"{attempt.attempt} {attempt.outcome.value}" for attempt in reversed(newest_first))
+def _list(newest_first: Sequence[FinishedAttempt]) -> tuple[str, ...]:
+    return tuple(f"{attempt.attempt} {attempt.outcome.value}" for attempt in reversed(newest_first))
 
 
-def _needed_change(attempts: Sequence[FinishedAttempt]) -> str:
+def _find_needed_change(last: FinishedAttempt) -> NeededChange:
     """Return what has to change before a release helps."""
-    last = attempts[-1]
-    change = MORE_NODES if last.suspects else CHANGES.get(last.kind, "find and remove the cause (opsctl why)")
-    return f"before a release, {change}"
+    return NeededChange.NODES if last.suspects else _CHANGES.get(last.kind, NeededChange.CAUSE)

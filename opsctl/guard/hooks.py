@@ -16,8 +16,9 @@ from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, is_other_kind
 from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import HookSettings, parse, read_toml
+from opsctl.state.events import HookStarted
 from opsctl.state.files import append_line
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -91,14 +92,10 @@ class TrainHooks:
     def _claim(self, name: str, attempt: str, subject: str) -> bool:
         """Journal the start of a hook; return False if the hook was started before, also by another process."""
         with lease(self.run.path, self.journal.clock):
-            for event in self.journal.events():
-                if event.kind is EventKind.HOOK and event.data == {
-                    "hook": name,
-                    "attempt": attempt,
-                    "subject": subject,
-                }:
-                    return False
-            self.journal.append(EventKind.HOOK, hook=name, attempt=attempt, subject=subject)
+            started = [event for event in self.journal.events() if isinstance(event, HookStarted)]
+            if (name, attempt, subject) in {(event.hook, event.attempt, event.subject) for event in started}:
+                return False
+            self.journal.append(HookStarted(hook=name, attempt=attempt, subject=subject))
             return True
 
     def _write(self, head: str, done: Completed) -> None:

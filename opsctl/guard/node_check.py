@@ -10,13 +10,13 @@ from opsctl.base.errors import InputError
 from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.diagnose import describe_diagnosis, to_event
+from opsctl.guard.diagnose import explain_diagnosis, to_event
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import compute_cap
 from opsctl.nodes.health.node_state import Health, Verdict
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
-from opsctl.state.journal import EventKind
+from opsctl.state.events import ExclusionDecided
 from opsctl.state.run_dir import Attempt
 
 
@@ -50,17 +50,18 @@ def check_nodes(
     if why := _find_need(chain, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         chain.note(
-            EventKind.QUARANTINED,
-            attempt=attempt.name,
-            nodes=fold(names),
-            until=until.isoformat(),
-            excluded=False,
-            why=describe_diagnosis(diagnosis),
-            done=[f"started on {fold(names)} anyway: {why}"],
+            ExclusionDecided(
+                attempt=attempt.name,
+                nodes=fold(names),
+                until=until,
+                excluded=False,
+                reason=explain_diagnosis(diagnosis),
+                done=(f"started on {fold(names)} anyway: {why}",),
+            )
         )
-        return NodeCheck(concession=f"{fold(names)} is faulty ({describe_diagnosis(diagnosis)}), but {why}")
-    chain.note(EventKind.DIAGNOSED, **to_event(diagnosis, names))
-    return NodeCheck(refusal=f"{fold(names)} is faulty: {describe_diagnosis(diagnosis)}")
+        return NodeCheck(concession=f"{fold(names)} is faulty ({explain_diagnosis(diagnosis)}), but {why}")
+    chain.note(to_event(diagnosis, names))
+    return NodeCheck(refusal=f"{fold(names)} is faulty: {explain_diagnosis(diagnosis)}")
 
 
 def _make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:

@@ -13,6 +13,7 @@ from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.settings.loader import GuardSettings, OnExit0
+from opsctl.state.reasons import Reason
 from opsctl.trainer.contract import StopReason, TrainerStop
 
 
@@ -182,6 +183,10 @@ class FinishedAttempt:
     """What was done about the suspects."""
     last_output: datetime | None = None
     """When a rank last wrote to its log; None if unknown."""
+    exit_why: str = ""
+    """How the attempt ended: `why` without the diagnosis and the action."""
+    reason: Reason | None = None
+    """Why the train is held, if it does not advance."""
 
     @property
     def minutes(self) -> float:

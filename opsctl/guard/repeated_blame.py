@@ -9,7 +9,7 @@ from opsctl.base.errors import InputError
 from opsctl.base.nodesets import expand
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +26,24 @@ def read_blamed(events: Sequence[Event]) -> list[Blamed]:
     """Return the journalled causes, one an attempt."""
     blamed: dict[str, Blamed] = {}
     for event in events:
-        if event.kind is EventKind.DIAGNOSED:
-            nodes = event.data.get("accused") or event.data["suspects"]
-            kind = event.data["class"] if event.data["class"] in set(CauseKind) else CauseKind.UNKNOWN
-            attempt = str(event.data["attempt"])
-            blamed[attempt] = Blamed(
-                attempt=attempt, cause=event.data["cause"], nodes=tuple(nodes), kind=CauseKind(kind)
+        if isinstance(event, Diagnosed):
+            known = event.cause_kind in set(CauseKind)
+            blamed[event.attempt] = Blamed(
+                attempt=event.attempt,
+                cause=event.cause,
+                nodes=event.accused or event.suspects,
+                kind=CauseKind(event.cause_kind) if known else CauseKind.UNKNOWN,
             )
     return list(blamed.values())
 
 
 def list_allocations(events: Sequence[Event]) -> dict[str, frozenset[str]]:
     """Return the nodes of every finalized attempt."""
-    finalized = {event.data["attempt"] for event in events if event.kind is EventKind.ATTEMPT_FINALIZED}
+    finalized = {event.attempt for event in events if isinstance(event, AttemptFinalized)}
     allocations: dict[str, frozenset[str]] = {}
     for event in events:
-        if event.kind is EventKind.ATTEMPT_STARTED and event.data["attempt"] in finalized:
-            allocations[str(event.data["attempt"])] = _expand(str(event.data.get("nodes", "")))
+        if isinstance(event, AttemptStarted) and event.attempt in finalized:
+            allocations[event.attempt] = _expand(event.nodes)
     return allocations
 
 

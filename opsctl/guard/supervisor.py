@@ -21,6 +21,7 @@ from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.model import Job
 from opsctl.base.ports import Clock, Runner
 from opsctl.guard import attempt_record
+from opsctl.guard.apply_switches import describe
 from opsctl.guard.before_body import list_unfinalized, wants_node_check
 from opsctl.guard.beside_body import BesideBody
 from opsctl.guard.body import Body, start_body
@@ -38,7 +39,8 @@ from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, replay
+from opsctl.state.events import AttemptStarted, StopStep
+from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.switches import Switch
 
@@ -172,7 +174,7 @@ class Supervisor:
         start = attempt_record.make_start(self.run, self.attempt, self.env, self.clock.now())
         self._start_mark = start.checkpoint
         attempt_record.write_start(self.run, self.attempt, start)
-        self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=self.attempt.name, nodes=start.nodes)
+        self.chain.journal.append(AttemptStarted(attempt=self.attempt.name, nodes=start.nodes))
         log.info("attempt %s of %s starts on %s", self.attempt.name, self.run.name, start.nodes)
 
     def _finalize_earlier(self, *, leave: bool = False) -> None:
@@ -362,7 +364,7 @@ class Supervisor:
 
     def _note_stop_step(self, step: str, why: str) -> None:
         with self.tolerated("recording a stop step"):
-            self.chain.note(EventKind.STOP_STEP, attempt=self.attempt.name, step=step, why=why)
+            self.chain.note(StopStep(attempt=self.attempt.name, step=step, why=why))
 
     def on_signal(self, number: signal.Signals) -> None:
         log.info("received %s", number.name)
@@ -377,9 +379,7 @@ class Supervisor:
     def _check_switches(self) -> None:
         for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
             if armed := switches.read(self.run, switch):
-                self.ask_to_stop(
-                    reason, f"{switch.value} switch by {armed.by}" + (f": {armed.why}" if armed.why else "")
-                )
+                self.ask_to_stop(reason, str(describe(armed)))
 
     # --- the end
 

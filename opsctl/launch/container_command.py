@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import opsctl
 from opsctl.base.errors import ConfigError
 from opsctl.settings.container import ContainerTable
 
@@ -56,7 +55,7 @@ def container_words(table: ContainerTable, *, directories: Sequence[Path], envir
         if set(str(directory)) & set(":,"):
             raise ConfigError("[container]", [f"{directory}: cannot be mounted: its path has a colon or a comma"])
     own = [f"{directory}:{directory}" for directory in dict.fromkeys(directories)]
-    package = Path(opsctl.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     mounts = [*own, f"{package}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
     start = RUNTIMES[table.runtime](table, mounts, environment)
     inside = [table.python, "-I", "-c", START_SHIM]

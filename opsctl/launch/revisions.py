@@ -15,8 +15,9 @@ from pathlib import Path
 from opsctl.base.errors import RunDirError, cannot_read, cannot_write
 from opsctl.base.ports import Runner
 from opsctl.settings.loader import TrainSettings
+from opsctl.state.events import Edited
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_text
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 SYNTAX_TIMEOUT_S = 10.0
@@ -119,9 +120,9 @@ def note_edit(run: RunDir, journal: Journal, revision: str) -> None:
     """Journal the edit that saved `revision`; if empty, the newest revision, whose edit may have been interrupted."""
     paths = revisions(run)
     newest = revision or (paths[-1].name if paths else "")
-    journalled = {str(event.data["revision"]) for event in journal.events() if event.kind is EventKind.EDITED}
+    journalled = {event.revision for event in journal.events() if isinstance(event, Edited)}
     if newest and newest not in journalled:
-        journal.append(EventKind.EDITED, revision=newest)
+        journal.append(Edited(revision=newest))
 
 
 def frozen_changes(old: TrainSettings, new: TrainSettings) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.files import MAX_RECORD_BYTES, list_names, read_json
-from opsctl.state.records import checked
+from opsctl.state.records import decode, to_text
 from opsctl.state.run_dir import RunDir
 
 
@@ -85,18 +84,17 @@ def read_newest(run: RunDir) -> RollbackRecord | None:
         return None
     if not names:
         return None
-    fields = read_json(records_dir(run) / names[-1], MAX_RECORD_BYTES)
+    path = records_dir(run) / names[-1]
     try:
-        texts = {key: tuple(fields[key]) for key in ("directories", "skip_samples", "skip_samples_before")}
-        return checked(RollbackRecord(**{**fields, **texts, "phase": RollbackPhase(fields["phase"])}))
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{records_dir(run) / names[-1]}: not a record of a rollback") from error
+        return decode(RollbackRecord, read_json(path, MAX_RECORD_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path}: not a record of a rollback: {error}") from error
 
 
 def write_record(run: RunDir, record: RollbackRecord) -> None:
     """Write the record. Raises RunDirError."""
     run.make(records_dir(run))
-    run.write(records_dir(run) / f"{record.number:04}.json", json.dumps(asdict(record), indent=1) + "\n")
+    run.write(records_dir(run) / f"{record.number:04}.json", to_text(record))
 
 
 def to_record(settings: RollbackSettings, **fields: object) -> RollbackRecord:

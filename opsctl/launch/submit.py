@@ -19,7 +19,8 @@ from opsctl.launch.code_freeze import FrozenCode, store
 from opsctl.launch.revisions import Files, read_files, swap
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Allowed, ArrayLost, Created, Excluded, SubmitRefused, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -49,7 +50,7 @@ class AllowedError:
 def note_allowed(journal: Journal, errors: Iterable[AllowedError]) -> None:
     """Journal every error that the user allowed."""
     for error in errors:
-        journal.append(EventKind.ALLOWED, check=error.check, what=error.what, origin=error.origin)
+        journal.append(Allowed(check=error.check, what=error.what, origin=error.origin))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +117,13 @@ class Launch:
     def _note_lost(self, snapshot: TrainSnapshot) -> list[str]:
         lost = sorted({job.array for job in snapshot.strangers}, key=int)
         for array in lost:
-            self.chain.note(EventKind.ARRAY_LOST, array=array)
+            self.chain.note(ArrayLost(array=array))
         return [f"array {array} of this train is lost: Slurm reused its id for another job" for array in lost]
 
     def _write(self) -> None:
         if read_files(self.run) != self.files:
             # Journalled before the swap: afterwards the files no longer differ.
-            self.chain.note(EventKind.CREATED, config=str(self.run.config))
+            self.chain.note(Created(config=str(self.run.config)))
         if self.code:
             store(self.code, self.run)
         swap(self.run, self.files)
@@ -134,8 +135,8 @@ class Launch:
         plan = replace(self.plan, nonce=nonce)
         note_allowed(self.chain.journal, self.allowed)
         for node, until in self.expiring_exclusions:
-            self.chain.note(EventKind.EXCLUDED, jobs=[], nodes=node, until=until.isoformat())
-        self.chain.note(EventKind.SUBMITTING, nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after)
+            self.chain.note(Excluded(jobs=(), nodes=node, until=until))
+        self.chain.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))
         # Slurm reads a percent sign in the path as a pattern.
         output = str(self.run.main_log).replace("%", "%%")
         try:
@@ -143,9 +144,9 @@ class Launch:
         except Unreachable:
             raise
         except OpsctlError as error:
-            self.chain.note(EventKind.SUBMIT_REFUSED, nonce=nonce, why=error.message)
+            self.chain.note(SubmitRefused(nonce=nonce, why=error.message))
             raise
-        self.chain.note(EventKind.SUBMITTED, nonce=nonce, array=array)
+        self.chain.note(Submitted(nonce=nonce, array=array))
         return array
 
 

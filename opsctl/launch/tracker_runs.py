@@ -15,8 +15,8 @@ from typing import Any
 from opsctl.base.errors import ConfigError
 from opsctl.base.model import Finding, Level
 from opsctl.settings.loader import read_toml
+from opsctl.state.events import Event, Submitting
 from opsctl.state.files import read_text
-from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 
 OWN_VARIABLES = "TRAIN_TRACKER_RUNS"
@@ -81,7 +81,7 @@ def _name_runs(name: str, nonce: str) -> dict[str, str]:
 
 def _first_nonce(events: Iterable[Event]) -> str:
     """Return the nonce of the first submission, which stays when the train is launched again; empty without any."""
-    return next((str(event.data["nonce"]) for event in events if event.kind is EventKind.SUBMITTING), "")
+    return next((event.nonce for event in events if isinstance(event, Submitting)), "")
 
 
 def _read_mlflow_id(run: RunDir) -> str:

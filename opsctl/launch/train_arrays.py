@@ -13,7 +13,9 @@ from opsctl.base.model import Job
 from opsctl.base.nodesets import nodeset, union
 from opsctl.host.system import user_name
 from opsctl.slurm.commands import Slurm
-from opsctl.state.journal import Event, EventKind, Journal, TrainHistory, replay
+from opsctl.state.events import Cancelled, Cancelling, Event, Excluded, Held, HoldReleased, Readmitted, Submitted
+from opsctl.state.journal import Journal, TrainHistory, replay
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -116,29 +118,29 @@ class TrainArrays:
         if not (snapshot.adopted and self.run.is_ours):
             return snapshot
         for array, job in {job.array: job for job in snapshot.adopted}.items():
-            self.note(EventKind.SUBMITTED, nonce=job.comment.rpartition(":")[2], array=array)
+            self.note(Submitted(nonce=job.comment.rpartition(":")[2], array=array))
         return replace(take_snapshot(self.run, self.journal, jobs), adopted=snapshot.adopted)
 
-    def note(self, kind: EventKind, **data: object) -> None:
+    def note(self, event: Event) -> None:
         """Journal an event. Does nothing for a team member, whose switch or request is the record."""
         if self.run.is_ours:
-            self.journal.append(kind, **data)
+            self.journal.append(event)
 
     def drop_duplicates(self, snapshot: TrainSnapshot) -> list[str]:
         """Cancel the queued tasks of duplicate submissions; return their arrays. Running tasks go on."""
         arrays = _arrays([job for job in snapshot.duplicates if job.state.is_waiting])
         for array in arrays:
             self.slurm.cancel(array, queued_only=True)
-            self.note(EventKind.CANCELLED, job=array, why="the same submission arrived twice")
+            self.note(Cancelled(jobs=(array,), reason=Reason(kind=ReasonKind.DUPLICATE)))
         return arrays
 
-    def hold(self, why: str) -> list[str]:
+    def hold(self, reason: Reason) -> list[str]:
         """Hold all queued tasks; return their arrays, the last first."""
         arrays = _arrays(self.check().waiting)
         for array in arrays:
             self.slurm.hold(array)
         if arrays:
-            self.note(EventKind.HELD, jobs=arrays, why=why)
+            self.note(Held(jobs=tuple(arrays), reason=reason))
         return arrays
 
     def release(self) -> list[str]:
@@ -148,10 +150,10 @@ class TrainArrays:
         for array in arrays:
             self.slurm.release(array)
         if arrays or snapshot.history.held:
-            self.note(EventKind.RELEASED, jobs=arrays)
+            self.note(HoldReleased(jobs=tuple(arrays)))
         return arrays
 
-    def cancel(self, why: str, *, queued_only: bool = False) -> list[str]:
+    def cancel(self, reason: Reason, *, queued_only: bool = False) -> list[str]:
         """Cancel queued tasks, then running tasks unless `queued_only`; return the arrays.
 
         Includes the arrays of an earlier call that was interrupted before it journalled them.
@@ -159,35 +161,37 @@ class TrainArrays:
         snapshot = self.check()
         arrays = _arrays(snapshot.waiting)
         running = [] if queued_only else _arrays(snapshot.active)
-        current = list(dict.fromkeys([*arrays, *running]))
-        cancelled = list(dict.fromkeys([*_interrupted_arrays(snapshot.history), *current]))
+        interrupted = snapshot.history.cancelling
+        earlier = interrupted.jobs if interrupted and interrupted.task is None else ()
+        current = dict.fromkeys([*arrays, *running])
+        cancelled = tuple(dict.fromkeys([*earlier, *current]))
         if current:
-            self.note(EventKind.CANCELLING, job=",".join(cancelled), why=why)
+            self.note(Cancelling(jobs=cancelled, reason=reason))
         for array in arrays:
             self.slurm.cancel(array, queued_only=True)
         for array in running:
             self.slurm.cancel(array)
         if cancelled:
-            self.note(EventKind.CANCELLED, job=",".join(cancelled), why=why)
-        return cancelled
+            self.note(Cancelled(jobs=cancelled, reason=reason))
+        return list(cancelled)
 
-    def cancel_task(self, task: int, why: str) -> str:
+    def cancel_task(self, task: int, reason: Reason) -> str:
         """Cancel one array task of the newest array that has this task; return its job id. Raises InputError."""
         snapshot = self.check()
         jobs = [job for job in snapshot.jobs if task in job.tasks and not job.state.is_final]
-        interrupted = str(snapshot.history.cancelling.data["job"]) if snapshot.history.cancelling else ""
-        if not jobs and interrupted.endswith(f"_{task}"):
-            self.note(EventKind.CANCELLED, job=interrupted, why=why)
-            return interrupted
+        interrupted = snapshot.history.cancelling
+        if not jobs and interrupted and interrupted.task == task:
+            self.note(Cancelled(jobs=interrupted.jobs, task=task, reason=reason))
+            return interrupted.job
         if not jobs:
             raise InputError(
                 f"{self.run.name}: no task {task} is queued or running", hint=f"opsctl status {self.run.name}"
             )
-        job = f"{jobs[-1].array}_{task}"
-        self.note(EventKind.CANCELLING, job=job, why=why)
-        self.slurm.cancel(job)
-        self.note(EventKind.CANCELLED, job=job, why=why)
-        return job
+        cancelling = Cancelling(jobs=(jobs[-1].array,), task=task, reason=reason)
+        self.note(cancelling)
+        self.slurm.cancel(cancelling.job)
+        self.note(Cancelled(jobs=cancelling.jobs, task=task, reason=reason))
+        return cancelling.job
 
     def exclude(self, nodes: str, *, needed: int, until: datetime | None = None, out: Collection[str] = ()) -> str:
         """Add `nodes` to the excluded nodes of all queued tasks; return every node that is excluded now.
@@ -199,8 +203,7 @@ class TrainArrays:
         for array, excluded in exclusions.items():
             self.slurm.exclude(array, str(excluded))
         if exclusions:
-            end = {"until": until.isoformat()} if until else {}
-            self.note(EventKind.EXCLUDED, jobs=list(exclusions), nodes=str(nodeset(nodes)), **end)
+            self.note(Excluded(jobs=tuple(exclusions), nodes=str(nodeset(nodes)), until=until))
         return str(union(map(str, exclusions.values())))
 
     def check_spare(self, nodes: str, *, needed: int, out: Collection[str] = ()) -> dict[str, NodeSet]:
@@ -233,7 +236,7 @@ class TrainArrays:
             if excluded & readmitted:
                 self.slurm.exclude(array, str(excluded - readmitted))
                 changed.append(array)
-        self.note(EventKind.READMITTED, jobs=changed, nodes=str(readmitted))
+        self.note(Readmitted(jobs=tuple(changed), nodes=str(readmitted)))
         return changed
 
     def _pools(self, waiting: Sequence[Job], usable: NodeSet) -> dict[str, NodeSet]:
@@ -256,20 +259,14 @@ def excluded_until(events: Sequence[Event]) -> dict[str, datetime]:
     ends: dict[str, datetime] = {}
     by_person = nodeset("")
     for event in events:
-        if event.kind is EventKind.EXCLUDED and "until" in event.data:
-            ends |= dict.fromkeys(nodeset(event.data["nodes"]), datetime.fromisoformat(event.data["until"]))
-        elif event.kind is EventKind.EXCLUDED:
-            by_person |= nodeset(event.data["nodes"])
-        elif event.kind is EventKind.READMITTED:
-            readmitted = nodeset(event.data["nodes"])
+        if isinstance(event, Excluded) and event.until:
+            ends |= dict.fromkeys(nodeset(event.nodes), event.until)
+        elif isinstance(event, Excluded):
+            by_person |= nodeset(event.nodes)
+        elif isinstance(event, Readmitted):
+            readmitted = nodeset(event.nodes)
             ends = {node: end for node, end in ends.items() if node not in readmitted}
     return {node: end for node, end in ends.items() if node not in by_person}
-
-
-def _interrupted_arrays(history: TrainHistory) -> list[str]:
-    """Return the arrays of a cancellation that was begun and not recorded as done."""
-    jobs = str(history.cancelling.data["job"]) if history.cancelling else ""
-    return [] if "_" in jobs or not jobs else jobs.split(",")
 
 
 def _arrays(jobs: Sequence[Job]) -> list[str]:

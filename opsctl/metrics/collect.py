@@ -141,10 +141,10 @@ def _nodes(services: MetricsServices) -> Iterator[MetricSample]:
 
 def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:
     history = replay(journal.events())
-    outcomes = {attempt: str(event.data["outcome"]) for attempt, event in history.finalized.items()}
+    outcomes = {attempt: event.outcome for attempt, event in history.finalized.items()}
     for outcome, count in sorted(Counter(outcomes.values()).items()):
         yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
-    diagnosed = {attempt: str(event.data["cause"]) for attempt, event in history.diagnosed.items()}
+    diagnosed = {attempt: event.cause for attempt, event in history.diagnosed.items()}
     causes = Counter(known_cause(diagnosed.get(attempt, "")) or outcome for attempt, outcome in outcomes.items())
     for cause, count in sorted(causes.items()):
         yield MetricSample("opsctl_train_ends_total", count, {"train": run.name, "cause": cause})

@@ -20,9 +20,10 @@ from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.alerts import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state import switches
+from opsctl.state.events import RequestDone
 from opsctl.state.files import MAX_STATE_BYTES, read_json
-from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import may_act
 from opsctl.state.switches import Switch
 
@@ -203,13 +204,13 @@ def _hold_or_release(chain: TrainArrays, instruction: Instruction, why: str) -> 
     with lease(chain.run.path, chain.journal.clock):
         check(chain.run, chain.journal.clock)
         if instruction.verb is AnswerVerb.HOLD:
-            arrays = chain.hold(why)
+            arrays = chain.hold(as_written(why))
             return f"{train}: held {', '.join(arrays) or 'nothing: no task is queued'}"
         for switch in Switch.KILL, Switch.PAUSE:
             if armed := switches.read(chain.run, switch):
                 raise InputError(f"{armed.by} armed the {switch.value} switch")
         arrays = chain.release()
-        chain.journal.append(EventKind.REQUEST_DONE, verb="release", by=why)
+        chain.journal.append(RequestDone(verb="release", by=why))
     return f"{train}: released {', '.join(arrays) or 'nothing'}"
 
 

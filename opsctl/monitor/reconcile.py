@@ -21,8 +21,8 @@ from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapsho
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
 from opsctl.state import switches
+from opsctl.state.events import RequestDone, RequestRefused, SwitchDisarmed
 from opsctl.state.files import is_regular
-from opsctl.state.journal import EventKind
 from opsctl.state.lease import lease
 from opsctl.state.requests import BadRequest, Request, read_requests, set_aside
 from opsctl.state.run_dir import RunDir, all_trains, may_act
@@ -145,7 +145,7 @@ def refuse(chain: TrainArrays, bad: Sequence[BadRequest]) -> str:
     """Set entries aside that are no requests, and journal them in one event; return the event as a sentence."""
     with lease(chain.run.path, chain.journal.clock):
         line = set_aside(chain.run, bad)
-        chain.journal.append(EventKind.REQUEST_REFUSED, verb="", by=bad[0].by, why=line)
+        chain.journal.append(RequestRefused(verb="", by=bad[0].by, why=line))
     return line
 
 
@@ -160,13 +160,13 @@ def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
             return []
         try:
             done = _release(chain, request, nodes)
-            chain.journal.append(EventKind.REQUEST_DONE, verb=request.verb, by=request.by)
+            chain.journal.append(RequestDone(verb=request.verb, by=request.by))
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:
             why = shorten(error.message)
             done = f"{request.verb.value} requested by {request.by} refused: {why}"
-            chain.journal.append(EventKind.REQUEST_REFUSED, verb=request.verb, by=request.by, why=why)
+            chain.journal.append(RequestRefused(verb=request.verb, by=request.by, why=why))
         request.path.unlink(missing_ok=True)
     log.info("%s: %s", chain.run.name, done)
     return [done]
@@ -180,7 +180,7 @@ def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
         chain.exclude(request.exclude, needed=nodes)
     # With the pause switch still armed, the next attempt would hold the rest again.
     if switches.read(chain.run, Switch.PAUSE):
-        chain.journal.append(EventKind.DISARMED, switch=Switch.PAUSE, by=request.by)
+        chain.journal.append(SwitchDisarmed(switch=Switch.PAUSE, by=request.by))
         switches.disarm(chain.run, Switch.PAUSE)
     arrays = chain.release()
     excluded = f" without {shorten(request.exclude)}" if request.exclude else ""

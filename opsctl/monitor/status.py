@@ -184,9 +184,15 @@ def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
     if not snapshot.history.finalized:
         return None
     event = list(snapshot.history.finalized.values())[-1]
-    texts = {key: str(event.data[key]) for key in ("attempt", "outcome", "action", "why")}
-    diagnosed = snapshot.history.diagnosed.get(texts["attempt"])
-    return LastAttempt(at=event.when, advice=str(diagnosed.data["advice"]) if diagnosed else "", **texts)
+    diagnosed = snapshot.history.diagnosed.get(event.attempt)
+    return LastAttempt(
+        at=event.when,
+        attempt=event.attempt,
+        outcome=event.outcome,
+        action=event.action,
+        why=event.why,
+        advice=diagnosed.advice if diagnosed else "",
+    )
 
 
 def _begun(run: RunDir, snapshot: TrainSnapshot) -> StartedAttempt | None:

@@ -39,6 +39,7 @@ from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import Journal
+from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir, all_trains, may_act
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
@@ -312,8 +313,9 @@ class Watch:
         # Written before the task ends: without the reason, finalizing would blame the cancellation on a person.
         with contextlib.suppress(OpsctlError):
             request_stop(train.run, attempt, StopKind.HUNG, finding.summary)
+        reason = Reason(kind=ReasonKind.HUNG, attempt=attempt.name, text=finding.summary)
         try:
-            name = self.services.chain(train.run).cancel_task(job.tasks[0], finding.summary)
+            name = self.services.chain(train.run).cancel_task(job.tasks[0], reason)
             action = f"opsctl cancelled {name}, so that the next task starts"
         except OpsctlError as error:
             action = f"opsctl could not cancel the task: {error.message}"

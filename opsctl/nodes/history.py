@@ -20,7 +20,7 @@ from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.lease import lease
-from opsctl.state.records import checked
+from opsctl.state.records import decode
 from opsctl.state.site_dir import SiteDir
 
 MAX_ENTRIES = 200
@@ -377,7 +377,7 @@ def _parse_record(fields: dict[str, Any]) -> NodeRecord:
         "hangs": dict(fields.get("hangs", {})),
         "incidents": tuple(Incident(**incident) for incident in fields.get("incidents", ())),
         "step_times": {
-            attempt: checked(StepTimeRatio(**ratio)) for attempt, ratio in fields.get("step_times", {}).items()
+            attempt: decode(StepTimeRatio, ratio) for attempt, ratio in fields.get("step_times", {}).items()
         },
     }
     return NodeRecord(**{**fields, **parsed})

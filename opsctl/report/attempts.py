@@ -9,7 +9,18 @@ from dataclasses import dataclass, field, replace
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.finalize import read_end
 from opsctl.slurm.past_jobs import JobRun
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import (
+    ArrayLost,
+    AttemptFinalized,
+    AttemptStarted,
+    Cancelled,
+    Event,
+    Held,
+    HoldReleased,
+    SubmitRefused,
+    Submitted,
+    Submitting,
+)
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import Bucket, IdleSpan
 
@@ -36,26 +47,22 @@ class _Queue:
         return Bucket.HELD if self.is_held else Bucket.QUEUE
 
     def take(self, event: Event) -> None:
-        data = event.data
-        match event.kind:
-            case EventKind.SUBMITTING:
-                self.pending[str(data["nonce"])] = _count(data["tasks"])
-            case EventKind.SUBMITTED:
-                known = self.arrays.get(str(data["array"]), 1)
-                self.arrays[str(data["array"])] = self.pending.pop(str(data["nonce"]), known)
+        match event:
+            case Submitting():
+                self.pending[event.nonce] = max(1, event.tasks)
+            case Submitted():
+                self.arrays[event.array] = self.pending.pop(event.nonce, self.arrays.get(event.array, 1))
                 self.is_held = False
-            case EventKind.SUBMIT_REFUSED:
-                self.pending.pop(str(data["nonce"]), None)
-            case EventKind.ARRAY_LOST:
-                self.arrays.pop(str(data["array"]), None)
-            case EventKind.ATTEMPT_STARTED:
-                self._start(str(data["attempt"]))
-            case EventKind.HELD | EventKind.RELEASED:
-                self.is_held = event.kind is EventKind.HELD
-            case EventKind.CANCELLED:
-                self._cancel(str(data["job"]))
-            case _:
-                pass
+            case SubmitRefused():
+                self.pending.pop(event.nonce, None)
+            case ArrayLost():
+                self.arrays.pop(event.array, None)
+            case AttemptStarted():
+                self._start(event.attempt)
+            case Held() | HoldReleased():
+                self.is_held = isinstance(event, Held)
+            case Cancelled():
+                self._cancel(event)
 
     def _start(self, attempt: str) -> None:
         job = attempt.rpartition(".")[0]
@@ -66,13 +73,12 @@ class _Queue:
             self.arrays[array] -= 1
         self.started.add(job)
 
-    def _cancel(self, jobs: str) -> None:
-        for job in jobs.split(","):
-            array, _, task = job.partition("_")
+    def _cancel(self, event: Cancelled) -> None:
+        for array in event.jobs:
             left = self.arrays.setdefault(array, 0)
-            if not task:
+            if event.task is None:
                 self.arrays[array] = 0
-            elif job not in self.started:
+            elif event.job not in self.started:
                 self.arrays[array] = max(0, left - 1)
 
 
@@ -100,12 +106,12 @@ def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]
     attempts: list[AttemptFacts] = []
     latest: dict[str, int] = {}
     for event in events:
-        if event.kind is EventKind.ATTEMPT_STARTED:
+        if isinstance(event, AttemptStarted):
             attempt = _started(event)
             latest[attempt.attempt] = len(attempts)
             attempts.append(attempt)
-        elif event.kind is EventKind.ATTEMPT_FINALIZED:
-            number = latest.get(str(event.data["attempt"]))
+        elif isinstance(event, AttemptFinalized):
+            number = latest.get(event.attempt)
             if number is not None and not attempts[number].outcome:
                 attempts[number] = _finalized(attempts[number], event)
     for number in latest.values():
@@ -113,15 +119,13 @@ def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]
     return attempts
 
 
-def _started(event: Event) -> AttemptFacts:
-    return AttemptFacts(
-        attempt=str(event.data["attempt"]), nodes=str(event.data["nodes"]), begin=event.when.timestamp()
-    )
+def _started(event: AttemptStarted) -> AttemptFacts:
+    return AttemptFacts(attempt=event.attempt, nodes=event.nodes, begin=event.when.timestamp())
 
 
-def _finalized(attempt: AttemptFacts, event: Event) -> AttemptFacts:
+def _finalized(attempt: AttemptFacts, event: AttemptFinalized) -> AttemptFacts:
     end = max(event.when.timestamp(), attempt.begin)
-    return replace(attempt, end=end, outcome=str(event.data["outcome"]), why=str(event.data["why"]))
+    return replace(attempt, end=end, outcome=event.outcome, why=event.why)
 
 
 def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
@@ -200,10 +204,3 @@ def _waits(events: Iterable[Event], end: float) -> Iterator[IdleSpan]:
             begin, bucket = at, queue.bucket
     if begin is not None and end > begin:
         yield IdleSpan(begin=begin, end=end, bucket=bucket)
-
-
-def _count(tasks: object) -> int:
-    try:
-        return max(1, int(str(tasks)))
-    except ValueError:
-        return 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.base.units import format_duration, format_percent, format_time
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided, Readmitted, StopStep
 from opsctl.telemetry.progress.effective_time import Bucket
 
 MAX_ACTIONS = 20
@@ -67,17 +67,18 @@ def list_actions(events: Sequence[Event], since: datetime) -> tuple[str, ...]:
 
 
 def _describe(event: Event) -> str:
-    data = event.data
-    if event.kind is EventKind.ATTEMPT_FINALIZED:
-        return f"{data['attempt']} {data['outcome']}, {data['action']}: {data['why']}"
-    if event.kind is EventKind.QUARANTINED:
-        verb = "excluded" if data["excluded"] else "could not exclude"
-        return f"{verb} {data['nodes']} until {data['until'][:16].replace('T', ' ')}: {data['why']}"
-    if event.kind is EventKind.READMITTED:
-        return f"readmitted {data['nodes']}"
-    if event.kind is EventKind.STOP_STEP:
-        return f"{data['attempt']} stopped: {data['step']}: {data['why']}"
-    return ""
+    match event:
+        case AttemptFinalized():
+            return f"{event.attempt} {event.outcome}, {event.action}: {event.why}"
+        case ExclusionDecided():
+            verb = "excluded" if event.excluded else "could not exclude"
+            return f"{verb} {event.nodes} until {event.until:%Y-%m-%d %H:%M}: {event.reason}"
+        case Readmitted():
+            return f"readmitted {event.nodes}"
+        case StopStep():
+            return f"{event.attempt} stopped: {event.step}: {event.why}"
+        case _:
+            return ""
 
 
 def render(digest: Digest, *, is_markdown: bool = False) -> str:

@@ -17,8 +17,8 @@ from opsctl.guard.outcome import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.slurm.past_jobs import JobRun
+from opsctl.state.events import AttemptFinalized, Cancelled, Event, Submitted, Submitting, cancels_train
 from opsctl.state.files import read_size_bytes
-from opsctl.state.journal import Event, EventKind
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, SpanEnd
 from opsctl.telemetry.progress.log_summary import LogPart, LogSummary
@@ -44,7 +44,6 @@ _SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.f
 _NEVER_STARTED = frozenset({Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED})
 """Outcomes of attempts that certainly did no step."""
 _OVER = frozenset({Outcome.FINISHED, Outcome.KILLED})
-_QUEUE_CHANGES = frozenset({EventKind.SUBMITTING, EventKind.SUBMITTED, EventKind.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def read_train(
 
     Raises InputError if there is nothing to report, RunDirError for a log without read permission.
     """
-    submitted = next((event for event in events if event.kind in {EventKind.SUBMITTING, EventKind.SUBMITTED}), None)
+    submitted = next((event for event in events if isinstance(event, Submitting | Submitted)), None)
     attempts = add_jobs(collect_attempts(run, events), jobs)
     if submitted is None and not attempts:
         raise InputError(f"{run.name} was never submitted: there is nothing to report", hint="opsctl launch submits it")
@@ -139,8 +138,8 @@ def _check_since(end: float, since: datetime, now: datetime) -> float:
 
 def _find_end(attempts: Sequence[AttemptFacts], events: Sequence[Event], now: datetime) -> float:
     """Return when a finished, killed or wholly cancelled train ended; `now` for any other train."""
-    changes = [event for event in events if event.kind in _QUEUE_CHANGES]
-    is_cancelled = bool(changes) and _cancels_array(changes[-1])
+    changes = [event for event in events if isinstance(event, Submitting | Submitted) or cancels_train(event)]
+    is_cancelled = bool(changes) and cancels_train(changes[-1])
     last_end = attempts[-1].end if attempts else None
     if last_end is not None and (is_cancelled or _is_over(attempts[-1], changes, events)):
         return last_end
@@ -150,14 +149,10 @@ def _find_end(attempts: Sequence[AttemptFacts], events: Sequence[Event], now: da
     return now.timestamp()
 
 
-def _cancels_array(event: Event) -> bool:
-    return event.kind is EventKind.CANCELLED and "_" not in str(event.data["job"])
-
-
 def _is_over(last: AttemptFacts, changes: Sequence[Event], events: Sequence[Event]) -> bool:
     """Whether the train finished or was killed, and was not submitted again."""
-    submits = [event.number for event in changes if event.kind is not EventKind.CANCELLED]
-    finalized = [event.number for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+    submits = [event.number for event in changes if not isinstance(event, Cancelled)]
+    finalized = [event.number for event in events if isinstance(event, AttemptFinalized)]
     return last.outcome in _OVER and max(submits, default=0) < max(finalized, default=0)
 
 

@@ -1,104 +1,38 @@
-"""The events of a train's journal: a closed set of kinds, the fields of each kind and the type of each field."""
+"""The events of a train's journal: one class for each kind, and the codec of their lines.
+
+A line names its format and the version of opsctl that wrote it. Lines without a format come from before there were
+reasons and formats; `_upgrade` reads them. A kind that this version does not know becomes an UnknownEvent.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, TypeGuard
 
-MAX_NUMBER = 10**15
-YEARS = range(2000, 2200)
-"""Times outside cannot be shown in every time zone."""
-_ATTEMPT = re.compile(r"\d{1,18}(?:_\d{1,18})?\.\d{1,9}", re.ASCII)
-_ID = re.compile(r"\d{1,18}", re.ASCII)
+from opsctl.state.reasons import Reason, ReasonKind
+from opsctl.state.records import FORMAT, decode, encode, to_time
 
-
-class EventKind(StrEnum):
-    """The kinds of events."""
-
-    CREATED = "created"
-    SUBMITTING = "submitting"
-    SUBMITTED = "submitted"
-    SUBMIT_REFUSED = "submit-refused"
-    ARRAY_LOST = "array-lost"
-    ATTEMPT_STARTED = "attempt-started"
-    STOP_STEP = "stop-step"
-    DIAGNOSED = "diagnosed"
-    QUARANTINED = "quarantined"
-    ATTEMPT_FINALIZED = "attempt-finalized"
-    HOOK = "hook"
-    HELD = "held"
-    RELEASED = "released"
-    CANCELLING = "cancelling"
-    CANCELLED = "cancelled"
-    EXCLUDED = "excluded"
-    READMITTED = "readmitted"
-    ARMED = "armed"
-    DISARMED = "disarmed"
-    EDITED = "edited"
-    ALLOWED = "allowed"
-    ROLLED_BACK = "rolled-back"
-    ROLLBACK_UNDONE = "rollback-undone"
-    REQUEST_DONE = "request-done"
-    REQUEST_REFUSED = "request-refused"
-
-
-FIELDS: dict[EventKind, frozenset[str]] = {
-    EventKind.CREATED: frozenset({"config"}),
-    EventKind.SUBMITTING: frozenset({"nonce", "tasks", "after"}),
-    EventKind.SUBMITTED: frozenset({"nonce", "array"}),
-    EventKind.SUBMIT_REFUSED: frozenset({"nonce", "why"}),
-    EventKind.ARRAY_LOST: frozenset({"array"}),
-    EventKind.ATTEMPT_STARTED: frozenset({"attempt", "nodes"}),
-    EventKind.STOP_STEP: frozenset({"attempt", "step", "why"}),
-    EventKind.DIAGNOSED: frozenset(
-        {"attempt", "class", "cause", "says", "node", "rank", "suspects", "evidence", "also", "advice"}
-    ),
-    EventKind.QUARANTINED: frozenset({"attempt", "nodes", "until", "excluded", "why", "done"}),
-    EventKind.ATTEMPT_FINALIZED: frozenset({"attempt", "outcome", "action", "why"}),
-    EventKind.HOOK: frozenset({"hook", "attempt", "subject"}),
-    EventKind.HELD: frozenset({"jobs", "why"}),
-    EventKind.RELEASED: frozenset({"jobs"}),
-    EventKind.CANCELLING: frozenset({"job", "why"}),
-    EventKind.CANCELLED: frozenset({"job", "why"}),
-    EventKind.EXCLUDED: frozenset({"jobs", "nodes"}),
-    EventKind.READMITTED: frozenset({"jobs", "nodes"}),
-    EventKind.ARMED: frozenset({"switch", "by", "why"}),
-    EventKind.DISARMED: frozenset({"switch", "by"}),
-    EventKind.EDITED: frozenset({"revision"}),
-    EventKind.ALLOWED: frozenset({"check", "what", "origin"}),
-    EventKind.ROLLED_BACK: frozenset({"rollback", "step", "checkpoint", "aside"}),
-    EventKind.ROLLBACK_UNDONE: frozenset({"rollback", "step"}),
-    EventKind.REQUEST_DONE: frozenset({"verb", "by"}),
-    EventKind.REQUEST_REFUSED: frozenset({"verb", "by", "why"}),
-}
-"""The exact fields of every kind."""
-OPTIONAL: dict[EventKind, frozenset[str]] = {
-    EventKind.EXCLUDED: frozenset({"until"}),
-    EventKind.DIAGNOSED: frozenset({"accused", "acquitted"}),
-    EventKind.ROLLED_BACK: frozenset({"why"}),
-}
-"""Optional fields: the end of an exclusion, if any; the nodes that the logs name, and why some are not excluded; the
-reason of a rollback, if given."""
+Count = Annotated[int, range(10**15 + 1)]
+AttemptName = Annotated[str, re.compile(r"\d{1,18}(?:_\d{1,18})?\.\d{1,9}", re.ASCII)]
+JobId = Annotated[str, re.compile(r"\d{1,18}", re.ASCII)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. Raises ValueError for fields that its kind does not have."""
+    """One event. The journal fills in the first four fields when it appends the event."""
 
-    number: int
-    at: str
+    number: Count = 0
+    at: str = ""
     """UTC, ISO 8601, by the writer's clock."""
-    actor: str
-    kind: EventKind
-    data: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if set(self.data) - OPTIONAL.get(self.kind, frozenset()) != FIELDS[self.kind]:
-            raise ValueError(f"{self.kind}: carries {sorted(self.data)}, needs {sorted(FIELDS[self.kind])}")
+    actor: str = ""
+    opsctl: str = ""
+    """The version that wrote the event; empty in journals from before events named it."""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Fields of a newer version."""
 
     @property
     def when(self) -> datetime:
@@ -106,84 +40,311 @@ class Event:
         return datetime.fromisoformat(self.at)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEvent(Event):
+    """An event of a newer version, whose fields are in `extra`."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created(Event):
+    config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitting(Event):
+    nonce: str
+    tasks: Count
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted(Event):
+    nonce: str
+    array: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRefused(Event):
+    nonce: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayLost(Event):
+    array: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(Event):
+    attempt: AttemptName
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopStep(Event):
+    """A step of a stop: a signal, the end of the ranks."""
+
+    attempt: AttemptName
+    step: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed(Event):
+    attempt: AttemptName
+    cause_kind: str
+    cause: str
+    says: str
+    node: str
+    rank: Count | None
+    suspects: tuple[str, ...]
+    """Nodes that the evidence convicts."""
+    evidence: tuple[str, ...]
+    also: tuple[str, ...]
+    advice: str
+    accused: tuple[str, ...] = ()
+    """Nodes that the logs name."""
+    acquitted: tuple[str, ...] = ()
+    """Why some of them are not excluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusionDecided(Event):
+    """What was done about the suspect nodes of an attempt."""
+
+    attempt: AttemptName
+    nodes: str
+    until: datetime
+    excluded: bool
+    """Whether the nodes are excluded. If not, `done` says why."""
+    reason: Reason
+    done: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFinalized(Event):
+    attempt: AttemptName
+    outcome: str
+    action: str
+    why: str
+    exit_why: str = ""
+    """The part of `why` that says how the attempt ended, without its diagnosis and its action."""
+    reason: Reason | None = None
+    """Why the queued tasks are held, if this attempt is not the only cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookStarted(Event):
+    hook: str
+    attempt: AttemptName
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Event):
+    jobs: tuple[JobId, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldReleased(Event):
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation(Event):
+    """The beginning or the end of a cancellation."""
+
+    jobs: tuple[JobId, ...]
+    """The arrays."""
+    task: Count | None = None
+    """The only task that is cancelled; None for the arrays."""
+    reason: Reason
+
+    @property
+    def job(self) -> str:
+        """The cancelled task in Slurm's notation, `12_3`; empty for arrays."""
+        return "" if self.task is None else f"{self.jobs[0]}_{self.task}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelling(Cancellation):
+    """The result in Slurm is unknown yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled(Cancellation):
+    """Slurm has accepted the cancellation."""
+
+
+def cancels_train(event: Event) -> TypeGuard[Cancelled]:
+    """Whether the event cancels the whole train: neither one task of it, nor the second array of one submission."""
+    return isinstance(event, Cancelled) and event.task is None and event.reason.kind != ReasonKind.DUPLICATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded(Event):
+    """Nodes were excluded for the queued arrays."""
+
+    jobs: tuple[JobId, ...]
+    nodes: str
+    until: datetime | None = None
+    """None for an exclusion by a person, which has no end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readmitted(Event):
+    jobs: tuple[JobId, ...]
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchDisarmed(Event):
+    switch: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchArmed(Event):
+    switch: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited(Event):
+    revision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed(Event):
+    """A finding of preflight that a person allowed."""
+
+    check: str
+    what: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackUndone(Event):
+    rollback: Count
+    step: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(Event):
+    rollback: Count
+    step: Count
+    checkpoint: str
+    aside: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDone(Event):
+    verb: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused(Event):
+    verb: str
+    by: str
+    why: str
+
+
+KINDS: Mapping[str, type[Event]] = {
+    "created": Created,
+    "submitting": Submitting,
+    "submitted": Submitted,
+    "submit-refused": SubmitRefused,
+    "array-lost": ArrayLost,
+    "attempt-started": AttemptStarted,
+    "stop-step": StopStep,
+    "diagnosed": Diagnosed,
+    "exclusion-decided": ExclusionDecided,
+    "attempt-finalized": AttemptFinalized,
+    "hook": HookStarted,
+    "held": Held,
+    "released": HoldReleased,
+    "cancelling": Cancelling,
+    "cancelled": Cancelled,
+    "excluded": Excluded,
+    "readmitted": Readmitted,
+    "armed": SwitchArmed,
+    "disarmed": SwitchDisarmed,
+    "edited": Edited,
+    "allowed": Allowed,
+    "rolled-back": RolledBack,
+    "rollback-undone": RollbackUndone,
+    "request-done": RequestDone,
+    "request-refused": RequestRefused,
+}
+"""The class of each kind, by its name in the journal."""
+_NAMES = {cls: name for name, cls in KINDS.items()}
+
+
+def to_line(event: Event) -> bytes:
+    """Return the line of an event."""
+    record = encode(event, is_sparse=True)
+    kind = event.kind if isinstance(event, UnknownEvent) else _NAMES[type(event)]
+    head = {
+        "n": event.number,
+        "at": event.at,
+        "actor": event.actor,
+        "kind": kind,
+        "format": FORMAT,
+        "opsctl": event.opsctl,
+    }
+    fields = {key: value for key, value in record.items() if key not in {"number", *head}}
+    # A lone surrogate, which a team member's JSON may contain, is written as an escape.
+    return (json.dumps({**head, **fields}, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
 def parse_event(record: object) -> Event:
     """Return the event of one line of a journal. Raises ValueError unless every field has the type of its name."""
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or not {"n", "at", "actor", "kind"} <= record.keys():
         raise ValueError("not an event")
-    head = {"n", "at", "actor", "kind"}
-    number, at, actor = record.get("n"), record.get("at"), record.get("actor")
-    if type(number) is not int or not 0 <= number <= MAX_NUMBER or not isinstance(actor, str):
-        raise ValueError("an event without a number or an actor")
-    data = {key: value for key, value in record.items() if key not in head}
-    event = Event(number=number, at=_time(at), actor=actor, kind=EventKind(_text(record.get("kind"))), data=data)
-    for name, value in data.items():
-        _TYPES.get(name, _text)(value)
-    return event
+    to_time(record["at"])
+    kind, line_format = record["kind"], record.get("format", 0)
+    fields = {key: value for key, value in record.items() if key not in {"n", "kind", "format"}}
+    fields["number"] = record["n"]
+    if not isinstance(kind, str):
+        raise ValueError("an event without a kind")
+    if not line_format:
+        try:
+            kind = _upgrade(kind, fields)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{kind}: {error}") from error
+    if cls := KINDS.get(kind):
+        try:
+            return decode(cls, fields)
+        except ValueError:
+            if not isinstance(line_format, int) or line_format <= FORMAT:
+                raise
+    return decode(UnknownEvent, {**fields, "kind": kind})
 
 
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError("not a text")
+def _upgrade(kind: str, fields: dict[str, Any]) -> str:
+    """Give a line without a format the fields of format 1; return its kind. Reasons, jobs and steps were texts.
 
-
-def _texts(value: object) -> None:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise ValueError("not a list of texts")
-
-
-def _ids(value: object) -> None:
-    _texts(value)
-    assert isinstance(value, list)
-    if not all(map(_ID.fullmatch, value)):
-        raise ValueError("not a list of job ids")
-
-
-def _time(value: object) -> str:
-    at = datetime.fromisoformat(_text(value))
-    if at.utcoffset() is None or at.year not in YEARS:
-        raise ValueError("not a time with a time zone")
-    return _text(value)
-
-
-def _count(value: object) -> None:
-    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise ValueError("not a count")
-
-
-def _rank(value: object) -> None:
-    if value is not None:
-        _count(value)
-
-
-def _truth(value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError("neither true nor false")
-
-
-def _match(pattern: re.Pattern[str]) -> Callable[[object], None]:
-    def check(value: object) -> None:
-        if not pattern.fullmatch(_text(value)):
-            raise ValueError(f"does not match {pattern.pattern}")
-
-    return check
-
-
-_TYPES: Mapping[str, Callable[[Any], object]] = {
-    "tasks": _count,
-    "rollback": _count,
-    "aside": _texts,
-    "rank": _rank,
-    "excluded": _truth,
-    "until": _time,
-    "array": _match(_ID),
-    "attempt": _match(_ATTEMPT),
-    "jobs": _ids,
-    "suspects": _texts,
-    "accused": _texts,
-    "acquitted": _texts,
-    "evidence": _texts,
-    "also": _texts,
-    "done": _texts,
-}
-"""The type of each field; a field that is not listed is a text."""
+    Raises KeyError and ValueError for a line that was never valid.
+    """
+    if kind == "quarantined":
+        kind = "exclusion-decided"
+    if kind == "diagnosed":
+        fields["cause_kind"] = fields.pop("class", "")
+    if kind in {"held", "cancelling", "cancelled", "exclusion-decided"}:
+        why = fields.pop("why", None)
+        # Only these words told a dropped duplicate from the end of the train.
+        is_duplicate = kind == "cancelled" and why == "the same submission arrived twice"
+        fields["reason"] = {"kind": "duplicate"} if is_duplicate else {"text": why}
+    if kind in {"cancelling", "cancelled"}:
+        jobs, _, task = str(fields.pop("job", "")).partition("_")
+        fields["jobs"] = jobs.split(",")
+        fields |= {"task": int(task)} if task else {}
+    if kind in {"rolled-back", "rollback-undone"}:
+        fields["step"] = int(fields["step"])
+    return kind

@@ -1,4 +1,4 @@
-"""The journal of a train: append-only events of a closed set of kinds, and the history that they add up to.
+"""The journal of a train: append-only events, and the history that they add up to.
 
 Every host and user appends to a file of its own, one write() an event, so that no lock is needed. The number of an
 event is one more than the highest number that the writer could read. Readers order by number: clocks of nodes differ.
@@ -6,24 +6,36 @@ event is one more than the highest number that the writer could read. Readers or
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from opsctl import __version__
 from opsctl.base.errors import RunDirError, cannot_read, cannot_write
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.system import user_name
-from opsctl.state.events import FIELDS, Event, EventKind, parse_event
+from opsctl.state.events import (
+    ArrayLost,
+    AttemptFinalized,
+    AttemptStarted,
+    Cancelled,
+    Cancelling,
+    Diagnosed,
+    Event,
+    Held,
+    HoldReleased,
+    SubmitRefused,
+    Submitted,
+    Submitting,
+    parse_event,
+    to_line,
+)
 from opsctl.state.files import append_line, list_names, open_regular, parse_json
 from opsctl.state.run_dir import Attempt, RunDir
-
-__all__ = ["FIELDS", "Array", "Event", "EventKind", "Journal", "TrainHistory", "actor", "replay"]
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +54,30 @@ class Journal:
     run: RunDir
     clock: Clock
 
-    def append(self, kind: EventKind, **data: Any) -> Event:
-        """Append an event. Raises RunDirError if the event cannot be written; then the journal is unchanged."""
-        event = Event(
+    def append(self, event: Event) -> Event:
+        """Append an event; return it with its number and time.
+
+        Raises RunDirError if the event cannot be written; then the journal is unchanged.
+        """
+        event = replace(
+            event,
             number=1 + max((event.number for event in self.events()), default=0),
             at=self.clock.now().isoformat(timespec="milliseconds"),
             actor=f"{actor()}@{hostname()}:{os.getpid()}",
-            kind=kind,
-            data=data,
+            opsctl=__version__,
         )
+        line = to_line(event)
+        parse_event(parse_json(line))  # raises ValueError for an event that nobody could read back
         path = self.run.journal / f"{hostname()}-{os.geteuid()}.jsonl"
         try:
-            append_line(path, _to_line(event))
+            append_line(path, line)
         except OSError as error:
             raise cannot_write(path, error) from error
-        log.debug("%s: %s %s", self.run.name, kind, json.dumps(data, default=str))  # ASCII: data may hold surrogates
+        log.debug("%s: %s", self.run.name, ascii(event))  # its texts may hold surrogates
         return event
 
     def events(self) -> list[Event]:
-        """Return the readable events, in order. Truncated lines and lines of a newer version are skipped.
+        """Return the readable events, in order. Truncated and invalid lines are skipped.
 
         Raises RunDirError for a journal that cannot be read, or that is larger than any train's.
         """
@@ -85,12 +102,6 @@ class Journal:
         return [self.run.journal / name for name in sorted(names) if name.endswith(".jsonl")]
 
 
-def _to_line(event: Event) -> bytes:
-    record = {"n": event.number, "at": event.at, "actor": event.actor, "kind": event.kind, **event.data}
-    # A lone surrogate, which a team member's JSON may contain, is written as an escape.
-    return (json.dumps(record, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace")
-
-
 def _read(path: Path) -> Iterator[Event]:
     """Yield the events of one file. Raises OSError, RunDirError."""
     with os.fdopen(open_regular(path), "rb") as file:
@@ -99,7 +110,7 @@ def _read(path: Path) -> Iterator[Event]:
         while line := file.readline(MAX_LINE_BYTES):
             try:
                 yield parse_event(parse_json(line))
-            except ValueError:  # truncated, of a newer version, or not an event
+            except ValueError:  # truncated, or not an event
                 continue
 
 
@@ -124,17 +135,17 @@ class TrainHistory:
 
     arrays: dict[str, Array] = field(default_factory=dict)
     """Accepted submissions by array id, in order."""
-    pending: dict[str, Event] = field(default_factory=dict)
+    pending: dict[str, Submitting] = field(default_factory=dict)
     """Started submissions whose result is unknown, by nonce."""
     started: dict[str, datetime] = field(default_factory=dict)
     """Start of every attempt, in order."""
-    finalized: dict[str, Event] = field(default_factory=dict)
+    finalized: dict[str, AttemptFinalized] = field(default_factory=dict)
     """The finalizing event of every attempt."""
-    diagnosed: dict[str, Event] = field(default_factory=dict)
+    diagnosed: dict[str, Diagnosed] = field(default_factory=dict)
     """The diagnosis of every attempt that has one."""
-    held: Event | None = None
+    held: Held | None = None
     """The hold in force, as far as known."""
-    cancelling: Event | None = None
+    cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
 
     def attempts_of(self, array: str) -> list[str]:
@@ -142,65 +153,57 @@ class TrainHistory:
         return [attempt for attempt in self.started if Attempt(Path(attempt)).array == array]
 
 
-def replay(events: list[Event]) -> TrainHistory:
+def replay(events: Iterable[Event]) -> TrainHistory:
     """Return the history after `events`. Kinds without a step change nothing."""
     history = TrainHistory()
     for event in events:
-        step = _STEPS.get(event.kind)
-        if step:
-            step(history, event)
+        _take(history, event)
     return history
 
 
-def _submitted(history: TrainHistory, event: Event) -> None:
-    array, nonce = str(event.data["array"]), str(event.data["nonce"])
-    submitting = history.pending.pop(nonce, None)
-    known = history.arrays.get(array)
-    tasks = known.tasks if known and known.nonce == nonce else 0
+def _take(history: TrainHistory, event: Event) -> None:
+    match event:
+        case AttemptStarted():
+            _started(history, event)
+        case Diagnosed():
+            history.diagnosed[event.attempt] = event
+        case AttemptFinalized():
+            history.finalized[event.attempt] = event
+        case Held() | HoldReleased():
+            history.held = event if isinstance(event, Held) else None
+        case Cancelling() | Cancelled():
+            history.cancelling = event if isinstance(event, Cancelling) else None
+        case _:
+            _take_submission(history, event)
+
+
+def _take_submission(history: TrainHistory, event: Event) -> None:
+    match event:
+        case Submitting():
+            history.pending[event.nonce] = event
+        case Submitted():
+            _submitted(history, event)
+        case SubmitRefused():
+            history.pending.pop(event.nonce, None)
+        case ArrayLost():
+            history.arrays.pop(event.array, None)
+
+
+def _submitted(history: TrainHistory, event: Submitted) -> None:
+    submitting = history.pending.pop(event.nonce, None)
+    known = history.arrays.get(event.array)
+    tasks = known.tasks if known and known.nonce == event.nonce else 0
     if submitting:
-        tasks = int(submitting.data["tasks"])
-    history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=event.when)
+        tasks = submitting.tasks
+    history.arrays[event.array] = Array(id=event.array, nonce=event.nonce, tasks=tasks, submitted=event.when)
     history.held = history.cancelling = None
 
 
-def _started(history: TrainHistory, event: Event) -> None:
+def _started(history: TrainHistory, event: AttemptStarted) -> None:
     """Record the start. An attempt of an unknown array proves that an interrupted submission was accepted."""
-    attempt = str(event.data["attempt"])
-    array = Attempt(Path(attempt)).array
+    array = Attempt(Path(event.attempt)).array
     if array not in history.arrays and len(history.pending) == 1:
         nonce, submitting = history.pending.popitem()
-        tasks = int(submitting.data["tasks"])
-        history.arrays[array] = Array(id=array, nonce=nonce, tasks=tasks, submitted=submitting.when)
-    history.started[attempt] = event.when
-    history.finalized.pop(attempt, None)  # a killed controller reuses ids
-
-
-def _set_held(history: TrainHistory, event: Event) -> None:
-    history.held = event
-
-
-def _set_cancelling(history: TrainHistory, event: Event) -> None:
-    history.cancelling = event
-
-
-def _clear_cancelling(history: TrainHistory, _: Event) -> None:
-    history.cancelling = None
-
-
-def _clear_held(history: TrainHistory, _: Event) -> None:
-    history.held = None
-
-
-_STEPS: dict[EventKind, Callable[[TrainHistory, Event], object]] = {
-    EventKind.SUBMITTING: lambda history, event: history.pending.update({event.data["nonce"]: event}),
-    EventKind.SUBMITTED: _submitted,
-    EventKind.SUBMIT_REFUSED: lambda history, event: history.pending.pop(event.data["nonce"], None),
-    EventKind.ARRAY_LOST: lambda history, event: history.arrays.pop(event.data["array"], None),
-    EventKind.ATTEMPT_STARTED: _started,
-    EventKind.DIAGNOSED: lambda history, event: history.diagnosed.update({event.data["attempt"]: event}),
-    EventKind.ATTEMPT_FINALIZED: lambda history, event: history.finalized.update({event.data["attempt"]: event}),
-    EventKind.HELD: _set_held,
-    EventKind.CANCELLING: _set_cancelling,
-    EventKind.CANCELLED: _clear_cancelling,
-    EventKind.RELEASED: _clear_held,
-}
+        history.arrays[array] = Array(id=array, nonce=nonce, tasks=submitting.tasks, submitted=submitting.when)
+    history.started[event.attempt] = event.when
+    history.finalized.pop(event.attempt, None)  # a killed controller reuses ids

@@ -1,62 +1,186 @@
-"""Check that a record read from a file has the types that its dataclass declares."""
+"""The codec of opsctl's JSON records: dataclasses whose fields declare the types and bounds of what a file may hold.
+
+Every file names its format and the version of opsctl that wrote it. A file may come from a newer version: a field that
+this version does not know is kept in `extra`, if the class has that field, and is written again with the others.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import types
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from opsctl.state.events import YEARS
+from opsctl import __version__
 
 T = TypeVar("T")
+Convert = Callable[[Any], Any]
+FORMAT = 1
+HEADER: Mapping[str, object] = {"format": FORMAT, "opsctl": __version__}
 MAX_NUMBER = 2**63 - 1
 """Times of files are 64-bit numbers of nanoseconds; start.json holds one."""
+YEARS = range(2000, 2200)
+"""Times outside cannot be shown in every time zone."""
 
 
-def checked(record: T) -> T:
-    """Return the record. Raises ValueError for a value of another type than its field's, or out of bounds.
+def to_text(record: Any) -> str:
+    """Return the contents of the record's file."""
+    return json.dumps({**HEADER, **encode(record)}, indent=1) + "\n"
 
-    Knows text, numbers, truth values, enumerations, times with a time zone, and tuples and options of these.
+
+def encode(record: Any, *, is_sparse: bool = False) -> dict[str, Any]:
+    """Return the fields of a record for JSON. A sparse record leaves out the fields that have their default."""
+    values: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.name != "extra" and not (is_sparse and value == default):
+            values[field.name] = _encode_value(value)
+    return {**getattr(record, "extra", {}), **values}
+
+
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (tuple, list)):
+        return [_encode_value(item) for item in value]
+    return encode(value, is_sparse=True) if is_dataclass(value) else value
+
+
+def decode(cls: Callable[..., T], record: object) -> T:
+    """Return the record of a JSON object.
+
+    Raises ValueError for a missing field and for a value of another type than its field's, or out of bounds.
     """
-    cls: Any = type(record)
-    for name, check in _checks(cls):
-        if not check(getattr(record, name)):
-            raise ValueError(f"{name}: {getattr(record, name)!r:.80}")
-    return record
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    converters = _list_converters(cls)
+    values: dict[str, Any] = {}
+    for name, convert in converters.items():
+        if name in record:
+            try:
+                values[name] = convert(record[name])
+            except (ValueError, TypeError, OverflowError) as error:
+                raise ValueError(f"{name}: {record[name]!r:.80}: {error!s:.80}") from error
+    if _has_extra(cls):
+        known = converters.keys() | HEADER.keys()
+        values["extra"] = {key: value for key, value in record.items() if key not in known}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 @cache
-def _checks(cls: Any) -> tuple[tuple[str, Callable[[object], bool]], ...]:
-    hints = get_type_hints(cls)
-    return tuple((field.name, _check_for(hints[field.name])) for field in fields(cls))
+def _has_extra(cls: Any) -> bool:
+    return any(field.name == "extra" for field in fields(cls))
 
 
-def _check_for(hint: Any) -> Callable[[object], bool]:
-    if get_origin(hint) is types.UnionType:
-        checks = [_check_for(option) for option in get_args(hint)]
-        return lambda value: any(check(value) for check in checks)
-    if get_origin(hint) is tuple:
-        check_item = _check_for(get_args(hint)[0])
-        return lambda value: isinstance(value, tuple) and all(map(check_item, value))
-    return _SIMPLE.get(hint) or (lambda value: isinstance(value, hint))
+@cache
+def _list_converters(cls: Any) -> dict[str, Convert]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: _converter_for(hints[field.name]) for field in fields(cls) if field.name != "extra"}
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) <= MAX_NUMBER  # type: ignore[arg-type]  # mypy does not narrow by `type() in`
+def _converter_for(hint: Any) -> Convert:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _bounded(_converter_for(arguments[0]), arguments[1])
+    if origin in (types.UnionType, Union):
+        return _first_of([_converter_for(option) for option in arguments])
+    if origin is tuple:
+        return _tuple_of(_converter_for(arguments[0]))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    if is_dataclass(hint):
+        return lambda value: decode(hint, value)  # type: ignore[arg-type]  # a class, as is_dataclass cannot say
+    return _SIMPLE[hint]
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, datetime) and value.utcoffset() is not None and value.year in YEARS
+def _bounded(convert: Convert, bound: Any) -> Convert:
+    """Return a converter that refuses what a pattern does not match, or a range does not contain."""
+    is_within = bound.fullmatch if isinstance(bound, re.Pattern) else bound.__contains__
+
+    def check(value: object) -> object:
+        converted = convert(value)
+        if not is_within(converted):
+            raise ValueError("out of bounds")
+        return converted
+
+    return check
 
 
-_SIMPLE: dict[Any, Callable[[object], bool]] = {
-    int: lambda value: type(value) is int and abs(value) <= MAX_NUMBER,
-    float: _is_number,
-    datetime: _is_time,
-    Enum: lambda value: isinstance(value, Enum),
+def _first_of(options: list[Convert]) -> Convert:
+    def convert(value: object) -> object:
+        for option in options:
+            try:
+                return option(value)
+            except (ValueError, TypeError):
+                continue
+        raise ValueError("of another type")
+
+    return convert
+
+
+def _tuple_of(convert_item: Convert) -> Convert:
+    def convert(value: object) -> tuple[object, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError("not a list")
+        return tuple(map(convert_item, value))
+
+    return convert
+
+
+def _exactly(kind: type) -> Convert:
+    def convert(value: object) -> object:
+        if type(value) is not kind:
+            raise ValueError(f"not of type {kind.__name__}")
+        return value
+
+    return convert
+
+
+def _to_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return str(value)
+
+
+def _to_int(value: object) -> int:
+    if type(value) is not int or abs(value) > MAX_NUMBER:
+        raise ValueError("not a whole number, or too large")
+    return value
+
+
+def _to_float(value: object) -> int | float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError("not a number")
+    if not math.isfinite(value) or abs(value) > MAX_NUMBER:
+        raise ValueError("not finite, or too large")
+    return value
+
+
+def to_time(value: object) -> datetime:
+    """Return a time with a time zone, from its ISO 8601 text. Raises ValueError."""
+    time = value if isinstance(value, datetime) else datetime.fromisoformat(_to_text(value))
+    if time.utcoffset() is None or time.year not in YEARS:
+        raise ValueError("not a time with a time zone")
+    return time
+
+
+_SIMPLE: dict[Any, Convert] = {
+    str: _to_text,
+    int: _to_int,
+    float: _to_float,
+    bool: _exactly(bool),
+    type(None): _exactly(type(None)),
+    datetime: to_time,
 }

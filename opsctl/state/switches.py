@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.host.system import user_name
+from opsctl.state.events import Event, SwitchArmed, SwitchDisarmed
 from opsctl.state.files import parse_json, read_bounded
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.journal import Journal
 from opsctl.state.requests import Request, RequestKind, leave, list_requests, request
 from opsctl.state.run_dir import RunDir
 
@@ -145,20 +146,20 @@ def journal_switches(run: RunDir, journal: Journal, switches: Iterable[Switch] =
         armed = read(run, switch)
         was_armed = _was_armed(events, switch)
         if armed and not was_armed:
-            journal.append(EventKind.ARMED, switch=switch.value, by=armed.by, why=armed.why)
+            journal.append(SwitchArmed(switch=switch.value, by=armed.by, why=armed.why))
             changes.append(f"{switch.value} switch armed by {armed.by}")
         elif was_armed and not armed:
-            journal.append(EventKind.DISARMED, switch=switch.value, by="")
+            journal.append(SwitchDisarmed(switch=switch.value, by=""))
             changes.append(f"{switch.value} switch is gone")
     return changes
 
 
 def _was_armed(events: Sequence[Event], switch: Switch) -> bool:
-    """Whether the last event of the switch is ARMED."""
+    """Whether the last event of the switch is its arming."""
     was_armed = False
     for event in events:
-        if event.kind in {EventKind.ARMED, EventKind.DISARMED} and event.data["switch"] == switch:
-            was_armed = event.kind is EventKind.ARMED
+        if isinstance(event, SwitchArmed | SwitchDisarmed) and event.switch == switch:
+            was_armed = isinstance(event, SwitchArmed)
     return was_armed
 
 

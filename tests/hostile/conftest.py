@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 
 from opsctl.cli import cli
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptStarted, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.finalized_trains import QueuedTrain, make_train
 from tests.support.hostile_users import OWNER, TEAM
@@ -44,9 +45,9 @@ class Site:
         run.create()
         run.config.write_text('command = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n')
         journal = Journal(run, SystemClock())
-        journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
-        journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-        journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
+        journal.append(Submitting(nonce="n1", tasks=5, after=""))
+        journal.append(Submitted(nonce="n1", array="12"))
+        journal.append(AttemptStarted(attempt="12_1.0", nodes="node001"))
         run.main_log.write_text(ITERATION.format(step))
         return run
 

@@ -8,7 +8,9 @@ from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock, user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.status import read_status
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Submitting
+from opsctl.state.journal import Journal
+from opsctl.state.reasons import as_written
 from tests.support.finalized_trains import QueuedTrain
 
 
@@ -26,11 +28,11 @@ def copied(train: QueuedTrain, **more) -> Job:
 @pytest.mark.attack("a copied comment makes hold, release, cancel and exclude fail")
 def test_copied_comment_is_ignored(train):
     copied(train)
-    assert train.chain.hold("x") == ["12"]
+    assert train.chain.hold(as_written("x")) == ["12"]
     assert train.chain.release() == ["12"]
     assert train.chain.exclude("node001", needed=2) == "node001"
     assert list(train.queue.excludes) == ["12"]
-    assert train.chain.cancel("x") == ["12"]
+    assert train.chain.cancel(as_written("x")) == ["12"]
     assert [row.array for row in train.queue.rows] == ["66"]
 
 
@@ -47,17 +49,17 @@ def test_copied_comment_is_no_queue(train):
 
 @pytest.mark.attack("a copied comment is adopted as a cut-off submission")
 def test_copied_comment_is_not_adopted(train):
-    train.chain.journal.append(EventKind.SUBMITTING, nonce="n2", tasks=3, after="")
+    train.chain.journal.append(Submitting(nonce="n2", tasks=3, after=""))
     copied(train, comment="opsctl:gpt:n2")
     assert train.chain.check().adopted == ()
-    assert "66" not in {event.data.get("array") for event in train.chain.journal.events()}
+    assert "66" not in {getattr(event, "array", "") for event in train.chain.journal.events()}
 
 
 @pytest.mark.attack("a copied comment makes our array a duplicate that is cancelled")
 def test_copied_comment_makes_no_duplicate(train):
     copied(train, id="5", array="5", state=JobState.RUNNING, tasks=(1,))
     assert train.chain.drop_duplicates(train.chain.check()) == []
-    assert train.chain.hold("x") == ["12"]
+    assert train.chain.hold(as_written("x")) == ["12"]
 
 
 def test_row_whose_user_slurm_cannot_name_is_ours_by_its_array(train):

@@ -12,7 +12,8 @@ from opsctl.base.model import JobState
 from opsctl.launch.submit import check_owner
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.reconcile import reconcile_root
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, all_trains, find, find_entries_skipped
 from tests.hostile.conftest import Site, needs_squeue
 
@@ -118,7 +119,7 @@ def test_link_finalizes_nothing(train):
         return TrainArrays(run=run, journal=Journal(run, train.clock), slurm=train.queue)
 
     assert reconcile_root(train.run.path.parent, train.queue, chain_of) == []
-    assert EventKind.ATTEMPT_FINALIZED not in train.event_kinds()
+    assert AttemptFinalized not in train.event_kinds()
 
 
 @needs_squeue

@@ -12,7 +12,9 @@ from opsctl.base.nodesets import nodeset
 from opsctl.host.system import SystemClock
 from opsctl.monitor.reconcile import reconcile
 from opsctl.state import requests
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import RequestRefused
+from opsctl.state.journal import Journal
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, list_requests, request
 from tests.hostile.conftest import Site
@@ -50,7 +52,7 @@ def plant(train: QueuedTrain, text: str, name: str = "release-0123456789ab.json"
 @pytest.mark.attack("a request that raises ends all commands of the owner")
 @pytest.mark.parametrize("text", CONTENTS.values(), ids=CONTENTS)
 def test_hostile_request_is_set_aside(train, text):
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     plant(train, text)
     good = request(train.run, RequestKind.RELEASE, exclude="node001")
     began = time.process_time()
@@ -64,12 +66,12 @@ def test_hostile_request_is_set_aside(train, text):
 
 @pytest.mark.attack("a refused request fills the terminal and the journal")
 def test_refusal_is_short(train):
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     request(train.run, RequestKind.RELEASE, exclude=",".join(f"absent{number}" for number in range(90)))
     [line] = reconcile(train.chain)
-    [event] = [event for event in train.chain.journal.events() if event.kind is EventKind.REQUEST_REFUSED]
+    [event] = [event for event in train.chain.journal.events() if isinstance(event, RequestRefused)]
     assert len(line) < 500
-    assert len(event.data["why"]) < 500
+    assert len(event.why) < 500
 
 
 @pytest.mark.attack("an entry that is no file stands in place of a request")
@@ -97,8 +99,8 @@ def test_look_is_bounded(train):
     assert time.process_time() - began < 0.5
     [line] = reconcile(train.chain)
     assert line.endswith("and 47 more")
-    kinds = [event.kind for event in train.chain.journal.events()]
-    assert kinds.count(EventKind.REQUEST_REFUSED) == 1
+    kinds = [type(event) for event in train.chain.journal.events()]
+    assert kinds.count(RequestRefused) == 1
     for _ in range(3):
         reconcile(train.chain)
     assert len(os.listdir(train.run.path / "refused-requests")) <= requests.MAX_SET_ASIDE
@@ -131,7 +133,7 @@ class TestMember:
             found, bad = requests.read_requests(again)
             assert not found
             line = requests.set_aside(again, bad)
-            Journal(again, SystemClock()).append(EventKind.REQUEST_REFUSED, verb="", by=bad[0].by, why=line)
+            Journal(again, SystemClock()).append(RequestRefused(verb="", by=bad[0].by, why=line))
             return line
 
         assert "by daemon: " in OWNER.run(look)

@@ -6,7 +6,8 @@ import pytest
 
 from opsctl.host.system import SystemClock
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import SwitchArmed
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 from tests.hostile.conftest import Site
@@ -55,8 +56,8 @@ class TestUsers:
         assert said.endswith("pause"), said
         assert self.armed(run, Switch.PAUSE) == "somebody (with a file of nobody)"
         OWNER.run(lambda: switches.journal_switches(RunDir(run.path), Journal(RunDir(run.path), SystemClock())))
-        [event] = [event for event in Journal(run, SystemClock()).events() if event.kind is EventKind.ARMED]
-        assert event.data["by"] == "somebody (with a file of nobody)"
+        [event] = [event for event in Journal(run, SystemClock()).events() if isinstance(event, SwitchArmed)]
+        assert event.by == "somebody (with a file of nobody)"
 
     @pytest.mark.attack("a switch is moved from one train to another")
     def test_switch_of_another_train_is_nobodys(self, site: Site):

@@ -20,7 +20,8 @@ from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.serve_pages import make_server, make_uvicorn, open_socket
 from opsctl.dash.web_app import PageServer
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 
 LINE = (
@@ -92,12 +93,10 @@ def make_train(run: RunDir, array: str, steps: int) -> None:
     run.create()
     run.config.write_text('command = ["x"]\n[slurm]\nnodes = 1\ntime_limit = "60"\n')
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(EventKind.SUBMITTED, nonce="n1", array=array)
-    journal.append(EventKind.ATTEMPT_STARTED, attempt=f"{array}_1.0", nodes="node001")
-    journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt=f"{array}_1.0", outcome="crashed", action="continue", why="exit code 1"
-    )
+    journal.append(Submitting(nonce="n1", tasks=5, after=""))
+    journal.append(Submitted(nonce="n1", array=array))
+    journal.append(AttemptStarted(attempt=f"{array}_1.0", nodes="node001"))
+    journal.append(AttemptFinalized(attempt=f"{array}_1.0", outcome="crashed", action="continue", why="exit code 1"))
     run.main_log.write_text("".join(LINE.format(step, 2 + 10 / step) for step in range(1, steps + 1)))
 
 

@@ -20,7 +20,8 @@ from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import AttemptStarted, Event, Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
@@ -148,7 +149,7 @@ class QueuedTrain:
             checkpoint=checkpoint,
         )
         write_start(self.run, self.run.attempt(attempt), start)
-        self.chain.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=nodes)
+        self.chain.journal.append(AttemptStarted(attempt=attempt, nodes=nodes))
         return self.run.attempt(attempt)
 
     def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
@@ -166,8 +167,8 @@ class QueuedTrain:
         row = Job(id="13", array="12", tasks=tasks, name="gpt", user=actor(), state=state, comment="opsctl:gpt:n1")
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
-    def event_kinds(self) -> list[EventKind]:
-        return [event.kind for event in self.chain.journal.events()]
+    def event_kinds(self) -> list[type[Event]]:
+        return [type(event) for event in self.chain.journal.events()]
 
     def end(self, attempt: Attempt) -> dict[str, str]:
         return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # end.json is an object
@@ -179,8 +180,8 @@ def make_train(path: Path) -> QueuedTrain:
     run.create()
     run.config.write_text('name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 2\ntime_limit = "10"\n')
     journal = Journal(run, clock)
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=10, after="")
-    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
+    journal.append(Submitting(nonce="n1", tasks=10, after=""))
+    journal.append(Submitted(nonce="n1", array="12"))
     train = QueuedTrain(
         run, clock, queue, TrainArrays(run=run, journal=journal, slurm=queue), GuardSettings(short_attempts=3)
     )

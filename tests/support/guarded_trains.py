@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from opsctl.base.model import Job, JobSpec, LaunchPlan
 from opsctl.host.system import SystemClock, SystemRunner
@@ -16,8 +17,11 @@ from opsctl.launch.render import directives, render
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import Event, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Attempt, RunDir
+
+E = TypeVar("E", bound=Event)
 
 
 def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
@@ -75,9 +79,9 @@ class GuardedTrain:
         )
         self.run.write(self.run.wrapper, wrapper)
         plan = LaunchPlan(train="gpt", spec=spec, wrapper=wrapper, body=body, nonce="n1")
-        self.journal.append(EventKind.SUBMITTING, nonce="n1", tasks=tasks, after="")
+        self.journal.append(Submitting(nonce="n1", tasks=tasks, after=""))
         array = self.slurm.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
-        self.journal.append(EventKind.SUBMITTED, nonce="n1", array=array)
+        self.journal.append(Submitted(nonce="n1", array=array))
         self.arrays.append(array)
         return array
 
@@ -113,8 +117,8 @@ class GuardedTrain:
         until(self.attempt(task).end.exists)
         return json.loads(self.attempt(task).end.read_text())  # type: ignore[no-any-return]  # end.json is an object
 
-    def events(self, kind: EventKind) -> list[Event]:
-        return [event for event in self.journal.events() if event.kind is kind]
+    def events(self, kind: type[E]) -> list[E]:
+        return [event for event in self.journal.events() if isinstance(event, kind)]
 
     @property
     def log(self) -> str:

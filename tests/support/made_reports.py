@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from opsctl.guard.outcome import ACTIONS, Outcome
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.train_report import report_train
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,16 +46,16 @@ class Train:
         self.attempt = ""
         self.began = 0.0
 
-    def note(self, at: float, kind: EventKind, **data: Any) -> None:
+    def note(self, at: float, event: Event) -> None:
         self.clock.seconds = at
-        self.journal.append(kind, **data)
+        self.journal.append(event)
 
     def submit(self, at: float, *, tasks: int = 5, array: str = "7") -> None:
-        self.note(at, EventKind.SUBMITTING, nonce=array, tasks=tasks, after="")
-        self.note(at, EventKind.SUBMITTED, nonce=array, array=array)
+        self.note(at, Submitting(nonce=array, tasks=tasks, after=""))
+        self.note(at, Submitted(nonce=array, array=array))
 
     def start(self, at: float, attempt: str) -> None:
-        self.note(at, EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[001-002]")
+        self.note(at, AttemptStarted(attempt=attempt, nodes="node[001-002]"))
         self.attempt, self.began = attempt, at
         path = self.run.attempt(attempt).path
         path.mkdir(parents=True)
@@ -94,7 +94,7 @@ class Train:
 
     def end(self, at: float, outcome: Outcome, why: str = "as told") -> None:
         attempt, action = self.run.attempt(self.attempt), ACTIONS[outcome]
-        self.note(at, EventKind.ATTEMPT_FINALIZED, attempt=self.attempt, outcome=outcome, action=action, why=why)
+        self.note(at, AttemptFinalized(attempt=self.attempt, outcome=outcome, action=action, why=why))
         began = BEGIN + timedelta(seconds=self.began)
         record = {
             "attempt": self.attempt,

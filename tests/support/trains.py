@@ -20,7 +20,8 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job
 from opsctl.cli import cli
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Event
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.other_users import skip_unless_others_may_run
 
@@ -72,8 +73,8 @@ class Trains:
     def run(self, name: str = "t") -> RunDir:
         return RunDir(self.root / name)
 
-    def kinds(self, name: str = "t") -> list[EventKind]:
-        return [event.kind for event in Journal(self.run(name), self.app.clock).events()]
+    def kinds(self, name: str = "t") -> list[type[Event]]:
+        return [type(event) for event in Journal(self.run(name), self.app.clock).events()]
 
     def rows(self, name: str = "t") -> list[Job]:
         """Return the queued and running jobs of this name."""

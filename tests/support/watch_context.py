@@ -11,7 +11,8 @@ from opsctl.base.model import Finding, Job, JobState
 from opsctl.host.system import SystemRunner
 from opsctl.launch.train_arrays import take_snapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
@@ -38,8 +39,8 @@ class Bench:
         self.run.create()
         self.run.config.touch()
         self.journal = Journal(self.run, self.clock)
-        self.journal.append(EventKind.SUBMITTING, nonce="n", tasks=3, after="")
-        self.journal.append(EventKind.SUBMITTED, nonce="n", array="7")
+        self.journal.append(Submitting(nonce="n", tasks=3, after=""))
+        self.journal.append(Submitted(nonce="n", array="7"))
 
     @property
     def attempt(self) -> Attempt:

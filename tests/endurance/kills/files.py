@@ -89,9 +89,10 @@ def armed(switch: Switch) -> Callable[[Place], None]:
     def prepare(place: Place) -> None:
         arm(place.run, switch, why="x")
         app = build(place.site)
-        from opsctl.state.journal import EventKind, Journal, actor  # noqa: PLC0415
+        from opsctl.state.events import SwitchArmed  # noqa: PLC0415
+        from opsctl.state.journal import Journal, actor  # noqa: PLC0415
 
-        Journal(place.run, app.clock).append(EventKind.ARMED, switch=switch.value, by=actor(), why="x")
+        Journal(place.run, app.clock).append(SwitchArmed(switch=switch.value, by=actor(), why="x"))
 
     return prepare
 

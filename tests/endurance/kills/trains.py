@@ -17,7 +17,8 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.slurm.commands import Slurm
-from opsctl.state.journal import EventKind, Journal, replay
+from opsctl.state.events import AttemptStarted
+from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.endurance.kills.files import Place
@@ -145,7 +146,7 @@ class Train(Place):
                 main_log=0,
             ),
         )
-        self.journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt.name, nodes="node002")
+        self.journal.append(AttemptStarted(attempt=attempt.name, nodes="node002"))
         (self.run.attempt_logs(attempt.name) / "node002-3.log").write_text(f"Traceback\n  at train.py:7\n{log}\n")
         if stop:
             attempt.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))
@@ -153,7 +154,7 @@ class Train(Place):
 
     def kinds(self) -> State:
         """What was journalled, in whatever order: an attempt that starts at once writes too."""
-        return {"journal": sorted({event.kind.value for event in self.journal.events()})}
+        return {"journal": sorted({type(event).__name__ for event in self.journal.events()})}
 
     def runs_on(self) -> bool:
         """Its guard has begun."""

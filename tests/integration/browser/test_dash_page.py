@@ -21,11 +21,14 @@ from opsctl.dash.static_pages import render_files
 from opsctl.dash.steering import VERBS, PageInstruction, PagePlan, PageVerb
 from opsctl.guard.attempt_record import Start
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
+from opsctl.state.journal import Journal
+from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
 from tests.support.chromium import Browser, browser
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_site, serving
+from tests.support.made_events import make_diagnosed
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
@@ -285,22 +288,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
 def plant(site: DashSite) -> None:
     run = site.run("tr11")
     journal = Journal(run, site.app.clock)
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="1_2.0", nodes=HOSTILE)
-    says = {"says": HOSTILE, "cause": HOSTILE, "class": HOSTILE, "node": HOSTILE, "advice": HOSTILE}
-    lists = {"suspects": [HOSTILE], "evidence": [HOSTILE], "also": [HOSTILE]}
-    journal.append(EventKind.DIAGNOSED, attempt="1_2.0", rank=0, **says, **lists)
-    ended = {"outcome": "crashed", "action": "hold-queued", "why": HOSTILE}
-    journal.append(EventKind.ATTEMPT_FINALIZED, attempt="1_2.0", **ended)
-    journal.append(EventKind.HELD, jobs=["1"], why=HOSTILE)
+    journal.append(AttemptStarted(attempt="1_2.0", nodes=HOSTILE))
+    says = dict.fromkeys(("says", "cause", "cause_kind", "node", "advice"), HOSTILE)
+    journal.append(make_diagnosed(attempt="1_2.0", rank=0, evidence=(HOSTILE,), **says))
+    journal.append(AttemptFinalized(attempt="1_2.0", outcome="crashed", action="hold-queued", why=HOSTILE))
+    journal.append(Held(jobs=("1",), reason=as_written(HOSTILE)))
     with run.main_log.open("a") as log:
         log.write(f"[n<b>:3]: {HOSTILE}\nRuntimeError: CUDA error: uncorrectable ECC error {XSS[0]}\n")
     arm(run, Switch.SAVE, why=HOSTILE)
     finding = Finding(
         key=f"hang/tr11/{XSS[0]}", level=Level.CRITICAL, summary=HOSTILE, train="tr11", evidence=(HOSTILE,)
     )
-    site.app.alerting.ledger.record(
-        [finding],
-    )
+    site.app.alerting.ledger.record([finding])
     site.app.alerting.ledger.ack("hang/tr11", HOSTILE)
     site.slurm.tiles.append(Node(name=f"n{XSS[1]}", state=f"DOWN{XSS[0]}", address="n", reason=HOSTILE))
     (site.app.root / XSS[0].replace("/", "")).mkdir()
@@ -381,7 +380,7 @@ def test_late_answer_does_not_replace_the_log_asked_for_last(chromium: Browser, 
 def record_two_attempts(site: DashSite) -> None:
     """Let the log's first 100 lines belong to the attempt that has ended, the others to the one that runs."""
     run = site.run("tr11")
-    Journal(run, SystemClock()).append(EventKind.ATTEMPT_STARTED, attempt="1_2.0", nodes="node001")
+    Journal(run, SystemClock()).append(AttemptStarted(attempt="1_2.0", nodes="node001"))
     size = sum(map(len, run.main_log.read_bytes().splitlines(keepends=True)[:100]))
     now = SystemClock().now()
     for name, begin, at in (("1_1.0", 0, now - timedelta(minutes=1)), ("1_2.0", size, now)):

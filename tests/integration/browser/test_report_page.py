@@ -11,7 +11,8 @@ import pytest
 from opsctl.guard.outcome import Outcome
 from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Held
+from opsctl.state.reasons import as_written
 from tests.support.chromium import Browser, browser
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
@@ -42,7 +43,7 @@ def many_attempts(place: Path) -> Train:
         step += 40 if number % 4 else 10
         train.end(at + 20, Outcome.DEADLINE if number % 4 else Outcome.CRASHED, HOSTILE)
         at += 200
-    train.note(at, EventKind.HELD, jobs=["8"], why="enough")
+    train.note(at, Held(jobs=("8",), reason=as_written("enough")))
     return train
 
 

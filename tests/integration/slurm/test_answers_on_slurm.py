@@ -9,7 +9,8 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.base.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Held, HoldReleased, RequestDone
+from opsctl.state.journal import Journal
 from opsctl.state.switches import Switch, arm
 from tests.support.ntfy_server import NtfyServer, press
 from tests.support.trains import Trains, trains_on
@@ -53,13 +54,13 @@ def test_answer_holds_and_releases_the_queue(trains: Trains, ntfy: NtfyServer) -
     trains.opsctl("watch", "failures", "--once")
     assert all(job.is_held for job in trains.rows())
     assert any("anna: t: held " in message["title"] for message in ntfy.topics["alerts"][1:])
-    held = [event for event in Journal(trains.run(), trains.app.clock).events() if event.kind is EventKind.HELD]
-    assert [event.data["why"] for event in held] == ["anna by phone: answered"]
+    held = [event for event in Journal(trains.run(), trains.app.clock).events() if isinstance(event, Held)]
+    assert [event.why for event in held] == ["anna by phone: answered"]
 
     press(release)
     trains.opsctl("watch", "failures", "--once")
     assert not any(job.is_held for job in trains.rows())
-    assert {EventKind.RELEASED, EventKind.REQUEST_DONE} <= set(trains.kinds())
+    assert {HoldReleased, RequestDone} <= set(trains.kinds())
 
     arm(trains.run(), Switch.PAUSE, why="maintenance")
     press(release)

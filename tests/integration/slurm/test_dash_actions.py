@@ -10,7 +10,8 @@ import pytest
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Held
+from opsctl.state.journal import Journal
 from tests.support.trains import Trains, as_user, find_group, trains_on
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
@@ -42,8 +43,8 @@ def test_owner_holds_and_releases(shared: Trains) -> None:
     assert press(shared, "release") == f"released array {array}"
     card = collect_site(shared.app).trains[0]
     assert card.headline.word == "QUEUED"
-    held = [event for event in Journal(shared.run(), shared.app.clock).events() if event.kind is EventKind.HELD]
-    assert str(held[0].data["why"]).startswith("noon, ana (")
+    held = [event for event in Journal(shared.run(), shared.app.clock).events() if isinstance(event, Held)]
+    assert held[0].why.startswith("noon, ana (")
 
 
 @root_only

@@ -18,7 +18,8 @@ from opsctl.host.processes import ProcessId
 from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.launch.rollback_state import RollbackState, read_rollback_state
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Held, RolledBack
+from opsctl.state.journal import Journal
 from tests.support.trains import Trains, as_user, find_group, trains_on, until
 
 TRAINER = Path(__file__).parents[2] / "support" / "tracked_trainer.py"
@@ -134,9 +135,9 @@ def test_rollback_outlives_the_page(trains: Trains) -> None:
     until(lambda: len(starts(trains)) > len(before))
     assert starts(trains)[-1] == "5 --ckpt-step 5"
     events = Journal(trains.run(), trains.app.clock).events()
-    (rolled_back,) = [event for event in events if event.kind is EventKind.ROLLED_BACK]
-    assert str(rolled_back.data["why"]).startswith("noon, ana (")
-    holds = [str(event.data["why"]) for event in events if event.kind is EventKind.HELD]
+    (rolled_back,) = [event for event in events if isinstance(event, RolledBack)]
+    assert rolled_back.why.startswith("noon, ana (")
+    holds = [event.why for event in events if isinstance(event, Held)]
     assert any(why.startswith("opsctl rollback to step 5: noon, ana (") for why in holds), holds
     page = "".join(path.read_text() for path in trains.app.site_dir.alerts.glob("journal-*.jsonl"))
     assert '"verb": "rollback"' in page

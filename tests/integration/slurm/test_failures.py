@@ -10,18 +10,21 @@ from contextlib import contextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiosmtpd.controller import Controller
 
 from opsctl.base.model import JobState, Node
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import AttemptFinalized, Diagnosed, Event
+from opsctl.state.journal import Journal
 from opsctl.state.switches import Switch, path_of
 from tests.support.gpu_nodes import GpuNodes, gpu_nodes
 from tests.support.other_users import others_may_run
 from tests.support.ports import HeldPort
 from tests.support.trains import Trains, as_user, until
+
+E = TypeVar("E", bound=Event)
 
 TRAINER = Path(__file__).parents[2] / "support" / "foreign_trainer.py"
 NOBODY = 65534
@@ -85,15 +88,14 @@ class Night:
         """Wait until no task runs and no waiting task can start."""
         until(lambda: all(job.is_held for job in self.trains.rows()), seconds=seconds)
 
-    def events(self, kind: EventKind) -> list[Event]:
-        return [event for event in Journal(self.trains.run(), self.trains.app.clock).events() if event.kind is kind]
+    def events(self, kind: type[E]) -> list[E]:
+        return [
+            event for event in Journal(self.trains.run(), self.trains.app.clock).events() if isinstance(event, kind)
+        ]
 
     @property
     def finalized(self) -> list[tuple[str, str]]:
-        return [
-            (str(event.data["outcome"]), str(event.data["action"]))
-            for event in self.events(EventKind.ATTEMPT_FINALIZED)
-        ]
+        return [(event.outcome, event.action) for event in self.events(AttemptFinalized)]
 
     def node(self, name: str) -> Node:
         return next(node for node in self.trains.app.slurm.nodes() if node.name == name)
@@ -136,7 +138,7 @@ def test_train_with_a_failed_gpu_finishes_on_other_nodes(slurm: Sandbox) -> None
         lost = [step for _, _, step in night.steps if [number for _, _, number in night.steps].count(step) > 1]
         assert set(range(1, 31)) == {step for _, _, step in night.steps}
         assert len(set(lost)) < 5, "beyond the last checkpoint"
-        failed = night.events(EventKind.DIAGNOSED)[0].data["attempt"]
+        failed = night.events(Diagnosed)[0].attempt
         attempts = [attempt for attempt, _, _ in night.steps]
         assert bad not in {node for attempt, node, _ in night.steps[attempts.index(failed) + attempts.count(failed) :]}
         node = night.node(bad)
@@ -228,7 +230,7 @@ def test_guard_without_evidence_leaves_the_train_alone(slurm: Sandbox) -> None:
         (night.trains.place / "mute").unlink()
         night.wait_until_over()
         assert (night.finalized[0], night.finalized[-1]) == (("crashed", "continue"), ("finished", "cancel-queued"))
-        diagnosis = night.events(EventKind.DIAGNOSED)[0].data["says"]
+        diagnosis = night.events(Diagnosed)[0].says
         assert diagnosis == "a rank exited with an error"
         assert {step for _, _, step in night.steps} == set(range(1, 16))
         assert night.mails.mails == []

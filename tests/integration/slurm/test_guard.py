@@ -21,7 +21,7 @@ from opsctl.monitor.reconcile import reconcile_root
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state import switches
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
 from opsctl.state.switches import Switch
 from tests.support.guarded_trains import GuardedTrain, until
 
@@ -107,7 +107,7 @@ def test_two_short_crashes_hold_queued_tasks(make: Make) -> None:
     train.wait()
     [held] = train.waiting
     assert (held.tasks, held.is_held) == ((3, 4), True)
-    assert len(train.events(EventKind.HELD)) == 1
+    assert len(train.events(Held)) == 1
     assert train.end(2)["action"] == "hold-queued"
 
 
@@ -136,8 +136,8 @@ def test_finished_foreign_train_is_not_started_again(train: GuardedTrain, body: 
     train.submit(body, tasks=5)
     train.wait()
     assert (train.end()["outcome"], train.waiting) == ("finished", [])
-    assert [event.data["attempt"] for event in train.events(EventKind.ATTEMPT_STARTED)] == [train.attempt().name]
-    assert train.events(EventKind.HELD) == []
+    assert [event.attempt for event in train.events(AttemptStarted)] == [train.attempt().name]
+    assert train.events(Held) == []
 
 
 def test_program_that_prints_its_usage_holds_the_train(train: GuardedTrain) -> None:
@@ -259,7 +259,7 @@ def test_attempt_on_dead_node_is_finalized_by_next_guard(fresh_slurm: Callable[.
     train.run_slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=dead")
     train.wait_for("begun-2")
     assert train.end(1)["outcome"] == "node-failed"
-    assert train.events(EventKind.ATTEMPT_FINALIZED)[0].data["attempt"] == f"{array}_1.0"
+    assert train.events(AttemptFinalized)[0].attempt == f"{array}_1.0"
 
 
 def test_deadline_follows_the_end_of_the_job(train: GuardedTrain) -> None:

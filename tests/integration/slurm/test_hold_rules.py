@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
@@ -52,8 +53,7 @@ def wait(trains: Trains) -> list[tuple[str, str]]:
     """Wait until no task can start by itself. Return outcome and action of every attempt."""
     until(lambda: all(job.is_held for job in trains.rows()))
     events = Journal(trains.run(), trains.app.clock).events()
-    finalized = [event.data for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
-    return [(str(data["outcome"]), str(data["action"])) for data in finalized]
+    return [(event.outcome, event.action) for event in events if isinstance(event, AttemptFinalized)]
 
 
 def test_train_that_saves_elsewhere_is_not_held(trains: Trains) -> None:

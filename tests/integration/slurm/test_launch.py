@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.base.errors import ConfigError, InputError, RunDirError, SlurmError
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Created, SubmitRefused, Submitted, Submitting
 from tests.support.trains import Trains, as_user, trains_on, until
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user or to mount")
@@ -25,7 +25,7 @@ def trains(slurm: Sandbox) -> Iterator[Trains]:
 def test_launch_submits_one_array_and_journals_each_step(trains: Trains) -> None:
     result = json.loads(trains.opsctl("launch", trains.toml(), "--json"))
     assert trains.arrays() == {result["array"]}
-    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
+    assert trains.kinds() == [Created, Submitting, Submitted]
     assert [len(job.tasks) for job in trains.rows()] == [3]
 
 
@@ -130,7 +130,7 @@ def test_relaunch_keeps_the_earlier_files(trains: Trains) -> None:
 def test_refusal_by_slurm_is_journalled(trains: Trains) -> None:
     path = trains.toml(extra=("--constraint=nosuchfeature",))
     assert isinstance(trains.refusal("launch", path), SlurmError)
-    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMIT_REFUSED]
+    assert trains.kinds() == [Created, Submitting, SubmitRefused]
     trains.opsctl("launch", trains.toml())
     assert len(trains.arrays()) == 1
 

@@ -17,7 +17,8 @@ from opsctl.base.model import LaunchPlan
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import ArrayLost, Created, Event, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.slurms import save_controller_state
 from tests.support.trains import Trains, trains_on, until
@@ -45,9 +46,9 @@ class CutApp(App):
         count = self.count
 
         class CutJournal(Journal):
-            def append(self, kind: EventKind, **data: object) -> Event:
+            def append(self, event: Event) -> Event:
                 count()
-                return super().append(kind, **data)
+                return super().append(event)
 
         return CutJournal(run, self.clock)
 
@@ -78,7 +79,7 @@ def test_launch_cut_off_before_a_step_can_be_repeated(trains: Trains, effects: i
     assert trains.arrays() == {result["array"]}
     assert result["already"] == was_there
     assert result["tasks"] == 3
-    assert trains.kinds().count(EventKind.SUBMITTED) == 1
+    assert trains.kinds().count(Submitted) == 1
 
 
 def replace_sbatch(trains: Trains, after: str) -> dict[str, str]:
@@ -101,7 +102,7 @@ def test_launch_killed_during_sbatch_is_found_by_the_next(trains: Trains) -> Non
     argv = (sys.executable, "-m", "opsctl", "--site", str(trains.site), "launch", str(path))
     done = subprocess.run(argv, env=env, capture_output=True, timeout=200, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING]
+    assert trains.kinds() == [Created, Submitting]
     (array,) = trains.arrays()
     text = trains.opsctl("launch", path)
     assert text.startswith(f"t: was already submitted as array {array}, 3 tasks")
@@ -137,7 +138,7 @@ def test_late_sbatch_is_found_by_the_next_launch(trains: Trains, monkeypatch: py
 def journal_submitting(trains: Trains) -> str:
     """Journal the begin of a submission without its result, and return the nonce."""
     nonce = "abc"
-    Journal(trains.run(), SystemClock()).append(EventKind.SUBMITTING, nonce=nonce, tasks=3, after="")
+    Journal(trains.run(), SystemClock()).append(Submitting(nonce=nonce, tasks=3, after=""))
     return nonce
 
 
@@ -198,4 +199,4 @@ def test_reused_job_id_is_not_taken_for_the_train(fresh_slurm: Callable[..., San
         assert result["notes"] == [f"array {lost} of this train is lost: Slurm reused its id for another job"]
         assert result["array"] != lost
         assert [job.array for job in trains.rows("theirs")] == [lost]
-        assert EventKind.ARRAY_LOST in trains.kinds()
+        assert ArrayLost in trains.kinds()

@@ -20,7 +20,8 @@ from opsctl.base.ports import TimedOut
 from opsctl.integrations import opsctl_contract
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal
 from tests.support.trains import Trains, trains_on, until
 
 TRAINERS = Path(__file__).parents[2] / "support" / "library_trainers"
@@ -75,7 +76,7 @@ def wait_for_attempt(trains: Trains, number: int) -> str:
 
 def read_outcomes(trains: Trains) -> list[str]:
     events = Journal(trains.run(), trains.app.clock).events()
-    return [str(event.data["outcome"]) for event in events if event.kind is EventKind.ATTEMPT_FINALIZED]
+    return [event.outcome for event in events if isinstance(event, AttemptFinalized)]
 
 
 @pytest.fixture(params=LIBRARIES)

@@ -19,7 +19,8 @@ from opsctl.base.model import Finding, Level
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Held
+from opsctl.state.journal import Journal
 from opsctl.state.site_dir import SiteDir
 from tests.support.trains import Trains, trains_on
 
@@ -65,6 +66,6 @@ def test_tools_read_and_act_on_a_real_train(trains: Trains, slurm: Sandbox) -> N
                 await use(client)
 
     anyio.run(run)
-    held = [event for event in Journal(trains.run(), SystemClock()).events() if event.kind is EventKind.HELD]
-    assert "bad loss (by opsctl mcp)" in str(held[-1].data)
+    held = [event for event in Journal(trains.run(), SystemClock()).events() if isinstance(event, Held)]
+    assert "bad loss (by opsctl mcp)" in str(held[-1])
     assert ledger.read().entries["hang/t"].acknowledged.reason == "on it (by opsctl mcp)"  # type: ignore[union-attr]  # acknowledged

@@ -22,7 +22,8 @@ from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import NodePlan, Step
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import Excluded
+from opsctl.state.journal import Journal, actor
 from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -253,7 +254,7 @@ def test_without_drain_nodes_are_excluded_and_reported(
         assert f"not from large: with node002 excluded 3 nodes are left, and array {large} needs 4" in text
         assert trains.app.slurm.excluded(array) == "node002"
         assert read_node(trains, "node002").state == "IDLE"
-        assert trains.kinds()[-1] is EventKind.EXCLUDED
+        assert trains.kinds()[-1] is Excluded
         report = (trains.root / ".site" / "nodes" / "report.txt").read_text()
         assert "node002 (IDLE)" in report
         assert "Xid 79" in report

@@ -14,7 +14,8 @@ import pytest
 from opsctl.base.errors import ConfigError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.batch_options import list_options
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import Allowed, Edited, Event
+from opsctl.state.journal import Journal
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, trains_on, until
 
@@ -95,13 +96,13 @@ def test_allowed_error_is_launched_and_journalled(trains: Trains) -> None:
     error = trains.refusal("launch", broken)
     assert error.hint is not None and error.hint.endswith("if you know better: --allow secrets")
     trains.opsctl("launch", broken, "--allow", "secrets")
-    (allowed,) = [event for event in journal_events(trains) if event.kind is EventKind.ALLOWED]
-    assert (allowed.data["check"], allowed.data["origin"]) == ("secrets", "--allow")
-    assert "HF_TOKEN" in allowed.data["what"]
+    (allowed,) = [event for event in journal_events(trains) if isinstance(event, Allowed)]
+    assert (allowed.check, allowed.origin) == ("secrets", "--allow")
+    assert "HF_TOKEN" in allowed.what
     changed = trains.toml(command=(*STOPS, "again"), more="[environment]\nHF_TOKEN = 'x'")
     assert "HF_TOKEN" in trains.refusal("edit", "t", changed).message
     trains.opsctl("edit", "t", changed, "--allow", "secrets")
-    assert [event.kind for event in journal_events(trains)][-2:] == [EventKind.EDITED, EventKind.ALLOWED]
+    assert [type(event) for event in journal_events(trains)][-2:] == [Edited, Allowed]
 
 
 def test_feature_that_no_node_has_is_refused(trains: Trains, sandbox: Sandbox) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import opsctl
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import SwitchArmed
 from tests.support.trains import HELD, Trains, trains_on, until
 
 ROOT = Path(__file__).parents[3]
@@ -151,7 +151,7 @@ def test_killed_train_is_explained_and_reported(trains: Trains) -> None:
     assert train.wait(60, poll_s=0.2).state == "ended"
     assert train.why().says.endswith("enough")
     assert (train.report().step or 0) > 0
-    assert EventKind.ARMED in trains.kinds()
+    assert SwitchArmed in trains.kinds()
 
 
 def test_queue_is_held_released_and_cancelled(trains: Trains) -> None:

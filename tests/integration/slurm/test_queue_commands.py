@@ -11,7 +11,7 @@ import pytest
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobState
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Created, Edited, Held, HoldReleased, Submitted, Submitting
 from tests.support.trains import Trains, trains_on, until
 
 
@@ -44,7 +44,7 @@ def test_held_train_keeps_its_age_and_is_released(trains: Trains, full: None) ->
     assert trains.opsctl("release", "t") == f"t: released array {array}\n"
     assert not any(job.is_held for job in trains.rows())
     assert {job.accrued for job in trains.rows()} == {since}
-    assert trains.kinds()[-2:] == [EventKind.HELD, EventKind.RELEASED]
+    assert trains.kinds()[-2:] == [Held, HoldReleased]
 
 
 def test_all_arrays_are_held_starting_with_the_last(trains: Trains) -> None:
@@ -64,7 +64,7 @@ def test_dry_run_changes_nothing(trains: Trains, verb: str) -> None:
     would = json.loads(trains.opsctl(verb, "t", "--dry-run", "--json"))
     assert (would["would"], would["arrays"]) == (verb, [array])
     assert [(job.is_held, job.state) for job in trains.rows()] == before
-    assert trains.kinds() == [EventKind.CREATED, EventKind.SUBMITTING, EventKind.SUBMITTED]
+    assert trains.kinds() == [Created, Submitting, Submitted]
 
 
 def test_release_adds_excluded_nodes(trains: Trains) -> None:
@@ -145,7 +145,7 @@ def test_edit_takes_effect_with_the_next_task(trains: Trains) -> None:
     assert words.read_text() == "one\n"
     go.touch()
     until(lambda: words.read_text() == "one\ntwo $(id)\n")
-    assert EventKind.EDITED in trains.kinds()
+    assert Edited in trains.kinds()
 
 
 def test_edit_of_frozen_settings_is_refused(trains: Trains) -> None:

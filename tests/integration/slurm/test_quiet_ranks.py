@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import StopStep
+from opsctl.state.journal import Journal
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
@@ -62,7 +63,7 @@ def test_attempt_with_a_stopped_rank_is_ended(trains: Trains) -> None:
     assert end["outcome"] == "hung"
     assert "stopped by a signal (state T): rank 0 on node00" in end["why"]
     events = Journal(trains.run(), trains.app.clock).events()
-    assert [event.data["step"] for event in events if event.kind is EventKind.STOP_STEP] == ["requested"]
+    assert [event.step for event in events if isinstance(event, StopStep)] == ["requested"]
     until(lambda: len(list(trains.run().path.glob("attempts/*_2.0/start.json"))) == 1)
     [evidence] = find_evidence(trains)
     assert "== node node001 rank 0" in evidence.read_text()

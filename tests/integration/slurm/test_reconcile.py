@@ -14,7 +14,8 @@ from opsctl.monitor.reconcile import ReconciledTrain, reconcile_root
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import RequestDone
+from opsctl.state.journal import Journal
 from opsctl.state.switches import RequestKind, Switch
 from tests.support.guarded_trains import GuardedTrain
 
@@ -54,9 +55,7 @@ def test_reconcile_carries_out_requested_release(train: GuardedTrain) -> None:
     assert reconciled.error == ""
     train.wait()
     assert train.waiting == []
-    assert [event.data["by"] for event in train.events(EventKind.REQUEST_DONE)] == [
-        user_name(train.run.path.stat().st_uid)
-    ]
+    assert [event.by for event in train.events(RequestDone)] == [user_name(train.run.path.stat().st_uid)]
 
 
 def test_reconcile_without_slurm_changes_nothing(train: GuardedTrain, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from opsctl.base.errors import InputError
 from opsctl.base.model import Finding, Level
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import RolledBack
 from opsctl.state.switches import Switch, arm
 from tests.support.trains import Trains, trains_on, until
 
@@ -61,7 +61,7 @@ def test_rollback_of_a_running_train_and_its_undo(trains: Trains) -> None:
     assert (aside / "iter_0000015").is_dir(), "nothing is deleted"
     until(lambda: len(starts(trains)) == 2)
     assert starts(trains)[1] == "5 --skip 80:99 --lr-scale=0.5 --ckpt-step 5"
-    assert EventKind.ROLLED_BACK in trains.kinds()
+    assert RolledBack in trains.kinds()
     until(lambda: 15 in steps(trains))
     assert saved_state(trains, 15) != first
 

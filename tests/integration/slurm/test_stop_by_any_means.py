@@ -14,7 +14,8 @@ from opsctl.base.errors import InputError
 from opsctl.base.ports import TimedOut
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import StopStep
+from opsctl.state.journal import Journal
 from tests.support.slurms import Up
 from tests.support.trains import HELD, Trains, trains_on, until
 
@@ -49,7 +50,7 @@ def start(trains: Trains, script: str, guard: str) -> Path:
 
 def steps(trains: Trains) -> list[str]:
     events = Journal(trains.run(), trains.app.clock).events()
-    return [str(event.data["step"]) for event in events if event.kind is EventKind.STOP_STEP]
+    return [event.step for event in events if isinstance(event, StopStep)]
 
 
 def end(trains: Trains) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptFinalized, RequestDone, SwitchArmed, SwitchDisarmed
 from tests.support.trains import Trains, as_user, trains_on, until
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
@@ -43,8 +43,8 @@ def test_switch_is_armed_shown_and_disarmed(trains: Trains) -> None:
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch is disarmed\n"
     assert trains.opsctl("kill-switch", "disarm", "t") == "t: the kill switch was not armed\n"
     assert trains.opsctl("kill-switch", "show", "t") == "t: no switch is armed\n"
-    changes = {EventKind.ARMED, EventKind.DISARMED}
-    assert [kind for kind in trains.kinds() if kind in changes] == [EventKind.ARMED, EventKind.DISARMED]
+    changes = {SwitchArmed, SwitchDisarmed}
+    assert [kind for kind in trains.kinds() if kind in changes] == [SwitchArmed, SwitchDisarmed]
 
 
 def test_save_switch_is_armed(trains: Trains) -> None:
@@ -143,7 +143,7 @@ def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
     assert shared.rows()[0].is_held
     text = shared.opsctl("hold", "t")  # any command
     assert "t: released " in text
-    assert EventKind.REQUEST_DONE in shared.kinds()
+    assert RequestDone in shared.kinds()
     assert shared.app.slurm.excluded(shared.arrays().pop()) == "node004"
 
 
@@ -178,4 +178,4 @@ def test_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> None
         text = as_user(NOBODY, USERS, lambda: trains.opsctl("kill-switch", "arm", "t", "--reason", "stop"))
         assert text.startswith("t: the kill switch is armed")
         until(lambda: not trains.rows())
-        assert EventKind.ATTEMPT_FINALIZED in trains.kinds()
+        assert AttemptFinalized in trains.kinds()

@@ -12,7 +12,7 @@ import pytest
 from opsctl.cli.top.trains_feed import TrainsFeed
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Held
 from opsctl.state.switches import Switch, arm
 from tests.support.tmux import terminal
 from tests.support.trains import Trains, trains_on, until
@@ -58,14 +58,14 @@ def test_trains_are_watched_and_held(trains: Trains, slurm: Sandbox, tmp_path: P
         pane.type("the loss is bad")
         pane.press("Enter")
         pane.wait_for("held array")
-        assert EventKind.HELD in trains.kinds("beta")
+        assert Held in trains.kinds("beta")
         pane.press("Escape")
         pane.wait_for("2 trains")
         trains.opsctl("launch", trains.toml("gamma", tasks=3))
         pane.wait_for("3 trains", "gamma")
         pane.press("q")
         pane.wait_for("ended with 0")
-    assert until(lambda: EventKind.HELD not in trains.kinds("alpha"))
+    assert until(lambda: Held not in trains.kinds("alpha"))
 
 
 def test_refresh_asks_slurm_once_and_acts_on_nothing(trains: Trains, slurm: Sandbox) -> None:

@@ -18,7 +18,8 @@ from opsctl.cli import cli
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 pytest.importorskip("deepspeed", reason="needs the trainer extra")
@@ -116,7 +117,7 @@ def read_losses(run: RunDir) -> dict[int, list[str]]:
 
 def read_outcomes(run: RunDir) -> list[tuple[str, str]]:
     events = Journal(run, SystemClock()).events()
-    return [(e.data["attempt"], e.data["outcome"]) for e in events if e.kind is EventKind.ATTEMPT_FINALIZED]
+    return [(e.attempt, e.outcome) for e in events if isinstance(e, AttemptFinalized)]
 
 
 def wait_for_step(run: RunDir, step: int) -> None:

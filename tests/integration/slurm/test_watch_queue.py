@@ -24,7 +24,7 @@ from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
-from opsctl.state.journal import EventKind
+from opsctl.state.events import SwitchArmed
 from opsctl.watchdogs.node_health import worst_severity
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
@@ -369,7 +369,7 @@ def test_nagios_output_changes_nothing(trains: Trains, app: CountedApp, slurm: S
     assert not (app.alerting.site.alerts / "ledger.json").exists()
     assert not (trains.run().logs / "pulse.log").exists()
     trains.opsctl("watch", "slurm_status", "--dry-run", app=app)
-    assert EventKind.ARMED not in trains.kinds(), "a dry run does not reconcile the train"
+    assert SwitchArmed not in trains.kinds(), "a dry run does not reconcile the train"
     assert trains.opsctl("watch", "--train", "zzz", "--nagios", app=app).startswith("UNKNOWN - no train 'zzz'")
 
 

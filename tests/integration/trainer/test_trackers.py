@@ -12,7 +12,8 @@ import pytest
 from opsctl.host.system import SystemClock
 from opsctl.integrations import opsctl_contract
 from opsctl.launch.tracker_runs import tracker_variables
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 WANDB = """
@@ -38,7 +39,7 @@ print("steps", [metric.step for metric in history])
 def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path / "gpt")
     run.create()
-    Journal(run, SystemClock()).append(EventKind.SUBMITTING, nonce="a" * 32, tasks=3, after="")
+    Journal(run, SystemClock()).append(Submitting(nonce="a" * 32, tasks=3, after=""))
     return run
 
 

@@ -15,7 +15,7 @@ from opsctl.cli import cli
 from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.monitor.reconcile import carry_out
 from opsctl.preflight.problem import Problem
-from opsctl.state.journal import EventKind
+from opsctl.state.events import RequestRefused
 from opsctl.state.lease import lease
 from opsctl.state.requests import RequestKind, list_requests, request
 from opsctl.state.run_dir import RunDir
@@ -93,7 +93,7 @@ def test_request_of_a_member_starts_no_task(app: App, run: RunDir) -> None:
     request(run, RequestKind.RELEASE)
     done = carry_out(app.chain(run), list_requests(run)[0], nodes=1)
     assert "refused: t: a rollback was interrupted" in done[0]
-    assert app.journal(run).events()[-1].kind is EventKind.REQUEST_REFUSED
+    assert isinstance(app.journal(run).events()[-1], RequestRefused)
 
 
 def test_hold_waits_for_the_end_of_a_rollback(app: App, run: RunDir) -> None:

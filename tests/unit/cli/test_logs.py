@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from opsctl.base.errors import OpsctlError
 from opsctl.cli.logs import logs
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptStarted
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, find
 
 
@@ -82,7 +83,7 @@ def append(path: Path, text: str | bytes) -> None:
 
 def start_attempt(app: FakeApp, run: RunDir, attempt: str, **texts: str) -> None:
     """Start an attempt and write its rank logs: `node1_0` is rank 0 on node1."""
-    app.journal(run).append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node[1-2]")
+    app.journal(run).append(AttemptStarted(attempt=attempt, nodes="node[1-2]"))
     for key, text in texts.items():
         node, rank = key.split("_")
         append(run.attempt_logs(attempt) / f"{node}-{rank}.log", text)

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.cli.plan import plan as group
-from opsctl.state.journal import Event, EventKind, TrainHistory
+from opsctl.state.events import AttemptFinalized, Event
+from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits
 
@@ -300,7 +301,7 @@ def test_waits_are_between_attempts() -> None:
 
     def finalized(attempt: str, hour: float) -> Event:
         data = {"attempt": attempt, "outcome": "finished", "action": "go-on", "why": ""}
-        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=EventKind.ATTEMPT_FINALIZED, data=data)
+        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=AttemptFinalized, data=data)
 
     history = TrainHistory(
         started={"7_1.0": at(0), "7_2.0": at(22), "7_3.0": at(45), "7_4.0": at(66)},

@@ -17,7 +17,8 @@ from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized, AttemptStarted, SubmitRefused, Submitted, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
@@ -47,13 +48,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     run.create()
     run.config.write_text('[slurm]\ntime_limit = "60"\n')
     journal, now = Journal(run, SystemClock()), datetime.now(UTC)
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
-    journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="deadline", action="continue", why="the time was over"
-    )
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_2.0", nodes="node002")
+    journal.append(Submitting(nonce="n1", tasks=5, after=""))
+    journal.append(Submitted(nonce="n1", array="12"))
+    journal.append(AttemptStarted(attempt="12_1.0", nodes="node001"))
+    journal.append(AttemptFinalized(attempt="12_1.0", outcome="deadline", action="continue", why="the time was over"))
+    journal.append(AttemptStarted(attempt="12_2.0", nodes="node002"))
     start = Start(
         attempt="12_2.0", job="13", nodes="node002", node_count=1, gpus="", node="node002", at=now, checkpoint=0
     )
@@ -160,11 +159,9 @@ def test_no_trains_need_no_slurm(run: RunDir) -> None:
 def test_unknown_queue_is_not_an_empty_queue(run: RunDir) -> None:
     """The train has not ended, no submission was lost and no task is missing."""
     journal = Journal(run, SystemClock())
-    journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="12_2.0", outcome="deadline", action="continue", why="the time was over"
-    )
-    journal.append(EventKind.SUBMITTING, nonce="n2", tasks=5, after="12")
+    journal.append(AttemptFinalized(attempt="12_2.0", outcome="deadline", action="continue", why="the time was over"))
+    journal.append(Submitting(nonce="n2", tasks=5, after="12"))
     [status_row] = json.loads(status("--json").stdout)
     assert (status_row["state"], status_row["begun"], status_row["notes"]) == ("unknown", None, [])
-    journal.append(EventKind.SUBMIT_REFUSED, nonce="n2", why="no")
+    journal.append(SubmitRefused(nonce="n2", why="no"))
     assert json.loads(status("--json").stdout)[0]["state"] == "unknown"

@@ -17,8 +17,11 @@ from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.guard.outcome import Outcome
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
-from opsctl.state.journal import Event, EventKind, TrainHistory, replay
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
+from opsctl.state.journal import TrainHistory, replay
+from opsctl.state.reasons import Reason
 from opsctl.state.run_dir import RunDir
+from tests.support.made_events import make_diagnosed
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 NOTHING = replace(unreadable(RunDir(Path("tr11")), ""), notes=())
@@ -37,28 +40,21 @@ def alert(level: str, **fields: Any) -> OpenAlert:
     return OpenAlert(**{**given, "level": level, "acknowledged": False, **fields})
 
 
-def event(number: int, kind: EventKind, **data: Any) -> Event:
-    return Event(number=number, at=AT.isoformat(), actor="ana@login1:1", kind=kind, data=data)
+def event(number: int, event: Event) -> Event:
+    return replace(event, number=number, at=AT.isoformat(), actor="ana@login1:1")
 
 
-def crashes(*nodes: str) -> TrainHistory:
+def crashes(*nodes: str, reason: Reason | None = None) -> TrainHistory:
     """Return a history of attempts in which a GPU fell off these nodes."""
     events = []
     for number, node in enumerate(nodes, 1):
         attempt = f"7_{number}.0"
-        says = {
-            "class": "gpu",
-            "cause": "gpu-off-the-bus",
-            "says": "GPU fell off",
-            "node": node,
-            "rank": 0,
-            "advice": "",
-        }
-        empty: dict[str, Any] = {"suspects": [], "evidence": [], "also": []}
+        diagnosed = make_diagnosed(attempt=attempt, cause="gpu-off-the-bus", says="GPU fell off", node=node, rank=0)
+        ended = AttemptFinalized(attempt=attempt, outcome="crashed", action="x", why="y", reason=reason)
         events += [
-            event(3 * number, EventKind.ATTEMPT_STARTED, attempt=attempt, nodes=node),
-            event(3 * number + 1, EventKind.DIAGNOSED, attempt=attempt, **says, **empty),
-            event(3 * number + 2, EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome="crashed", action="x", why="y"),
+            event(3 * number, AttemptStarted(attempt=attempt, nodes=node)),
+            event(3 * number + 1, diagnosed),
+            event(3 * number + 2, ended),
         ]
     return replay(events)
 

@@ -14,7 +14,9 @@ import pytest
 
 from opsctl.base.errors import NotAllowed
 from opsctl.dash.page_access import Role
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
+from opsctl.state.journal import Journal
+from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 from opsctl.state.switches import Switch, read
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, serving
 
@@ -219,18 +221,18 @@ def test_hold_waits_for_a_confirmation(site: DashSite, actor: Visitor, monkeypat
     assert act(actor, verb="hold", train="tr12", reason="noon", confirmed=True)[1]["done"] is True
     assert site.slurm.held == ["2"]
     events = Journal(site.run("tr12"), site.app.clock).events()
-    held = next(event for event in events if event.kind is EventKind.HELD)
-    assert re.fullmatch(r"noon, \w+ by dash", str(held.data["why"]))
+    held = next(event for event in events if isinstance(event, Held))
+    assert re.fullmatch(r"noon, \w+ by dash", str(held.reason))
 
 
 def test_release_repeats_what_the_hold_says(site: DashSite, actor: Visitor) -> None:
     assert act(actor, verb="release", train="tr12")[1]["text"] == "would release array 2"
     journal = Journal(site.run("tr12"), site.app.clock)
-    why = "exit code 1; before a release, free space"
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="2_2.0", nodes="node002")
-    journal.append(EventKind.ATTEMPT_FINALIZED, attempt="2_2.0", outcome="crashed", action="hold-queued", why=why)
-    journal.append(EventKind.HELD, jobs=["2"], why=why)
-    text = "would release array 2; the hold says: before a release, free space"
+    reason = Reason(kind=ReasonKind.FAULT_LOOP, text="exit code 1", change=NeededChange.STORAGE)
+    journal.append(AttemptStarted(attempt="2_2.0", nodes="node002"))
+    journal.append(AttemptFinalized(attempt="2_2.0", outcome="crashed", action="hold-queued", why=str(reason)))
+    journal.append(Held(jobs=("2",), reason=reason))
+    text = "would release array 2; the hold says: before a release, repair the storage or free space"
     assert act(actor, verb="release", train="tr12")[1]["text"] == text
 
 

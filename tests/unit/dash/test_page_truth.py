@@ -26,6 +26,7 @@ from opsctl.dash.watch_age import WatchAge
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
+from opsctl.state.reasons import NeededChange, Reason, ReasonKind
 from tests.support.dash_site import DashSite
 from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
@@ -194,7 +195,8 @@ def test_hold_has_one_count_and_no_log_text() -> None:
     why = "the body exited with 1; 5 attempts in a row made no progress beyond step 130: 7_2.0 crashed"
     end = replace(last("crashed", "hold-queued"), attempt="7_6.0", why=why, advice="Exclude the node; call the vendor.")
     train = status("held", last_attempt=end, progress=progress())
-    found = explain(train, crashes(*["node003"] * 6), {"node003"})
+    reason = Reason(kind=ReasonKind.STANDSTILL, step=130, count=5)
+    found = explain(train, crashes(*["node003"] * 6, reason=reason), {"node003"})
     assert found.why == "None of the 6 attempts got beyond step 130; newest checkpoint: step 100"
     assert found.steps[0].text.endswith(" Call the vendor.")
 
@@ -202,18 +204,14 @@ def test_hold_has_one_count_and_no_log_text() -> None:
 @pytest.mark.parametrize(
     ("needed", "text", "command"),
     [
-        (
-            "; before a release, change the code (opsctl edit)",
-            "Before the release, change the code.",
-            "opsctl edit tr11",
-        ),
-        ("; before a release, free space", "Before the release, free space.", ""),
+        (NeededChange.CODE, "Before the release, change the code or the settings.", "opsctl edit tr11"),
+        (NeededChange.STORAGE, "Before the release, repair the storage or free space.", ""),
         ("", "Before the release, find and remove the cause.", "opsctl why tr11"),
     ],
 )
 def test_fix_comes_before_the_release(needed: str, text: str, command: str) -> None:
-    end = replace(last("crashed", "hold-queued"), why=f"exit code 1{needed}")
-    steps = explain(status("held", last_attempt=end), TrainHistory(), {}).steps
+    history = crashes("", reason=Reason(kind=ReasonKind.CRASH_LOOP, change=needed))
+    steps = explain(status("held", last_attempt=last("crashed", "hold-queued")), history, {}).steps
     assert [(step.text, step.command) for step in steps] == [
         (text, command),
         ("Then release the train.", "opsctl release tr11"),

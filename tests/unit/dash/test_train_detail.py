@@ -11,7 +11,8 @@ import pytest
 from opsctl.app import build
 from opsctl.dash.train_detail import read_detail
 from opsctl.guard.outcome import Outcome
-from opsctl.state.journal import EventKind
+from opsctl.state.events import ExclusionDecided
+from opsctl.state.reasons import as_written
 from tests.support.made_reports import Train
 
 
@@ -25,13 +26,14 @@ def train(tmp_path: Path) -> Train:
     train.end(1100, Outcome.CRASHED, "exit code 1")
     train.note(
         1110,
-        EventKind.QUARANTINED,
-        attempt="7_1.0",
-        nodes="node001",
-        until="2026-04-01T00:00:00+00:00",
-        excluded=True,
-        why="GPU fell off",
-        done=[],
+        ExclusionDecided(
+            attempt="7_1.0",
+            nodes="node001",
+            until="2026-04-01T00:00:00+00:00",
+            excluded=True,
+            reason=as_written("GPU fell off"),
+            done=(),
+        ),
     )
     train.start(1200, "7_2.0")
     train.steps(1210, 51, 80)

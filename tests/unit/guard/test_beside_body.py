@@ -13,7 +13,7 @@ import pytest
 from opsctl.base.ports import Completed
 from opsctl.guard.beside_body import LOWEST_PRIORITY, MAX_WAIT_S, BesideBody
 from opsctl.guard.supervisor import Supervisor
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Submitting
 from tests.support.finalized_trains import QueuedTrain, make_node_care
 
 STEP = " iteration       12/     100 | lm loss: 2.5 |\n"
@@ -125,7 +125,7 @@ def test_news_is_left_to_the_guard_at_the_end(beside: BesideBody) -> None:
 
 def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
     train.end_body(train.start_attempt("12_1.0"), 1)
-    train.chain.journal.append(EventKind.SUBMITTING, nonce="n2", tasks=1, after="12")  # unknown until Slurm answers
+    train.chain.journal.append(Submitting(nonce="n2", tasks=1, after="12"))  # unknown until Slurm answers
     env = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2"}
     guard = Supervisor(
         chain=train.chain,

@@ -20,7 +20,7 @@ from opsctl.guard.outcome import Action, FinishedAttempt
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Diagnosed, ExclusionDecided
 from tests.support.finalized_trains import QueuedTrain, make_node_care, make_train
 from tests.support.made_nodes import render_smi
 
@@ -176,9 +176,9 @@ def test_suspicion_of_several_nodes_follows_none(train: QueuedTrain, care: NodeC
 
 def test_evidence_is_journalled(train: QueuedTrain, care: NodeCare) -> None:
     end(train, care, crash(train, MISMATCH))
-    [cause] = [event for event in train.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
-    assert (cause.data["suspects"], cause.data["accused"]) == ([], ["node001"])
-    assert cause.data["acquitted"][0].startswith("did not exclude node001: ")
+    [cause] = [event for event in train.chain.journal.events() if isinstance(event, Diagnosed)]
+    assert (cause.suspects, cause.accused) == ((), ("node001",))
+    assert cause.acquitted[0].startswith("did not exclude node001: ")
 
 
 def read_innocent_cases() -> list[list[str]]:
@@ -201,4 +201,4 @@ def test_no_sequence_of_innocent_failures_excludes(sequence: list[tuple[list[str
             end(train, care, crash(train, lines, task=task, node=node, minutes=minutes))
         assert train.queue.excludes == {}
         assert care.exclusions.now() == []
-        assert EventKind.QUARANTINED not in train.event_kinds()
+        assert ExclusionDecided not in train.event_kinds()

@@ -22,7 +22,8 @@ from opsctl.guard.stop_request import StopKind, StopRequest, read_stop_request, 
 from opsctl.monitor.reconcile import reconcile
 from opsctl.settings.loader import GuardSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Cancelled
+from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from tests.support.clocks import FakeClock
@@ -165,7 +166,7 @@ def test_request_without_a_plan_is_read(train: QueuedTrain) -> None:
 
 
 def test_kill_switch_cancels_a_held_queue_without_any_task(train: QueuedTrain) -> None:
-    train.chain.hold("look first")
+    train.chain.hold(as_written("look first"))
     switches.arm(train.run, Switch.KILL, why="bad data")
     done = reconcile(train.chain)
     assert train.queue.waiting == []
@@ -195,4 +196,4 @@ def test_task_without_a_guard_is_cancelled_in_the_end(train: QueuedTrain) -> Non
     train.clock.sleep(20)
     [text] = reconcile(train.chain)
     assert text == "cancelled 12_1, which did not stop"
-    assert [event.kind for event in train.chain.journal.events()][-1] is EventKind.CANCELLED
+    assert [type(event) for event in train.chain.journal.events()][-1] is Cancelled

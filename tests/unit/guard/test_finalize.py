@@ -15,7 +15,8 @@ from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
 from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import AttemptFinalized, Cancelled, Edited, Event, Held, HoldReleased, Submitted
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
 from tests.support.finalized_trains import QueuedTrain
@@ -30,7 +31,7 @@ def test_finished_train_cancels_queued_tasks(train: QueuedTrain) -> None:
     assert (finalized.outcome, finalized.action) == (Outcome.FINISHED, Action.CANCEL_QUEUED)
     assert train.queue.waiting == []
     assert train.end(attempt)["outcome"] == "finished"
-    assert train.event_kinds()[-2:] == [EventKind.CANCELLED, EventKind.ATTEMPT_FINALIZED]
+    assert train.event_kinds()[-2:] == [Cancelled, AttemptFinalized]
 
 
 def test_paused_train_holds_queued_tasks(train: QueuedTrain) -> None:
@@ -69,7 +70,7 @@ def test_finalize_interrupted_by_slurm_is_repeated(train: QueuedTrain, calls: in
     train.queue.breaks_after = None
     finalize(train.chain, train.rules, attempt)
     assert train.queue.waiting == []
-    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+    assert train.event_kinds().count(AttemptFinalized) == 1
 
 
 class Killed(BaseException):
@@ -102,7 +103,7 @@ def test_finalize_killed_before_a_write_is_completed_once(
             finalize(train.chain, train.rules, attempt)
     assert not attempt.end.exists()
     finalize(train.chain, train.rules, attempt)
-    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+    assert train.event_kinds().count(AttemptFinalized) == 1
     assert train.end(attempt)["outcome"] == {"finished": "finished", "pause": "paused"}[reason]
     if reason is TrainerStop.PAUSE:
         assert all(job.is_held for job in train.queue.waiting)
@@ -126,7 +127,7 @@ def test_concurrent_finalize_happens_once(train: QueuedTrain) -> None:
     queue = ConcurrentQueue(rows=train.queue.rows)
     finalize(TrainArrays(run=train.run, journal=train.chain.journal, slurm=queue), train.rules, attempt)
     assert messages and "has been writing here for 10 s" in messages[0]
-    assert train.event_kinds().count(EventKind.ATTEMPT_FINALIZED) == 1
+    assert train.event_kinds().count(AttemptFinalized) == 1
 
 
 def crash(train: QueuedTrain, attempt: str) -> Outcome:
@@ -141,8 +142,8 @@ def test_third_short_crash_holds_queued_tasks(train: QueuedTrain) -> None:
         assert not any(job.is_held for job in train.queue.waiting)
     crash(train, "12_3.0")
     assert all(job.is_held for job in train.queue.waiting)
-    held = [event for event in train.chain.journal.events() if event.kind is EventKind.HELD]
-    assert [event.data["why"] for event in held] == [
+    held = [event for event in train.chain.journal.events() if isinstance(event, Held)]
+    assert [str(event.reason) for event in held] == [
         "the body exited with 1; 3 attempts in a row under 20 min without progress: "
         "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; before a release, find and remove the cause (opsctl why)"
     ]
@@ -158,14 +159,12 @@ def test_checkpoint_between_crashes_resets_the_count(train: QueuedTrain, checkpo
     assert not any(job.is_held for job in train.queue.waiting)
 
 
-@pytest.mark.parametrize(
-    ("kind", "data"), [(EventKind.RELEASED, {"jobs": ["12"]}), (EventKind.EDITED, {"revision": 1})]
-)
-def test_release_or_edit_resets_the_count(train: QueuedTrain, kind: EventKind, data: dict[str, object]) -> None:
+@pytest.mark.parametrize("event", [HoldReleased(jobs=("12",)), Edited(revision="1")])
+def test_release_or_edit_resets_the_count(train: QueuedTrain, event: Event) -> None:
     for number in (1, 2, 3):
         crash(train, f"12_{number}.0")
     train.chain.release()
-    train.chain.journal.append(kind, **data)
+    train.chain.journal.append(event)
     crash(train, "12_4.0")
     assert not any(job.is_held for job in train.queue.waiting)
 
@@ -186,7 +185,7 @@ def test_relaunched_train_is_not_cancelled_for_an_old_attempt(train: QueuedTrain
     attempt = train.start_attempt()
     train.stop_trainer(attempt, TrainerStop.KILL)
     train.clock.sleep(600)
-    train.chain.journal.append(EventKind.SUBMITTED, nonce="n2", array="30")
+    train.chain.journal.append(Submitted(nonce="n2", array="30"))
     finalized = finalize(train.chain, train.rules, attempt)
     assert (finalized.outcome, finalized.action) == (Outcome.KILLED, Action.CONTINUE)
     assert finalized.why == "the trainer stopped at step 40 (kill); launched or released again since"

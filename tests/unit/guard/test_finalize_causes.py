@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -22,9 +23,12 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.node_score import node_score
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import AttemptFinalized, Diagnosed, Event, Excluded, ExclusionDecided
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Attempt, RunDir
 from tests.support.finalized_trains import QueuedTrain, make_node_care
+
+E = TypeVar("E", bound=Event)
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 BUG = "KeyError: 'lr'"
@@ -49,8 +53,8 @@ def crash_attempt(
     return attempt
 
 
-def events(train: QueuedTrain, kind: EventKind) -> list[Event]:
-    return [event for event in train.chain.journal.events() if event.kind is kind]
+def events(train: QueuedTrain, kind: type[E]) -> list[E]:
+    return [event for event in train.chain.journal.events() if isinstance(event, kind)]
 
 
 def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) -> None:
@@ -60,14 +64,14 @@ def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) ->
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
     assert train.queue.excludes == {"12": "node[001,004]"}
     assert not any(job.is_held for job in train.queue.waiting)
-    [cause] = events(train, EventKind.DIAGNOSED)
-    assert (cause.data["class"], cause.data["cause"], cause.data["suspects"]) == ("gpu", "gpu-ecc", ["node001"])
-    assert cause.data["evidence"][-1] == ECC
+    [cause] = events(train, Diagnosed)
+    assert (cause.cause_kind, cause.cause, cause.suspects) == ("gpu", "gpu-ecc", ("node001",))
+    assert cause.evidence[-1] == ECC
     assert train.event_kinds()[-4:] == [
-        EventKind.DIAGNOSED,
-        EventKind.EXCLUDED,
-        EventKind.QUARANTINED,
-        EventKind.ATTEMPT_FINALIZED,
+        Diagnosed,
+        Excluded,
+        ExclusionDecided,
+        AttemptFinalized,
     ]
 
 
@@ -76,8 +80,8 @@ def test_earlier_health_findings_are_journalled(train: QueuedTrain, care: NodeCa
     verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=train.clock.now(), by="ssh")
     care.history.save([(NodeSnapshot(node="node001", at=train.clock.now()), verdict)], baseline_hours=24)
     finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
-    [cause] = events(train, EventKind.DIAGNOSED)
-    assert cause.data["also"][0] == "node001 has had 1 finding (xid 1) in the 28 days before"
+    [cause] = events(train, Diagnosed)
+    assert cause.also[0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
 def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: NodeCare) -> None:
@@ -95,8 +99,8 @@ def test_too_few_nodes_left_excludes_nothing(train: QueuedTrain, care: NodeCare)
     literal = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (literal,))
     assert train.queue.excludes == {"12": "node[002-003]"}
-    assert (care.exclusions.now(), events(train, EventKind.EXCLUDED)) == ([], [])
-    assert events(train, EventKind.QUARANTINED)[0].data["excluded"] is False
+    assert (care.exclusions.now(), events(train, Excluded)) == ([], [])
+    assert events(train, ExclusionDecided)[0].excluded is False
 
 
 def test_node_outside_the_attempt_is_never_excluded(train: QueuedTrain, care: NodeCare) -> None:
@@ -204,11 +208,11 @@ def test_hang_names_the_odd_rank_and_excludes_nothing(train: QueuedTrain, care: 
         f"12_1.0 hangs: no sign of life for 20 min; hang: the attempt hung, odd: {odd} (node002, rank 3)"
     )
     assert ended.done == ("recorded node002 as the odd one of a hang, 1 in 28 days",)
-    [cause] = events(train, EventKind.DIAGNOSED)
-    assert cause.data["evidence"][:2] == [
+    [cause] = events(train, Diagnosed)
+    assert cause.evidence[:2] == (
         odd,
         "3 ranks (node node001: 0-1; node node002: 2) in all_reduce at train.py:7",
-    ]
+    )
     assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
 
 
@@ -220,16 +224,16 @@ def test_node_of_repeated_hangs_gets_a_score(train: QueuedTrain, care: NodeCare)
         scores.append(node_score(care.history.read("node002"), {}, train.clock.now(), 28))
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
-    last = events(train, EventKind.DIAGNOSED)[-1]
-    assert "node002 had the odd ranks in 2 hangs in the 28 days before" in last.data["also"]
-    assert (train.queue.excludes, events(train, EventKind.QUARANTINED)) == ({}, [])
+    last = events(train, Diagnosed)[-1]
+    assert "node002 had the odd ranks in 2 hangs in the 28 days before" in last.also
+    assert (train.queue.excludes, events(train, ExclusionDecided)) == ({}, [])
 
 
 def test_cause_in_the_log_of_a_hang_comes_first(train: QueuedTrain, care: NodeCare) -> None:
     ended = finalize(train.chain, train.rules, hang_attempt(train, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
-    [cause] = events(train, EventKind.DIAGNOSED)
-    assert any("read_batch" in line for line in cause.data["also"])
+    [cause] = events(train, Diagnosed)
+    assert any("read_batch" in line for line in cause.also)
 
 
 def test_hang_without_stacks_has_no_suspect(train: QueuedTrain, care: NodeCare) -> None:
@@ -258,8 +262,8 @@ def test_failed_diagnosis_does_not_stop_finalize(
         {},
         [],
     )
-    [cause] = events(train, EventKind.DIAGNOSED)
-    assert cause.data["says"].startswith("the diagnosis failed: ")
+    [cause] = events(train, Diagnosed)
+    assert cause.says.startswith("the diagnosis failed: ")
 
 
 def test_slow_diagnosis_is_abandoned(train: QueuedTrain, care: NodeCare) -> None:
@@ -280,7 +284,7 @@ def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: N
         assert find_unfinalized(train.run, train.chain.check([])) == [attempt]
     train.queue.breaks_after = None
     finalize(train.chain, train.rules, attempt, care=care)
-    assert len(events(train, EventKind.DIAGNOSED)) == len(events(train, EventKind.ATTEMPT_FINALIZED)) == 1
+    assert len(events(train, Diagnosed)) == len(events(train, AttemptFinalized)) == 1
     assert train.queue.excludes == {"12": "node001"}
 
 
@@ -312,7 +316,7 @@ def test_finalize_killed_before_a_write_excludes_once(
             finalize(train.chain, train.rules, attempt, care=care)
     assert not attempt.end.exists()
     finalize(train.chain, train.rules, attempt, care=care)
-    assert len(events(train, EventKind.DIAGNOSED)) == len(events(train, EventKind.ATTEMPT_FINALIZED)) == 1
+    assert len(events(train, Diagnosed)) == len(events(train, AttemptFinalized)) == 1
     assert (train.queue.excludes, train.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
     assert train.end(attempt)["done"][0].startswith(literal)

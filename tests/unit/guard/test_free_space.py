@@ -12,8 +12,9 @@ import pytest
 from opsctl.guard import free_space
 from opsctl.guard.free_space import DISK_FULL, await_space, have_filled_disk, is_full
 from opsctl.guard.stop_request import StopKind, request_stop
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptFinalized
 from tests.support.finalized_trains import QueuedTrain
+from tests.support.made_events import make_diagnosed
 
 
 @pytest.fixture
@@ -44,11 +45,8 @@ def fill(disk: Path) -> Path:
 
 def crash(train: QueuedTrain, task: int, cause: str) -> None:
     attempt = f"12_{task}.0"
-    fields = {"class": "storage", "says": "", "node": "", "rank": None, "suspects": [], "evidence": [], "also": []}
-    train.chain.journal.append(EventKind.DIAGNOSED, attempt=attempt, cause=cause, advice="", **fields)
-    train.chain.journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome="crashed", action="continue", why=""
-    )
+    train.chain.journal.append(make_diagnosed(attempt=attempt, cause_kind="storage", cause=cause))
+    train.chain.journal.append(AttemptFinalized(attempt=attempt, outcome="crashed", action="continue", why=""))
 
 
 def wait(train: QueuedTrain, *, look: int, then: object) -> float:

@@ -12,7 +12,8 @@ from opsctl.guard.finalize import finalize
 from opsctl.guard.hooks import CheckpointHook, TrainHooks
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.reconcile import reconcile
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import HookStarted
+from opsctl.state.journal import Journal
 from opsctl.trainer.contract import TrainerStop
 from tests.support.finalized_trains import QueuedTrain
 
@@ -79,7 +80,7 @@ def test_broken_settings_stop_nothing(train: QueuedTrain) -> None:
     hooks.after_attempts([finalize(train.chain, train.rules, attempt)])
     with pytest.raises(OpsctlError):
         hooks.settings  # noqa: B018 (a property that raises)
-    assert [event for event in train.chain.journal.events() if event.kind is EventKind.HOOK] == []
+    assert [event for event in train.chain.journal.events() if isinstance(event, HookStarted)] == []
 
 
 def test_checkpoint_hook_gets_each_new_checkpoint(train: QueuedTrain, tmp_path: Path) -> None:

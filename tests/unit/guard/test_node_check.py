@@ -16,7 +16,7 @@ from opsctl.nodes.history import NodeHistory
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local
 from opsctl.settings.health import HealthSettings
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptStarted, Diagnosed, ExclusionDecided
 from opsctl.state.site_dir import SiteDir
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.made_nodes import render_smi
@@ -57,8 +57,8 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
 def test_faulty_node_is_refused_and_diagnosed(check_with: Check, train: QueuedTrain) -> None:
     node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
-    [cause] = [event for event in train.chain.journal.events() if event.kind is EventKind.DIAGNOSED]
-    assert (cause.data["class"], cause.data["suspects"]) == ("gpu", list(NODES))
+    [cause] = [event for event in train.chain.journal.events() if isinstance(event, Diagnosed)]
+    assert (cause.cause_kind, cause.suspects) == ("gpu", NODES)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_healthy_degraded_or_unknown_node_is_accepted(
     check_with: Check, train: QueuedTrain, output: str, first: str
 ) -> None:
     assert check_with(output, first=first, node_check_seconds=2) == NodeCheck()
-    assert train.event_kinds()[-1] is EventKind.ATTEMPT_STARTED
+    assert train.event_kinds()[-1] is AttemptStarted
 
 
 def test_check_is_skipped_without_gpus_or_when_disabled(check_with: Check) -> None:
@@ -98,4 +98,4 @@ def test_last_task_starts_despite_a_faulty_node(check_with: Check, train: Queued
     node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.concession.endswith("but no queued task could go on without it")
     last = train.chain.journal.events()[-1]
-    assert (last.kind, last.data["excluded"], last.data["nodes"]) == (EventKind.QUARANTINED, False, "node[001-002]")
+    assert (type(last), last.excluded, last.nodes) == (ExclusionDecided, False, "node[001-002]")

@@ -4,7 +4,8 @@ import pytest
 
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, revisions, swap, syntax_problems
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import Edited
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 FIRST = Files(config="a = 1\n", trainer="{}\n", body="true\n")
@@ -92,7 +93,7 @@ def test_interrupted_edit_is_journalled_once(run):
     swap(run, SECOND)  # killed before the journal entry
     note_edit(run, journal, swap(run, SECOND))
     note_edit(run, journal, swap(run, SECOND))
-    assert [(event.kind, event.data) for event in journal.events()] == [(EventKind.EDITED, {"revision": "0001"})]
+    assert [(type(event), event.revision) for event in journal.events()] == [(Edited, "0001")]
 
 
 def test_frozen_settings_are_named_with_both_values(train):

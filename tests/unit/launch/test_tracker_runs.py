@@ -14,7 +14,8 @@ from opsctl.guard.rank import environment_of_rank
 from opsctl.host.system import SystemClock
 from opsctl.launch.tracker_runs import add_links, tracker_links, tracker_variables
 from opsctl.settings.alerts import AlertSettings
-from opsctl.state.journal import Event, EventKind, Journal
+from opsctl.state.events import Event, Submitting
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 
 HEAD = 'name = "gpt"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "9"\n'
@@ -31,7 +32,7 @@ def run(tmp_path: Path) -> RunDir:
 def submit(run: RunDir, *nonces: str) -> list[Event]:
     journal = Journal(run, SystemClock())
     for nonce in nonces:
-        journal.append(EventKind.SUBMITTING, nonce=nonce, tasks=3, after="")
+        journal.append(Submitting(nonce=nonce, tasks=3, after=""))
     return journal.events()
 
 

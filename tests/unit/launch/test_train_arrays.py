@@ -5,7 +5,8 @@ import pytest
 from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock
 from opsctl.launch.train_arrays import take_snapshot
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 
 
@@ -21,8 +22,8 @@ def journal(tmp_path):
 
 
 def submit(journal, nonce, array):
-    journal.append(EventKind.SUBMITTING, nonce=nonce, tasks=2, after="")
-    journal.append(EventKind.SUBMITTED, nonce=nonce, array=array)
+    journal.append(Submitting(nonce=nonce, tasks=2, after=""))
+    journal.append(Submitted(nonce=nonce, array=array))
 
 
 def snapshot_of(journal, *jobs):
@@ -51,7 +52,7 @@ def test_our_id_with_another_comment_is_a_stranger(journal):
 
 
 def test_interrupted_submission_is_adopted(journal):
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
+    journal.append(Submitting(nonce="n1", tasks=2, after=""))
     assert [job.array for job in snapshot_of(journal, row("5", "opsctl:gpt:n1")).adopted] == ["5"]
 
 
@@ -82,7 +83,7 @@ def test_duplicate_submission_keeps_running_or_known_array(journal, states, doub
 
 
 def test_unknown_duplicate_adopts_the_oldest_array(journal):
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=2, after="")
+    journal.append(Submitting(nonce="n1", tasks=2, after=""))
     snapshot = snapshot_of(journal, row("10", "opsctl:gpt:n1"), row("9", "opsctl:gpt:n1"))
     assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.duplicates]) == (["9"], ["10"])
 

@@ -14,7 +14,8 @@ from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Finding, Job, JobState, Level
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
@@ -76,11 +77,11 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
     run.create()
     run.config.write_text('[slurm]\ntime_limit = "60"\n')
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
+    journal.append(Submitting(nonce="n1", tasks=5, after=""))
+    journal.append(Submitted(nonce="n1", array="12"))
     for attempt, outcome in (("12_1.0", "crashed"), ("12_2.0", "deadline"), ("12_3.0", "deadline")):
-        journal.append(EventKind.ATTEMPT_STARTED, attempt=attempt, nodes="node001")
-        journal.append(EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action="continue", why="so")
+        journal.append(AttemptStarted(attempt=attempt, nodes="node001"))
+        journal.append(AttemptFinalized(attempt=attempt, outcome=outcome, action="continue", why="so"))
     run.main_log.write_text("".join(LINE.format(step, step * 2048, 10 - step / 100) for step in range(1, 201)))
     heartbeat = Heartbeat(
         attempt="12_4.0", node="n", rank=0, phase=Phase.TRAIN, step=200, at=now.timestamp(), limit_s=60

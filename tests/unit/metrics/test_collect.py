@@ -21,8 +21,9 @@ from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, MetricSample, exposition
 from opsctl.metrics.serve import FRESH_S, Fresh, listen, parse_address
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.journal import Journal
 from opsctl.telemetry.progress.effective_time import Bucket
+from tests.support.made_events import make_diagnosed
 from tests.unit.metrics.conftest import LINE, MetricsSite
 
 DASHBOARD = Path(__file__).parents[3] / "templates" / "grafana" / "opsctl.json"
@@ -273,9 +274,8 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 def test_ends_and_losses_have_their_cause(metrics_site: MetricsSite) -> None:
-    found = {"attempt": "12_1.0", "class": "node", "cause": "gpu-fell-off", "says": "", "node": "", "rank": None}
-    diagnosis = {**found, "suspects": [], "evidence": [], "also": [], "advice": ""}
-    Journal(metrics_site.run, SystemClock()).append(EventKind.DIAGNOSED, **diagnosis)
+    diagnosed = make_diagnosed(attempt="12_1.0", cause_kind="node", cause="gpu-fell-off")
+    Journal(metrics_site.run, SystemClock()).append(diagnosed)
     samples = gather_all(metrics_site)
     ends = {key[2]: value for key, value in samples.items() if key[0] == "opsctl_train_ends_total"}
     assert ends == {"gpu-fell-off": 1, "deadline": 2}

@@ -13,7 +13,8 @@ from opsctl.base.model import JobState
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.monitor.reconcile import reconcile, reconcile_root
 from opsctl.state import switches
-from opsctl.state.journal import EventKind
+from opsctl.state.events import RequestDone, RequestRefused, SwitchArmed, SwitchDisarmed
+from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, Switch, request
 from opsctl.trainer.contract import TrainerStop
@@ -64,9 +65,9 @@ def test_manual_switch_is_journalled_once(train: QueuedTrain) -> None:
     switches.disarm(train.run, Switch.SAVE)
     reconcile(train.chain)
     reconcile(train.chain)
-    assert [kind for kind in train.event_kinds() if kind in {EventKind.ARMED, EventKind.DISARMED}] == [
-        EventKind.ARMED,
-        EventKind.DISARMED,
+    assert [kind for kind in train.event_kinds() if kind in {SwitchArmed, SwitchDisarmed}] == [
+        SwitchArmed,
+        SwitchDisarmed,
     ]
 
 
@@ -76,7 +77,7 @@ def test_switch_with_invalid_reason_is_reported(train: QueuedTrain) -> None:
 
 
 def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     switches.arm(train.run, Switch.PAUSE, why="")
     path = request(train.run, RequestKind.RELEASE, exclude="node[001-002]")
     result = reconcile(train.chain)
@@ -85,7 +86,7 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     assert train.queue.excludes == {"12": "node[001-002]"}
     assert switches.read(train.run, Switch.PAUSE) is None
     assert not path.exists()
-    assert train.event_kinds()[-1] is EventKind.REQUEST_DONE
+    assert train.event_kinds()[-1] is RequestDone
 
 
 @pytest.mark.parametrize(
@@ -97,17 +98,17 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     ],
 )
 def test_impossible_request_is_refused_and_removed(train: QueuedTrain, exclude: str, why: str) -> None:
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     path = request(train.run, RequestKind.RELEASE, exclude=exclude)
     [result] = reconcile(train.chain)
     assert why in result
     assert all(job.is_held for job in train.queue.waiting)
     assert not path.exists()
-    assert train.chain.journal.events()[-1].kind is EventKind.REQUEST_REFUSED
+    assert isinstance(train.chain.journal.events()[-1], RequestRefused)
 
 
 def test_armed_kill_switch_blocks_a_release(train: QueuedTrain) -> None:
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     switches.arm(train.run, Switch.KILL, why="")
     request(train.run, RequestKind.RELEASE)
     assert "armed the kill switch" in reconcile(train.chain)[-1]
@@ -116,7 +117,7 @@ def test_armed_kill_switch_blocks_a_release(train: QueuedTrain) -> None:
 
 @pytest.mark.parametrize("calls", range(1, 7))
 def test_interrupted_request_is_not_lost(train: QueuedTrain, calls: int) -> None:
-    train.chain.hold("bad loss")
+    train.chain.hold(as_written("bad loss"))
     path = request(train.run, RequestKind.RELEASE, exclude="node001")
     train.queue.breaks_after = len(train.queue.calls) + calls
     with pytest.raises(Unreachable):
@@ -125,7 +126,7 @@ def test_interrupted_request_is_not_lost(train: QueuedTrain, calls: int) -> None
     train.queue.breaks_after = None
     reconcile(train.chain)
     assert not path.exists()
-    assert train.event_kinds().count(EventKind.REQUEST_DONE) == 1
+    assert train.event_kinds().count(RequestDone) == 1
     assert not any(job.is_held for job in train.queue.waiting)
 
 

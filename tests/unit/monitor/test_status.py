@@ -21,11 +21,13 @@ from opsctl.host.system import SystemClock
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state import switches
-from opsctl.state.journal import EventKind, Journal, actor
+from opsctl.state.events import AttemptFinalized, AttemptStarted, SubmitRefused, Submitted, Submitting
+from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.made_events import make_diagnosed
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
 LINE = "[n1:3]:  iteration {:8d}/     150 | elapsed time per iteration (s): 0.500 | lm loss: 2.5E+00 | TFLOPs: 149.2 |"
@@ -37,8 +39,8 @@ def run(tmp_path: Path) -> RunDir:
     run.create()
     run.config.write_text("")
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
-    journal.append(EventKind.SUBMITTED, nonce="n1", array="12")
+    journal.append(Submitting(nonce="n1", tasks=5, after=""))
+    journal.append(Submitted(nonce="n1", array="12"))
     return run
 
 
@@ -128,16 +130,14 @@ def test_reused_array_id_is_noted(run: RunDir) -> None:
 
 
 def test_unfinalized_attempt_outside_the_queue_is_unknown(run: RunDir) -> None:
-    Journal(run, SystemClock()).append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
+    Journal(run, SystemClock()).append(AttemptStarted(attempt="12_1.0", nodes="node001"))
     assert read(run).state == "unknown"
 
 
 def test_train_is_finished_after_a_finished_attempt(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
-    journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="finished", action="cancel-queued", why="the last step"
-    )
+    journal.append(AttemptStarted(attempt="12_1.0", nodes="node001"))
+    journal.append(AttemptFinalized(attempt="12_1.0", outcome="finished", action="cancel-queued", why="the last step"))
     assert read(run).state == "finished"
     assert "12_1.0 finished " in render(read(run))
 
@@ -212,9 +212,9 @@ def test_unsubmitted_train_has_not_ended(tmp_path: Path) -> None:
     run.create()
     journal = Journal(run, SystemClock())
     assert read_status(run, journal, [], NOW).state == "not submitted"
-    journal.append(EventKind.SUBMITTING, nonce="n1", tasks=5, after="")
+    journal.append(Submitting(nonce="n1", tasks=5, after=""))
     assert read_status(run, journal, [], NOW).state == "unknown"
-    journal.append(EventKind.SUBMIT_REFUSED, nonce="n1", why="no such partition")
+    journal.append(SubmitRefused(nonce="n1", why="no such partition"))
     assert read_status(run, journal, [], NOW).state == "not submitted"
 
 
@@ -278,25 +278,18 @@ def test_invalid_log_and_heartbeat_show_no_progress(run: RunDir, content: bytes)
 
 def test_last_attempt_has_cause_time_and_advice(run: RunDir) -> None:
     journal = Journal(run, SystemClock())
-    journal.append(EventKind.ATTEMPT_STARTED, attempt="12_1.0", nodes="node001")
+    journal.append(AttemptStarted(attempt="12_1.0", nodes="node001"))
     journal.append(
-        EventKind.DIAGNOSED,
-        **{
-            "attempt": "12_1.0",
-            "class": "gpu",
-            "cause": "xid79",
-            "says": "GPU fell off the bus",
-            "node": "node001",
-            "rank": 3,
-            "suspects": [],
-            "evidence": [],
-            "also": [],
-            "advice": "drain it",
-        },
+        make_diagnosed(
+            attempt="12_1.0",
+            cause="xid79",
+            says="GPU fell off the bus",
+            node="node001",
+            rank=3,
+            advice="drain it",
+        )
     )
-    journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"
-    )
+    journal.append(AttemptFinalized(attempt="12_1.0", outcome="crashed", action="continue", why="GPU fell off the bus"))
     later = read_status(run, journal, [], journal.clock.now() + timedelta(hours=2))
     console = Console(width=200)
     with console.capture() as caught:

@@ -18,7 +18,8 @@ from opsctl.guard.outcome import Outcome
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
 from opsctl.report.html_page import find_part, render_page
-from opsctl.state.journal import EventKind, Journal
+from opsctl.state.events import AttemptFinalized
+from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from tests.support.made_reports import BEGIN, SecondsClock, Train, make_rough_train
 
@@ -104,7 +105,7 @@ def test_copied_run_directory_has_the_same_report(tmp_path: Path, is_recorded: b
     shutil.copytree(train.run.path, copy.run.path, copy_function=shutil.copy)
     copy.journal = Journal(RunDir(copy.run.path), SecondsClock())
     assert copy.report(END).buckets == before.buckets
-    assert EventKind.ATTEMPT_FINALIZED in {event.kind for event in copy.journal.events()}
+    assert AttemptFinalized in {type(event) for event in copy.journal.events()}
 
 
 def test_page_names_cause_and_reason(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The digest, as text and as Markdown."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from opsctl.report.digest import MAX_ACTIONS, Digest, TrainDigest, list_actions, render, render_subject
-from opsctl.state.journal import Event, EventKind
+from opsctl.state.events import AttemptFinalized, HoldReleased
 from opsctl.telemetry.progress.effective_time import Bucket
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -66,18 +67,18 @@ def test_digest_as_markdown_has_headings_and_items():
 
 
 def test_actions_since_a_time_are_listed_with_reasons():
-    def make(number, at, kind, **data):
-        return Event(number=number, at=at.isoformat(), actor="anna@login", kind=kind, data=data)
+    def make(number, at, event):
+        return replace(event, number=number, at=at.isoformat(), actor="anna@login")
 
     ended = {"attempt": "7_1.0", "outcome": "hung", "action": "continue", "why": "no step for 20 min"}
     events = [
-        make(1, NOON - timedelta(days=2), EventKind.ATTEMPT_FINALIZED, **ended),
-        make(2, NOON, EventKind.ATTEMPT_FINALIZED, **ended),
-        make(3, NOON, EventKind.RELEASED, jobs=["7"]),
+        make(1, NOON - timedelta(days=2), AttemptFinalized(**ended)),
+        make(2, NOON, AttemptFinalized(**ended)),
+        make(3, NOON, HoldReleased(jobs=("7",))),
     ]
     assert list_actions(events, NOON - timedelta(days=1)) == (
         "2026-03-02 12:00 UTC: 7_1.0 hung, continue: no step for 20 min",
     )
-    many = list_actions([make(n, NOON, EventKind.ATTEMPT_FINALIZED, **ended) for n in range(30)], NOON)
+    many = list_actions([make(n, NOON, AttemptFinalized(**ended)) for n in range(30)], NOON)
     assert len(many) == MAX_ACTIONS + 1
     assert many[0] == "10 earlier actions"

@@ -4,13 +4,37 @@ import json
 import logging
 import os
 import pwd
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from opsctl import __version__
 from opsctl.base.errors import RunDirError
 from opsctl.host.system import SystemClock
-from opsctl.state.journal import FIELDS, Event, EventKind, Journal, replay
+from opsctl.state.events import (
+    KINDS,
+    ArrayLost,
+    AttemptStarted,
+    Cancellation,
+    Cancelled,
+    Cancelling,
+    Diagnosed,
+    Event,
+    Excluded,
+    ExclusionDecided,
+    Held,
+    HoldReleased,
+    RolledBack,
+    SubmitRefused,
+    Submitted,
+    Submitting,
+    UnknownEvent,
+    cancels_train,
+    to_line,
+)
+from opsctl.state.journal import Journal, replay
+from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.state.run_dir import RunDir
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,74 +51,188 @@ def file_of(journal):
     return next(journal.run.journal.iterdir())
 
 
-def test_every_kind_has_fields():
-    assert set(FIELDS) == set(EventKind)
+def add_line(journal, line):
+    with (journal.run.journal / "other-1000.jsonl").open("ab") as file:
+        file.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
 
 
-def test_event_with_a_missing_field_is_refused(journal):
-    with pytest.raises(ValueError, match=r"held: carries \['jobs'\], needs \['jobs', 'why'\]"):
-        journal.append(EventKind.HELD, jobs=["1"])
+def old_line(kind, **data):
+    """A line of a version whose events had neither a format nor reasons."""
+    return {"n": 1, "at": AT.isoformat(), "actor": "me@h:1", "kind": kind, **data}
+
+
+def test_every_kind_of_event_is_listed_once():
+    classes = {cls.__name__ for cls in [*Event.__subclasses__(), *Cancellation.__subclasses__()]}
+    assert {cls.__name__ for cls in KINDS.values()} == classes - {"UnknownEvent", "Cancellation"}
+
+
+def test_event_that_could_not_be_read_back_is_refused(journal):
+    with pytest.raises(ValueError, match="attempt: 'x'"):
+        journal.append(AttemptStarted(attempt="x", nodes=""))
     assert journal.events() == []
 
 
 def test_events_are_read_back_unchanged(journal):
-    journal.append(EventKind.HELD, jobs=["1", "2"], why='"; $(id)\n\x1e ü')
-    journal.append(EventKind.RELEASED, jobs=[])
-    assert [(e.number, e.kind, e.data) for e in journal.events()] == [
-        (1, EventKind.HELD, {"jobs": ["1", "2"], "why": '"; $(id)\n\x1e ü'}),
-        (2, EventKind.RELEASED, {"jobs": []}),
-    ]
+    hold = Held(jobs=("1", "2"), reason=Reason(kind=ReasonKind.STANDSTILL, text='"; $(id)\n\x1e ü', step=7, count=3))
+    excluded = Excluded(jobs=(), nodes="n1", until=AT)
+    appended = [journal.append(hold), journal.append(HoldReleased(jobs=())), journal.append(excluded)]
+    assert journal.events() == appended
+    assert [(event.number, event.opsctl) for event in appended] == [(n, __version__) for n in (1, 2, 3)]
 
 
 def test_torn_line_is_skipped(journal):
-    journal.append(EventKind.RELEASED, jobs=["1"])
+    journal.append(HoldReleased(jobs=("1",)))
     with file_of(journal).open("ab") as file:
         file.write(b'{"n": 2, "kind": "rele')
-    journal.append(EventKind.RELEASED, jobs=["3"])
-    assert [event.data["jobs"] for event in journal.events()] == [["1"], ["3"]]
+    journal.append(HoldReleased(jobs=("3",)))
+    assert [event.jobs for event in journal.events()] == [("1",), ("3",)]
 
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"null", b"[]", b"1", b'{"n": 1}', b'{"n":1,"at":"x","actor":"a","kind":"of-a-later-version"}', b"\xff"],
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b'{"n": 1}',
+        b'{"n":1,"at":"x","actor":"a","kind":"of-a-later-version"}',
+        b"\xff",
+        json.dumps(old_line("released", jobs="1")).encode(),
+        json.dumps(old_line("cancelled", job="x", why="y")).encode(),
+        json.dumps(old_line("rolled-back", rollback=1, step="x", checkpoint="", aside=[])).encode(),
+        json.dumps(old_line("released", jobs=[], format=1, number=7)).replace('"n": 1', '"n": -1').encode(),
+    ],
 )
 def test_invalid_line_is_skipped(journal, line):
-    journal.append(EventKind.RELEASED, jobs=["1"])
-    with file_of(journal).open("ab") as file:
-        file.write(line + b"\n")
+    journal.append(HoldReleased(jobs=("1",)))
+    add_line(journal, line)
     assert len(journal.events()) == 1
 
 
+def test_kind_of_a_newer_version_is_kept(journal):
+    line = {**old_line("frozen", depth=7), "format": 2, "opsctl": "9.0"}
+    add_line(journal, line)
+    [event] = journal.events()
+    assert event == UnknownEvent(
+        number=1, at=AT.isoformat(), actor="me@h:1", opsctl="9.0", kind="frozen", extra={"depth": 7}
+    )
+    assert json.loads(to_line(event)) == {**line, "format": 1, "opsctl": "9.0"}
+
+
+def test_field_of_a_newer_version_is_kept(journal):
+    reason = {"kind": "eclipse", "moon": "new"}
+    add_line(journal, {**old_line("held", jobs=["1"], reason=reason, until="dawn"), "format": 2, "opsctl": "9.0"})
+    [event] = journal.events()
+    assert (event.jobs, event.extra, event.reason.extra) == (("1",), {"until": "dawn"}, {"moon": "new"})
+    assert str(event.reason) == "eclipse, a reason of a newer version of opsctl"
+    written = json.loads(to_line(event))
+    assert (written["until"], written["reason"]) == ("dawn", reason)
+
+
+def test_known_kind_with_other_fields_in_a_newer_version_is_kept(journal):
+    add_line(journal, {**old_line("released", jobs={"all": True}), "format": 2})
+    assert [type(event) for event in journal.events()] == [UnknownEvent]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (old_line("held", jobs=["1"], why="look"), Held(jobs=("1",), reason=as_written("look"))),
+        (
+            old_line("cancelling", job="12,13", why="x"),
+            Cancelling(jobs=("12", "13"), reason=as_written("x")),
+        ),
+        (old_line("cancelled", job="12_3", why="x"), Cancelled(jobs=("12",), task=3, reason=as_written("x"))),
+        (
+            old_line("cancelled", job="12", why="the same submission arrived twice"),
+            Cancelled(jobs=("12",), reason=Reason(kind=ReasonKind.DUPLICATE)),
+        ),
+        (
+            old_line(
+                "quarantined", attempt="5_1.0", nodes="n1", until=AT.isoformat(), excluded=True, why="x", done=["y"]
+            ),
+            ExclusionDecided(attempt="5_1.0", nodes="n1", until=AT, excluded=True, reason=as_written("x"), done=("y",)),
+        ),
+        (
+            old_line("rolled-back", rollback=1, step="200", checkpoint="c", aside=["a"], why="w"),
+            RolledBack(rollback=1, step=200, checkpoint="c", aside=("a",), why="w"),
+        ),
+        (
+            old_line(
+                "diagnosed",
+                attempt="5_1.0",
+                cause="c",
+                says="s",
+                node="n",
+                rank=None,
+                suspects=[],
+                evidence=["e"],
+                also=[],
+                advice="",
+                **{"class": "gpu"},
+            ),
+            Diagnosed(
+                attempt="5_1.0",
+                cause_kind="gpu",
+                cause="c",
+                says="s",
+                node="n",
+                rank=None,
+                suspects=(),
+                evidence=("e",),
+                also=(),
+                advice="",
+            ),
+        ),
+    ],
+)
+def test_line_without_a_format_is_read(journal, line, event):
+    add_line(journal, line)
+    assert journal.events() == [replace(event, number=1, at=AT.isoformat(), actor="me@h:1")]
+
+
+@pytest.mark.parametrize(
+    ("event", "is_whole_train"),
+    [
+        (Cancelled(jobs=("12", "13"), reason=as_written("enough")), True),
+        (Cancelled(jobs=("12",), task=3, reason=as_written("enough")), False),
+        (Cancelled(jobs=("12",), reason=Reason(kind=ReasonKind.DUPLICATE)), False),
+        (Cancelling(jobs=("12",), reason=as_written("enough")), False),
+    ],
+)
+def test_only_a_cancellation_of_all_arrays_cancels_the_train(event, is_whole_train):
+    assert cancels_train(event) is is_whole_train
+
+
 def test_journals_of_hosts_are_merged(journal):
-    journal.append(EventKind.RELEASED, jobs=["1"])
+    journal.append(HoldReleased(jobs=("1",)))
     event = {"n": 2, "at": "2020-01-01T00:00:00+00:00", "actor": "b", "kind": "released", "jobs": ["2"]}
     (journal.run.journal / "other-1000.jsonl").write_text(json.dumps(event) + "\n")
-    journal.append(EventKind.RELEASED, jobs=["3"])
-    assert [event.data["jobs"] for event in journal.events()] == [["1"], ["2"], ["3"]]
+    journal.append(HoldReleased(jobs=("3",)))
+    assert [event.jobs for event in journal.events()] == [("1",), ("2",), ("3",)]
 
 
 def test_unwritable_journal_is_reported(journal):
     journal.run.journal.rmdir()
     with pytest.raises(RunDirError, match="No such file or directory"):
-        journal.append(EventKind.RELEASED, jobs=[])
+        journal.append(HoldReleased(jobs=()))
 
 
-def history(*steps):
-    """Replay `(kind, data)` pairs in order."""
-    return replay(
-        [Event(number=n, at=AT.isoformat(), actor="a", kind=kind, data=data) for n, (kind, data) in enumerate(steps)]
-    )
+def history(*events):
+    """Replay events in order."""
+    return replay([replace(event, number=number, at=AT.isoformat()) for number, event in enumerate(events)])
 
 
-SUBMITTING = (EventKind.SUBMITTING, {"nonce": "n1", "tasks": 7, "after": ""})
-SUBMITTED = (EventKind.SUBMITTED, {"nonce": "n1", "array": "5"})
-STARTED = (EventKind.ATTEMPT_STARTED, {"attempt": "5_1.0", "nodes": "node001"})
+SUBMITTING = Submitting(nonce="n1", tasks=7, after="")
+SUBMITTED = Submitted(nonce="n1", array="5")
+STARTED = AttemptStarted(attempt="5_1.0", nodes="node001")
 
 
 def test_submission_is_pending_until_answered():
     assert list(history(SUBMITTING).pending) == ["n1"]
     assert not history(SUBMITTING, SUBMITTED).pending
-    assert not history(SUBMITTING, (EventKind.SUBMIT_REFUSED, {"nonce": "n1", "why": "no"})).pending
+    assert not history(SUBMITTING, SubmitRefused(nonce="n1", why="no")).pending
 
 
 def test_array_has_the_submitted_number_of_tasks():
@@ -112,34 +250,31 @@ def test_attempt_started_before_the_submission_is_kept():
 
 
 def test_attempt_of_a_known_array_resolves_nothing():
-    resubmitting = (EventKind.SUBMITTING, {"nonce": "n2", "tasks": 1, "after": "5"})
+    resubmitting = Submitting(nonce="n2", tasks=1, after="5")
     assert list(history(SUBMITTING, SUBMITTED, resubmitting, STARTED).pending) == ["n2"]
 
 
 def test_lost_array_is_removed():
-    assert history(SUBMITTING, SUBMITTED, (EventKind.ARRAY_LOST, {"array": "5"})).arrays == {}
+    assert history(SUBMITTING, SUBMITTED, ArrayLost(array="5")).arrays == {}
 
 
 def test_hold_ends_with_release_or_launch():
-    hold = (EventKind.HELD, {"jobs": ["5"], "why": "x"})
+    hold = Held(jobs=("5",), reason=as_written("x"))
     assert history(hold).held is not None
-    assert history(hold, (EventKind.RELEASED, {"jobs": ["5"]})).held is None
+    assert history(hold, HoldReleased(jobs=("5",))).held is None
     assert history(hold, SUBMITTING, SUBMITTED).held is None
 
 
 def test_attempts_are_listed_by_array():
-    attempts = [
-        (EventKind.ATTEMPT_STARTED, {"attempt": attempt, "nodes": ""})
-        for attempt in ("5_1.0", "5_1.1", "55_1.0", "5.0")
-    ]
+    attempts = [AttemptStarted(attempt=attempt, nodes="") for attempt in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
     assert history(*attempts).attempts_of("5") == ["5_1.0", "5_1.1", "5.0"]
 
 
 def test_lone_surrogate_is_preserved(journal, caplog):
     """JSON from a team member can hold a lone surrogate, which UTF-8 cannot encode."""
     caplog.set_level(logging.DEBUG)
-    journal.append(EventKind.HELD, jobs=[], why="a\ud800b")
-    assert [event.data["why"] for event in journal.events()] == ["a\ud800b"]
+    journal.append(Held(jobs=(), reason=as_written("a\ud800b")))
+    assert [str(event.reason) for event in journal.events()] == ["a\ud800b"]
     assert "a\\ud800b" in caplog.text
     caplog.text.encode()
 
@@ -147,7 +282,7 @@ def test_lone_surrogate_is_preserved(journal, caplog):
 def test_journal_is_readable_despite_the_umask(journal):
     before = os.umask(0o077)
     try:
-        journal.append(EventKind.RELEASED, jobs=[])
+        journal.append(HoldReleased(jobs=()))
     finally:
         os.umask(before)
     assert file_of(journal).stat().st_mode & 0o777 == 0o644
@@ -156,5 +291,5 @@ def test_journal_is_readable_despite_the_umask(journal):
 def test_actor_is_taken_from_the_user_id(journal, monkeypatch):
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody-else")
-    journal.append(EventKind.RELEASED, jobs=[])
+    journal.append(HoldReleased(jobs=()))
     assert journal.events()[0].actor.startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.model import Level
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptFinalized, AttemptStarted, RolledBack
 from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
 from tests.support.watch_context import T0, Bench, waiting
 
@@ -87,7 +87,7 @@ def test_queue_time_does_not_count(bench: Bench, hours: Hours) -> None:
 
 
 def test_rollback_to_an_old_checkpoint_makes_no_checkpoint_late(bench: Bench, hours: Hours) -> None:
-    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
+    bench.journal.append(AttemptStarted(attempt="7_1.0", nodes="n1"))
     bench.start_task(since=bench.clock.time)
     for number in range(12):
         newest = save(bench, number)
@@ -95,10 +95,10 @@ def test_rollback_to_an_old_checkpoint_makes_no_checkpoint_late(bench: Bench, ho
     for number in range(3, 12):
         (bench.run.checkpoints / f"global_step{number}").rename(bench.run.path / f"aside{number}")
     bench.journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="paused", action="hold-queued", why="opsctl rollback"
+        AttemptFinalized(attempt="7_1.0", outcome="paused", action="hold-queued", why="opsctl rollback")
     )
-    bench.journal.append(EventKind.ROLLED_BACK, rollback=1, step="2", checkpoint=newest.name, aside=[])
-    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_2.0", nodes="n1")
+    bench.journal.append(RolledBack(rollback=1, step=2, checkpoint=newest.name, aside=()))
+    bench.journal.append(AttemptStarted(attempt="7_2.0", nodes="n1"))
     bench.start_task(since=bench.clock.time, tasks=(2,))
     assert bench.judge("checkpoint", after=hours(0.5)).level is Level.OK
     assert bench.judge("checkpoint", after=hours(4)).level is Level.WARNING
@@ -189,11 +189,9 @@ def run_attempt(bench: Bench, task: int, *, minutes: float, resume_step: int = 1
     """Run one task to its end, as the guard records the task."""
     name = f"7_{task}.0"
     started = bench.clock.time
-    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt=name, nodes="n1")
+    bench.journal.append(AttemptStarted(attempt=name, nodes="n1"))
     bench.clock.time += timedelta(minutes=minutes)
-    bench.journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt=name, outcome="timed-out", action="continue", why="the time limit"
-    )
+    bench.journal.append(AttemptFinalized(attempt=name, outcome="timed-out", action="continue", why="the time limit"))
     record = {
         "attempt": name,
         "outcome": "timed-out",

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.base.model import Finding, Level
-from opsctl.state.journal import EventKind
+from opsctl.state.events import (
+    AttemptFinalized,
+    Cancelled,
+    Event,
+    ExclusionDecided,
+    HoldReleased,
+    Readmitted,
+    Submitted,
+)
+from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.watchdogs.failures import failures
+from tests.support.made_events import make_diagnosed
 from tests.support.watch_context import T0, Bench
 
 ATTEMPT = "7_1.0"
-CAUSE = {
-    "attempt": ATTEMPT,
-    "class": "gpu",
-    "cause": "gpu-ecc",
-    "says": "uncorrectable memory error of a GPU",
-    "node": "node003",
-    "rank": 5,
-    "suspects": ["node003"],
-    "evidence": ["RuntimeError: CUDA error: uncorrectable ECC error"],
-    "also": ["3 ranks say the same"],
-    "advice": "Exclude the node.",
-}
+CAUSE = make_diagnosed(
+    attempt=ATTEMPT,
+    cause="gpu-ecc",
+    says="uncorrectable memory error of a GPU",
+    node="node003",
+    rank=5,
+    suspects=("node003",),
+    evidence=("RuntimeError: CUDA error: uncorrectable ECC error",),
+    also=("3 ranks say the same",),
+    advice="Exclude the node.",
+)
 
 
 @pytest.fixture
@@ -37,22 +47,23 @@ def judge(bench: Bench) -> list[Finding]:
 
 
 def quarantine_node(bench: Bench, *, excluded: bool = True, hours: float = 72, attempt: str = ATTEMPT) -> None:
-    bench.journal.append(EventKind.DIAGNOSED, **{**CAUSE, "attempt": attempt})
+    bench.journal.append(replace(CAUSE, attempt=attempt))
     bench.journal.append(
-        EventKind.QUARANTINED,
-        attempt=attempt,
-        nodes="node003",
-        until=(T0 + timedelta(hours=hours)).isoformat(),
-        excluded=excluded,
-        done=["excluded node003"],
-        why="gpu: uncorrectable memory error of a GPU (node003, rank 5)",
+        ExclusionDecided(
+            attempt=attempt,
+            nodes="node003",
+            until=T0 + timedelta(hours=hours),
+            excluded=excluded,
+            done=("excluded node003",),
+            reason=as_written("gpu: uncorrectable memory error of a GPU (node003, rank 5)"),
+        )
     )
     finalize(bench, "exclude-nodes" if excluded else "continue", attempt=attempt)
 
 
 def finalize(bench: Bench, action: str, outcome: str = "crashed", attempt: str = ATTEMPT) -> None:
     bench.journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt=attempt, outcome=outcome, action=action, why="the body exited with 1"
+        AttemptFinalized(attempt=attempt, outcome=outcome, action=action, why="the body exited with 1")
     )
 
 
@@ -67,7 +78,7 @@ def test_excluded_node_is_reported_with_its_evidence(bench: Bench) -> None:
     assert (finding.key, finding.level, finding.node) == ("failures/gpt/7_1.0", Level.WARNING, "node003")
     literal = "gpt goes on without node003: 7_1.0: gpu: uncorrectable memory error of a GPU (node003, rank 5)"
     assert finding.summary == literal
-    assert finding.evidence == (CAUSE["evidence"][0], "3 ranks say the same")
+    assert finding.evidence == (CAUSE.evidence[0], "3 ranks say the same")
     assert finding.done == ("excluded node003",)
     assert finding.remedy == "Exclude the node. opsctl why gpt; opsctl health node003"
     assert finding.is_certain
@@ -81,7 +92,7 @@ def test_finding_ends_with_the_exclusion(bench: Bench) -> None:
 
 def test_finding_ends_when_the_node_is_readmitted(bench: Bench) -> None:
     quarantine_node(bench)
-    bench.journal.append(EventKind.READMITTED, jobs=["7"], nodes="node[002-003]")
+    bench.journal.append(Readmitted(jobs=("7",), nodes="node[002-003]"))
     assert [finding.level for finding in judge(bench)] == [Level.OK]
 
 
@@ -101,20 +112,30 @@ def test_repeated_failure_of_a_node_is_reported_once(bench: Bench) -> None:
     assert (finding.key, finding.summary.split(": ")[1]) == ("failures/gpt/7_1.0", "7_2.0")
 
 
-@pytest.mark.parametrize("event", [EventKind.RELEASED, EventKind.SUBMITTED, EventKind.CANCELLED])
-def test_held_train_is_reported_until_a_decision(bench: Bench, event: EventKind) -> None:
+@pytest.mark.parametrize(
+    "event",
+    [
+        HoldReleased(jobs=("7",)),
+        Submitted(nonce="n", array="7"),
+        Cancelled(jobs=("7",), reason=as_written("x")),
+    ],
+)
+def test_held_train_is_reported_until_a_decision(bench: Bench, event: Event) -> None:
     finalize(bench, "continue", attempt="7_1.0")
     finalize(bench, "hold-queued", attempt="7_2.0")
     [finding] = judge(bench)
     assert (finding.key, finding.level) == ("failures/gpt/7_2.0", Level.CRITICAL)
     assert finding.summary == "gpt is held: 7_2.0 crashed: the body exited with 1"
-    data = {
-        EventKind.RELEASED: {"jobs": ["7"]},
-        EventKind.SUBMITTED: {"nonce": "n", "array": "7"},
-        EventKind.CANCELLED: {"job": "7", "why": "x"},
-    }
-    bench.journal.append(event, **data[event])
+    bench.journal.append(event)
     assert [finding.level for finding in judge(bench)] == [Level.OK]
+
+
+def test_held_train_is_reported_after_a_duplicate_is_dropped(bench: Bench) -> None:
+    finalize(bench, "hold-queued")
+    bench.journal.append(Cancelled(jobs=("8",), reason=Reason(kind=ReasonKind.DUPLICATE)))
+    bench.journal.append(Cancelled(jobs=("7",), task=3, reason=as_written("one task")))
+    [finding] = judge(bench)
+    assert finding.level is Level.CRITICAL
 
 
 def test_requested_pause_is_no_failure(bench: Bench) -> None:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from opsctl.base.model import Level
+from opsctl.state.events import AttemptFinalized, AttemptStarted
 from opsctl.state.files import write_atomic
-from opsctl.state.journal import EventKind
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from opsctl.watchdogs.accepted_levels import accept
 from tests.support.watch_context import Bench, job, waiting
@@ -67,9 +67,9 @@ def test_ended_train_is_ok(bench: Bench) -> None:
     assert bench.judge("throughput").level is Level.CRITICAL
     bench.jobs = (waiting("Dependency"),)
     assert bench.judge("throughput").level is Level.CRITICAL
-    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
+    bench.journal.append(AttemptStarted(attempt="7_1.0", nodes="n1"))
     bench.journal.append(
-        EventKind.ATTEMPT_FINALIZED, attempt="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch"
+        AttemptFinalized(attempt="7_1.0", outcome="killed", action="cancel-queued", why="the kill switch")
     )
     assert bench.judge("throughput").level is Level.CRITICAL
     bench.jobs = ()

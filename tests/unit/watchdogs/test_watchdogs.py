@@ -12,7 +12,8 @@ import pytest
 from opsctl.base.model import JobState, Level, Node
 from opsctl.cli.watch import watch
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
-from opsctl.state.journal import EventKind
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Cancelled, Held, Submitting
+from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.watchdogs import WATCHDOGS, pulse_log
 from opsctl.watchdogs.node_health import worst_severity
 from opsctl.watchdogs.slurm_status import find_related_jobs
@@ -211,24 +212,32 @@ def test_slow_cleanup_is_a_warning(bench: Bench) -> None:
 
 
 def test_interrupted_submission_is_unknown_for_ten_minutes(bench: Bench) -> None:
-    bench.journal.append(EventKind.SUBMITTING, nonce="m", tasks=3, after="")
+    bench.journal.append(Submitting(nonce="m", tasks=3, after=""))
     assert bench.judge("slurm_status", after=timedelta(minutes=9)).level is Level.UNKNOWN
     assert bench.judge("slurm_status", after=timedelta(minutes=2)).level is Level.CRITICAL
 
 
 def test_finished_train_is_ok(bench: Bench) -> None:
-    bench.journal.append(EventKind.ATTEMPT_STARTED, attempt="7_1.0", nodes="n1")
+    bench.journal.append(AttemptStarted(attempt="7_1.0", nodes="n1"))
     bench.journal.append(
-        EventKind.ATTEMPT_FINALIZED,
-        attempt="7_1.0",
-        outcome="finished",
-        action="cancel-queued",
-        why="the last step is done",
+        AttemptFinalized(
+            attempt="7_1.0",
+            outcome="finished",
+            action="cancel-queued",
+            why="the last step is done",
+        )
     )
     assert bench.judge("slurm_status").summary == "gpt: finished: the last step is done"
-    bench.journal.append(EventKind.CANCELLED, job="7", why="7_1.0 finished: the last step is done")
+    bench.journal.append(
+        Cancelled(
+            jobs=("7",),
+            reason=Reason(
+                kind=ReasonKind.NOT_NEEDED, attempt="7_1.0", outcome="finished", text="the last step is done"
+            ),
+        )
+    )
     assert bench.judge("slurm_status").summary == "gpt: 7_1.0 finished: the last step is done"
-    bench.journal.append(EventKind.CANCELLED, job="8", why="opsctl cancel")
+    bench.journal.append(Cancelled(jobs=("8",), reason=as_written("opsctl cancel")))
     assert bench.judge("slurm_status").summary.endswith(": opsctl cancel")
 
 
@@ -301,7 +310,7 @@ def test_wait_from_the_future_counts_from_now(bench: Bench) -> None:
 
 
 def test_age_of_a_hold_comes_from_the_journal(bench: Bench) -> None:
-    bench.journal.append(EventKind.HELD, jobs=["7"], why="maintenance")
+    bench.journal.append(Held(jobs=("7",), reason=as_written("maintenance")))
     bench.jobs = (waiting("JobHeldUser"),)
     finding = bench.judge("held", after=timedelta(hours=13))
     assert (finding.level, finding.summary) == (

@@ -9,7 +9,8 @@ import pytest
 
 from opsctl.guard.outcome import Outcome
 from opsctl.report.contents import Report
-from opsctl.state.journal import EventKind
+from opsctl.state.events import Held, HoldReleased
+from opsctl.state.reasons import as_written
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
@@ -75,8 +76,8 @@ def test_held_queued_and_nothing_queued_differ(tmp_path: Path) -> None:
     train.submit(0, tasks=2)
     train.start(0, "7_1.0")
     train.end(train.steps(0, 1, 10), Outcome.DEADLINE)
-    train.note(130, EventKind.HELD, jobs=["7"], why="look")
-    train.note(200, EventKind.RELEASED, jobs=["7"])
+    train.note(130, Held(jobs=("7",), reason=as_written("look")))
+    train.note(200, HoldReleased(jobs=("7",)))
     train.start(250, "7_2.0")
     train.end(train.steps(250, 11, 20), Outcome.DEADLINE)
     train.submit(1000, tasks=1, array="8")
