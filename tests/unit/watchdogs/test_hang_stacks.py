@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from opsctl.diagnosis.py_spy import FILE_NAME
-from opsctl.diagnosis.silent_ranks import RankProcesses, list_answered, render_silent
 from opsctl.diagnosis.stack_dumps import CANNOT_TRAIN, GONE, Stack, group_stacks, parse
+from opsctl.watchdogs.hang_stacks import RankProcesses, list_answered, render_silent
 
 HOMES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
 
