@@ -13,6 +13,7 @@ from opsctl.calc.parallel_layout import Topology
 from opsctl.preflight.trainer_settings import ReadSettings, collect_settings, read_trainer_settings
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_size import model_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,8 @@ class Recipe:
             return None
 
     def parameters(self) -> int | None:
+        if self.embedded is not None:
+            return model_parameters(self.embedded.model)
         shape = self.shape()
         return parameters(shape) if shape else None
 

@@ -12,6 +12,7 @@ from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.slurm.batch_options import read_directives
 from opsctl.trainer.config import TrainerConfig
+from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import check_layout
 from tests.support.broken_trains import ROOT, Case
 
@@ -80,6 +81,12 @@ def test_bloom_command_gives_its_recipe():
     assert (recipe.layers, recipe.hidden, recipe.heads, recipe.embedding_slots) == (70, 14336, 112, True)
     assert (recipe.precision, recipe.zero, recipe.recompute) == ("bf16-optimizer", 1, "full")
     assert recipe.steps == 220_000_000 // 2048
+
+
+def test_parameters_are_those_that_the_trainer_counts():
+    model = {"family": "llama", "hidden": 512, "heads": 8, "kv_heads": 4, "head_width": 128, "qk_norm": True}
+    request = order({"steps": 1, "model": model}, nodes=1, ranks=1)
+    assert request.recipe.parameters() == model_parameters(request.recipe.embedded.model)
 
 
 def test_blend_is_read_without_its_weights():
