@@ -50,7 +50,7 @@ def _waits(job: Job, now: datetime) -> str:
 
 
 def _elapsed(span: timedelta) -> str:
-    """Format a duration as squeue does: `2-15:52:19`, `15:52:19`, `2:19`."""
+    """Format a duration as Slurm does: `2-15:52:19`, `15:52:19`, `2:19`."""
     minutes, seconds = divmod(int(max(0, span.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

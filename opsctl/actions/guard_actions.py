@@ -16,6 +16,7 @@ from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.system import replace_process
 from opsctl.settings.loader import GuardSettings, parse, read_toml
+from opsctl.slurm.job_environment import own_job
 from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
 from opsctl.state.run_dir import RunDir, check_trusted
 
@@ -58,7 +59,7 @@ def run_guard(app: App, run_dir: Path) -> int:
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """Return the node care that reaches the nodes of this job through the job."""
-    return app.make_node_care(jobs=dict.fromkeys(expand_nodes(env), env["SLURM_JOB_ID"]))
+    return app.make_node_care(jobs=dict.fromkeys(expand_nodes(env), own_job(env)))
 
 
 def notify(app: App, train: RunDir) -> None:

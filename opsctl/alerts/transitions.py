@@ -14,7 +14,7 @@ from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
 from opsctl.base.model import Finding, Level, Transition
 from opsctl.settings.alerts import AlertSettings
 
-SLURM_KEY = "slurm/site"
+SITE_SLURM = "slurm/site"
 """Key of the finding that Slurm does not answer: while it is unknown, no train is watched."""
 MAX_CONFIRM_CYCLES = 16
 """Consecutive better cycles that always resolve an alert, however often the problem came back before."""
@@ -80,7 +80,7 @@ def _is_confirmed(entry: LedgerEntry, level: Level, now: datetime, rules: AlertS
     if not entry.unconfirmed_is_worse:
         return entry.unconfirmed_cycles >= min(1 << entry.flaps, MAX_CONFIRM_CYCLES)
     if level is Level.UNKNOWN:
-        minutes = rules.slurm_minutes if entry.key == SLURM_KEY else rules.unknown_minutes
+        minutes = rules.slurm_minutes if entry.key == SITE_SLURM else rules.unknown_minutes
         return age_s >= minutes * 60
     if level is Level.CRITICAL:
         return entry.unconfirmed_cycles >= rules.critical_looks

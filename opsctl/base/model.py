@@ -11,7 +11,7 @@ from opsctl.base.errors import InputError
 
 
 class JobState(StrEnum):
-    """The 24 states of squeue(1) and sacct(1), and UNKNOWN for every other word."""
+    """The 24 states in Slurm's manuals, and UNKNOWN for every other word."""
 
     BOOT_FAIL = "BOOT_FAIL"
     CANCELLED = "CANCELLED"
@@ -191,7 +191,7 @@ class Limits:
     priority: str
     """The priority plugin. Under `priority/basic` a held job loses its queue position."""
     accounting: bool
-    """Whether sacct and sacctmgr can answer."""
+    """Whether Slurm's accounting can answer."""
     enforced: tuple[str, ...] = ()
     """The parts of accounting that Slurm enforces (AccountingStorageEnforce): `associations`, `limits`, `qos`, …"""
     has_epilog: bool = True
@@ -205,7 +205,7 @@ class Qos:
     name: str
     flags: tuple[str, ...] = ()
     bounds: Mapping[str, int] = field(default_factory=dict)
-    """Limits by sacctmgr's name, followed by the resource if any: `MaxWall` (minutes), `MaxTRESPU node`."""
+    """Limits by Slurm's name, followed by the resource if any: `MaxWall` (minutes), `MaxTRESPU node`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class JobSpec:
                 raise InputError(f"{key}: {text!r} contains white space, which would start another #SBATCH option")
         for option in self.extra:
             if not option.startswith("--") or not option.isprintable():
-                raise InputError(f"extra: {option!r} is not an sbatch option: one line that starts with --")
+                raise InputError(f"extra: {option!r} is not an #SBATCH option: one line that starts with --")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class LaunchPlan:
     train: str
     spec: JobSpec
     wrapper: str
-    """The script given to sbatch."""
+    """The submitted script."""
     body: str
     """The script that the wrapper runs. The body may be edited until the next task starts."""
     nonce: str

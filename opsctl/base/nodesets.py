@@ -93,5 +93,5 @@ def fold(nodes: Iterable[str]) -> str:
 
 
 def hostname() -> str:
-    """Return this machine's name. The name of a Slurm node is $SLURMD_NODENAME: nodes may share a machine."""
+    """Return this machine's name. A node of Slurm may have another name."""
     return os.uname().nodename

@@ -69,7 +69,7 @@ class Answer:
 
     node: str
     by: str
-    """The shell that ran the command: `local`, `srun`, `job`, `ssh`."""
+    """The shell that ran the command, as in `remote.ways`."""
     code: int | None = None
     out: str = ""
     err: str = ""

@@ -108,7 +108,7 @@ def format_time(at: datetime) -> str:
 def parse_slurm_minutes(text: str) -> int | None:
     """Read a time limit of Slurm, rounded up to minutes as Slurm does. None for `UNLIMITED` and other words.
 
-    Forms: `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS` (sbatch(1), --time).
+    Forms: `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS` (#SBATCH --time).
     """
     match = _SLURM_TIME.fullmatch(text)
     if match is None:

@@ -25,6 +25,7 @@ from opsctl.cron.drivers.export import FORMATS
 from opsctl.cron.entry_output import sweep
 from opsctl.cron.tick import TickRunner
 from opsctl.host import log_config
+from opsctl.slurm.job_environment import own_job
 from opsctl.state.lease import LeaseBusy
 
 log = logging.getLogger("opsctl.cron")
@@ -226,7 +227,7 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     if not slot:
         return _tick(app, None, as_json=as_json)
     due, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
-    driver, own = app.slurm_cron, os.environ.get("SLURM_JOB_ID", "")
+    driver, own = app.slurm_cron, own_job(os.environ)
     try:
         driver.ensure(after=due, own=own)
     except OpsctlError as error:

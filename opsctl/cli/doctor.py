@@ -177,7 +177,7 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
     if (version := parse_version(limits.version)) is not None:
         yield DoctorRow("metrics", "ok", Capability.METRICS.choose(version))
     if limits.accounting:
-        yield DoctorRow("accounting", "ok", "sacct answers")
+        yield DoctorRow("accounting", "ok", "Slurm's accounting answers")
     else:
         yield DoctorRow("accounting", "optional", "none: the end of a job is known only from its own files")
     if not limits.has_epilog:

@@ -37,7 +37,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
     """Change what the next task of a train runs.
 
     The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
-    cannot be changed, because sbatch fixed it when the tasks were queued. The command runs the checks of `opsctl
+    cannot be changed, because Slurm fixed it when the tasks were queued. The command runs the checks of `opsctl
     preflight`, except those of the queued job. With [setup] freeze, the command copies the trainer's code again, also
     if CHANGED is the train's own train.toml.
 

@@ -24,7 +24,7 @@ from opsctl.nodes.drain_plan import busy_by_node, compute_cap, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.settings.health import HealthSettings
+from opsctl.settings.health import WAYS_INSIDE_A_JOB, HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.slurm.allocation import Allocation
 from opsctl.state.journal import actor
@@ -146,7 +146,7 @@ class NodeView:
     def hold(self, nodes: Sequence[str], *, minutes: int) -> Iterator[Fanout]:
         """Yield a fan-out. Meanwhile, one job of ours holds those `nodes` that are idle, where Slurm grants them."""
         site = self.app.site
-        has_ways = {"srun", "job"} <= set(site.remote.ways)
+        has_ways = set(site.remote.ways) >= WAYS_INSIDE_A_JOB
         free = sorted(set(nodes) & set(self._idle) - set(self._own_jobs)) if has_ways else []
         allocation = Allocation(
             runner=self.app.engine_runner,

@@ -16,7 +16,7 @@ from opsctl.base.ports import Clock
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.crontab import CronEntry, Schedule, read_schedule, shipped
 from opsctl.settings.cron import CronSettings
-from opsctl.slurm.submit_script import unset_slurm_variables
+from opsctl.slurm.job_environment import unset_slurm_variables
 from opsctl.state.run_dir import check_trusted
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from apscheduler.triggers.cron import CronTrigger
 
+from opsctl.slurm.submit_script import list_argv
+
 DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
 """Drop-in directories and their times."""
 NOT_SCRIPTS = re.compile(r"\..*|.*(~|\.bak|\.disabled|\.md|\.orig|\.swp|\.txt)", re.DOTALL)
@@ -67,7 +69,7 @@ class CronEntry:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the crontab sets."""
     is_batch: bool = False
-    """Whether the entry is a batch script for sbatch."""
+    """Whether the entry is a batch script."""
     refused: str = ""
     """Why the entry cannot run."""
 
@@ -153,7 +155,7 @@ def _drop_ins(directory: Path, zone: tzinfo) -> Iterator[CronEntry | str]:
 def _drop_in(path: Path, when: When) -> CronEntry:
     is_batch = path.name.endswith(".slurm")
     refused = "" if is_batch or os.access(path, os.X_OK) else "not executable: chmod +x it"
-    argv = ("sbatch", "--parsable", str(path)) if is_batch else (str(path),)
+    argv = list_argv(str(path)) if is_batch else (str(path),)
     return CronEntry(
         id=printable(f"{path.parent.name}/{path.name}"),
         when=when,

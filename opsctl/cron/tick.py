@@ -17,12 +17,13 @@ from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
 from opsctl.host.system import Bounded, run_bounded
+from opsctl.slurm.job_environment import own_job
 from opsctl.state.lease import HeldLease, lease
 
 log = logging.getLogger(__name__)
 PULSE_S = 20.0
 """Interval at which a tick renews its lease; a lease that is two minutes old is stale."""
-SBATCH_TIMEOUT_S = 30.0
+SUBMIT_TIMEOUT_S = 30.0
 NOT_SUBMITTED = re.compile(rb"Unable to contact slurm controller")
 JOB = re.compile(rb"(\d+)(;\S+)?\s*")
 
@@ -121,7 +122,7 @@ class TickRunner:
         except OpsctlError as error:
             return replace(start, result=EntryResult.REFUSED, detail=error.message)
         settings, place = self.cron.settings, self.cron.place
-        timeout_s = min(left, SBATCH_TIMEOUT_S if entry.is_batch else settings.timeout_seconds)
+        timeout_s = min(left, SUBMIT_TIMEOUT_S if entry.is_batch else settings.timeout_seconds)
         cwd = place.output if entry.is_batch else Path(self.cron.env.get("HOME", "/"))
         if not entry.is_batch and not cwd.is_dir():
             cwd = Path("/")
@@ -151,7 +152,7 @@ class TickRunner:
 
     def _end(self, ran: tuple[str, ...], seconds: float) -> None:
         settings, now = self.cron.settings, self.cron.clock.now()
-        job = f", job {job}" if (job := self.cron.env.get("SLURM_JOB_ID")) else ""
+        job = f", job {job}" if (job := own_job(self.cron.env)) else ""
         tick = TickRun(at=now, slot=self.slot, by=f"{hostname()}{job}", seconds=round(seconds, 3), ran=ran)
         self.ledger = self.ledger.with_tick(tick)
         self._write()
@@ -192,5 +193,5 @@ def judge_submission(done: Bounded, before: EntryRun, start: EntryRun) -> EntryR
         # The entry stays due for the next tick.
         return replace(start, since=before.since, result=EntryResult.FAILED, detail="Slurm did not answer; tried again")
     if done.code is None:
-        return replace(start, result=EntryResult.UNKNOWN, detail="sbatch did not end; it may have been submitted")
-    return replace(start, result=EntryResult.FAILED, detail=f"sbatch refused it: exit {done.code}")
+        return replace(start, result=EntryResult.UNKNOWN, detail="Slurm did not answer in time; a job may be queued")
+    return replace(start, result=EntryResult.FAILED, detail=f"Slurm refused it: exit {done.code}")

@@ -1,4 +1,4 @@
-"""Everything that the pages show, from one squeue, one sinfo and the files of the site."""
+"""Everything that the pages show, from one query of the queue, one of the nodes, and the files of the site."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class SiteView:
 
 
 def collect_site(app: App) -> SiteView:
-    """Return the site now, from one call of squeue and one of sinfo, whatever the number of trains.
+    """Return the site now, from one query of the queue and one of the nodes, whatever the number of trains.
 
     Raises RunDirError if the root cannot be listed, so that the pages keep the earlier trains.
     """

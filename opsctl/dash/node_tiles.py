@@ -97,7 +97,7 @@ def describe_lost_nodes(last_nodes: Collection[str], tiles: Sequence[NodeTile]) 
 
 
 def describe_state(state: str) -> str:
-    """Return Slurm's state as sinfo writes it: `DOWN*` instead of `DOWN+NOT_RESPONDING`."""
+    """Return Slurm's state as Slurm lists it: `DOWN*` instead of `DOWN+NOT_RESPONDING`."""
     words = state.rstrip("*").split("+")
     is_silent = state.endswith("*") or "NOT_RESPONDING" in words
     return "+".join(word for word in words if word != "NOT_RESPONDING") + "*" * is_silent

@@ -12,6 +12,7 @@ from opsctl.diagnosis.request_stacks import request_by_file
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.escalation import reads_stop_request
 from opsctl.nodes.remote.fanout import Fanout
+from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import InJob
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -35,7 +36,7 @@ def save_stacks(run: RunDir, attempt: Attempt, runner: Runner, env: Mapping[str,
 
     def run_py_spy() -> None:
         nodes = expand_nodes(env)
-        ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, env["SLURM_JOB_ID"]))])
+        ways = Fanout(shells=[InJob(runner=runner, jobs=dict.fromkeys(nodes, own_job(env)))])
         dump = dump_stacks(settings.watch.py_spy if settings else "", attempt.name, nodes, ways)
         for problem in dump.problems:
             log.warning("no stacks: %s", problem)

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from opsctl.guard.reproduction import find_python
+from opsctl.slurm.job_environment import submit_directory
 from opsctl.state.files import list_names, read_text
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -30,7 +31,7 @@ def write_late_record(run: RunDir, attempt: Attempt, env: Mapping[str, str]) -> 
     """
     attempt.repro.mkdir(mode=0o700, exist_ok=True)
     git, packages = attempt.repro / "git.txt", attempt.repro / "packages.txt"
-    if not git.exists() and (commit := read_commit(Path(env.get("SLURM_SUBMIT_DIR") or "."))):
+    if not git.exists() and (commit := read_commit(Path(submit_directory(env)))):
         run.write(git, f"{commit}\n# read at the end of the attempt: changes of files are unknown\n", mode=0o600)
     if not packages.exists() and (names := list_packages(find_python(run), env.get("PATH", ""))):
         run.write(packages, "# listed at the end of the attempt\n" + "\n".join(names) + "\n", mode=0o600)

@@ -12,6 +12,7 @@ from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.before_body import is_row_of
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.slurm.commands import Slurm
+from opsctl.slurm.job_environment import own_job
 from opsctl.state.run_dir import Attempt
 
 PROBE_TIMEOUT_S = 8.0
@@ -25,7 +26,7 @@ def find_missing_node(runner: Runner, env: Mapping[str, str]) -> bool:
     from opsctl.slurm.steps import misses_a_node  # noqa: PLC0415 (after a failure only)
 
     try:
-        return misses_a_node(runner, env["SLURM_JOB_ID"], len(expand_nodes(env)), timeout=PROBE_TIMEOUT_S)
+        return misses_a_node(runner, own_job(env), len(expand_nodes(env)), timeout=PROBE_TIMEOUT_S)
     except (OpsctlError, KeyError, OSError):
         return False
 

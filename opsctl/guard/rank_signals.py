@@ -1,7 +1,7 @@
 """Stop signals for the processes of a rank. For rank.py: standard library only, quick to import.
 
 COMMAND is often a shell script or a launcher, and the trainer runs below. Shells and programs without a handler get the
-signal together with the programs that they run, as from srun alone. A trainer that outlives them gets time to save.
+signal together with the programs that they run, as from Slurm alone. A trainer that outlives them gets time to save.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.settings.loader import read_toml
+from opsctl.slurm.job_environment import submit_directory
 from opsctl.state.run_dir import Attempt, RunDir
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
@@ -62,7 +63,7 @@ def dump_code(
     """
     if is_over():
         return
-    for name, text in _describe_checkout(runner, env.get("SLURM_SUBMIT_DIR") or ".").items():
+    for name, text in _describe_checkout(runner, submit_directory(env)).items():
         _write_unless_over(run, attempt.repro / name, text, is_over)
     python = find_python(run)
     for program, timeout_s in ((FREEZE, 120), (LIST, 60)):

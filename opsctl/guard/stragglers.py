@@ -1,4 +1,4 @@
-"""Ranks that outlive a failed rank. srun ends the other ranks at once, but waits for ranks on a dead node.
+"""Ranks that outlive a failed rank. Slurm ends the other ranks at once, but waits for ranks on a dead node.
 
 Slurm itself notices a dead node after SlurmdTimeout, 5 minutes by default.
 """
@@ -14,7 +14,7 @@ from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 
 PROBE_AFTER_S = 5.0
-"""Before that, srun is about to end the other ranks."""
+"""Before that, Slurm is about to end the other ranks."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def shim_words(python: str) -> str:
 
 
 def container_words(table: ContainerTable, *, directories: Sequence[Path], environment: Sequence[str]) -> str:
-    """Return the words that start the shim in the container, to follow `srun` and its options.
+    """Return the words that start the shim in the container, to follow the options of the job step.
 
     `directories` are mounted at the same path; `environment` are variables that must reach the ranks. The working
     directory is that of the shell. Raises ConfigError for a directory that cannot be mounted.

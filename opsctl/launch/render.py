@@ -61,7 +61,7 @@ def render(template: str, **values: object) -> str:
 
 
 def directives(spec: JobSpec) -> list[str]:
-    """Return the `#SBATCH` options. `--output` and `--comment` are passed to sbatch at submission instead."""
+    """Return the `#SBATCH` options. `--output` and `--comment` are added at submission instead."""
     options: dict[str, object] = {
         "--job-name": spec.name,
         "--array": f"1-{spec.tasks}%1",

@@ -126,7 +126,7 @@ def note_edit(run: RunDir, journal: Journal, revision: str) -> None:
 
 
 def frozen_changes(old: TrainSettings, new: TrainSettings) -> list[str]:
-    """Return one line for each [slurm] setting that differs: sbatch froze these settings for queued tasks."""
+    """Return one line for each [slurm] setting that differs: Slurm froze these settings for queued tasks."""
     before, after = old.slurm.model_dump(), new.slurm.model_dump()
     return [
         f"[slurm] {key}: {before[key]!r} -> {after[key]!r}: frozen when the tasks were queued"

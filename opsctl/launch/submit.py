@@ -86,7 +86,7 @@ class Launch:
         """Write the run directory and submit.
 
         Raises InputError if the train is queued or rolled back, or a switch is armed, Unreachable if Slurm did not
-        answer sbatch.
+        answer.
         """
         check_owner(self.run)
         self.run.create(self.group)

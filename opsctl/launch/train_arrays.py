@@ -216,7 +216,7 @@ class TrainArrays:
         pools = self._pools(waiting, all_nodes - union(out))
         unknown = new - all_nodes
         if unknown:
-            raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes, or sinfo, lists them")
+            raise InputError(f"no such nodes: {unknown}", hint="opsctl nodes lists them")
         exclusions = {array: nodeset(self.slurm.excluded(array)) | new for array in _arrays(waiting)}
         for array, excluded in exclusions.items():
             left = len(pools[array] - excluded)

@@ -17,7 +17,7 @@ from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
-from opsctl.alerts.transitions import SLURM_KEY
+from opsctl.alerts.transitions import SITE_SLURM
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.model import Finding, Job, Level, Node, Transition
 from opsctl.base.ports import Clock, Runner, Watchdog
@@ -173,7 +173,7 @@ class Watch:
         Nothing is found if only watchdogs are asked that need no Slurm.
         """
         is_needed = self.acts or any(watchdog.needs_slurm for watchdog in self.watchdogs.values())
-        found = Finding(key=SLURM_KEY, level=Level.OK, summary="Slurm answers")
+        found = Finding(key=SITE_SLURM, level=Level.OK, summary="Slurm answers")
         jobs: list[Job] | None = None
         try:
             jobs = self.services.slurm.jobs()

@@ -25,7 +25,7 @@ MAX_REASON_CHARS = 200
 MAX_OWN_PROCESS_AGE_S = 120
 """A younger process of the checking user belongs to the health check itself."""
 MAX_NAMED_PROCESSES = 4
-SLURM_SUFFIXES = re.compile(r"(?: : reboot (?:requested|issued|complete|timed out|cancelled))*", re.IGNORECASE)
+REBOOT_SUFFIXES = re.compile(r"(?: : reboot (?:requested|issued|complete|timed out|cancelled))*", re.IGNORECASE)
 """Text that Slurm itself adds to a reason when the node reboots."""
 
 
@@ -102,7 +102,7 @@ def find_amended(
 def _is_same_text(written: str, reported: str) -> bool:
     """Return whether Slurm reports the reason that opsctl wrote. Slurm may change white space, and notes reboots."""
     before, after = " ".join(written.split()), " ".join(reported.split())
-    return after.startswith(before) and SLURM_SUFFIXES.fullmatch(after[len(before) :]) is not None
+    return after.startswith(before) and REBOOT_SUFFIXES.fullmatch(after[len(before) :]) is not None
 
 
 def busy_by_node(nodes: Iterable[Node]) -> dict[str, bool]:

@@ -43,7 +43,7 @@ def find_misplaced_paths(
 ) -> Iterator[MisplacedPath]:
     """Yield files of the command that do not exist. Skips paths that a shell, placeholder or container changes.
 
-    `run` is the run directory, `base` the directory of the launch, `extra` the further options of sbatch.
+    `run` is the run directory, `base` the directory of the launch, `extra` the further #SBATCH options.
     """
     command = [_PLACEHOLDER.sub("$", word) for word in split_command(train.command)]
     yield from _find_missing_sources(train)

@@ -73,7 +73,7 @@ def _upwards(known: Accounting, spec: JobSpec, partition: str) -> list[Associati
 
 
 def _of_accounts(line: Sequence[Association]) -> dict[str, Bound]:
-    """Merge limits. sacctmgr shows inherited limits in the user's association, except Grp limits of accounts."""
+    """Merge limits. Slurm shows inherited limits in the user's association, except Grp limits of accounts."""
     bounds: dict[str, Bound] = {}
     for association in line:
         for limit, most in association.bounds.items():

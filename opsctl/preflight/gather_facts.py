@@ -94,7 +94,7 @@ def gather_cluster(slurm: Slurm, spec: JobSpec, user: str) -> ClusterFacts:
 def _query_accounting(
     slurm: Slurm, spec: JobSpec, user: str, limits: Limits
 ) -> tuple[Accounting | None, dict[str, str]]:
-    """Ask sacctmgr. A failure does not prevent a launch, because Slurm runs jobs without accounting."""
+    """Ask Slurm's accounting. A failure does not prevent a launch, because Slurm runs jobs without accounting."""
     subject = "account, QOS and their limits"
     try:
         accounting = slurm.accounting(user, limits.cluster)

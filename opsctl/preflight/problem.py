@@ -15,7 +15,7 @@ from opsctl.settings.loader import TrainSettings
 from opsctl.slurm.batch_options import find_values
 
 GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d+)", re.ASCII)
-"""The value of an sbatch option that asks for GPUs of a node: `gpu:a100:4`, `a100:4`, `4`."""
+"""The value of an #SBATCH option that asks for GPUs of a node: `gpu:a100:4`, `a100:4`, `4`."""
 
 
 class ProblemLevel(StrEnum):

@@ -57,7 +57,7 @@ LAUNCHERS = re.compile(
     r"|num-processes|machine-rank|main-process-.*|mixed-precision|multi-gpu|world-size|gpus-per-node|ntasks.*|cpu-bind"
     r"|deepspeed(?:-config)?|jobid|label|kill-on-bad-exit.*|wait|mpi|export|stop|command"
 )
-"""Options of launchers, of srun, and of opsctl's own examples."""
+"""Options of launchers, of job steps, and of opsctl's own examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def _check_option(text: str) -> str:
 class ContainerTable(SettingsTable):
     """`[container]` of TRAIN.toml: the container in which the ranks run. The guard runs outside."""
 
-    runtime: ContainerRuntime = Field(description="pyxis: NVIDIA's plugin of srun, with enroot; apptainer; podman")
+    runtime: ContainerRuntime = Field(description="pyxis: NVIDIA's plugin of Slurm, with enroot; apptainer; podman")
     image: Annotated[str, AfterValidator(_check_image)] = Field(
         description="image, as the runtime names it: a file on the shared file system, or an address"
     )
@@ -49,7 +49,7 @@ class ContainerTable(SettingsTable):
         (), description="more mounts, such as /data:/data:ro; the run directory and the trainer's are always mounted"
     )
     options: tuple[Annotated[str, AfterValidator(_check_option)], ...] = Field(
-        (), description='more options of srun (pyxis), apptainer exec or podman run, such as "--nv", passed unchanged'
+        (), description='more options of pyxis, apptainer exec or podman run, such as "--nv", passed unchanged'
     )
     python: Annotated[str, AfterValidator(_check_line)] = Field(
         "python3", min_length=1, description="Python inside the image that starts the ranks; tested: 3.11 and 3.13"

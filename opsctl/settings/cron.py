@@ -56,7 +56,7 @@ class CronSettings(SettingsTable):
     time_limit: Annotated[str, AfterValidator(_check_limit)] = Field(
         "30", description="time limit of a tick: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS"
     )
-    extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
+    extra: tuple[SbatchOption, ...] = Field((), description="more #SBATCH options, passed unchanged")
 
     @property
     def every(self) -> int:

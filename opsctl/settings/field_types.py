@@ -41,7 +41,7 @@ def _check_word(text: str) -> str:
 
 def _check_option(text: str) -> str:
     if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is not an sbatch option: one line that starts with --")
+        raise ValueError(f"{text!r} is not an #SBATCH option: one line that starts with --")
     return text
 
 

@@ -57,7 +57,7 @@ class SlurmDefaults(SettingsTable):
     partition: Word = Field("", description="default partition; empty: Slurm's default")
     account: Word = Field("", description="default account; empty: your default account")
     qos: Word = Field("", description="default QOS; empty: that of the account")
-    constraint: Word = Field("", description="features that nodes must have, as for sbatch --constraint")
+    constraint: Word = Field("", description="features that nodes must have, as for #SBATCH --constraint")
     conf: str = Field("", description="path of slurm.conf, if Slurm's commands do not find the file by themselves")
 
 
@@ -113,7 +113,7 @@ class SlurmTable(SettingsTable):
     signal_seconds: int = Field(
         60, ge=0, le=65535, description="seconds before the time limit at which the guard gets USR1; 0: no signal"
     )
-    extra: tuple[SbatchOption, ...] = Field((), description="more sbatch options, passed unchanged")
+    extra: tuple[SbatchOption, ...] = Field((), description="more #SBATCH options, passed unchanged")
 
 
 OnExit0 = Literal["finish", "continue"]
@@ -175,7 +175,7 @@ class GuardSettings(SettingsTable):
         120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
     )
     exit_grace_seconds: float = Field(
-        60, gt=0, description="time after the failure of a rank until the guard ends the others, if srun does not"
+        60, gt=0, description="time after the failure of a rank until the guard ends the others, if Slurm does not"
     )
     quiet_seconds: float | None = Field(
         None,

@@ -116,7 +116,7 @@ class TrainWatchSettings(SettingsTable):
     stacks_seconds: float = Field(10, ge=0, le=50, description="time to wait for the stacks of the ranks")
     py_spy: str = Field(
         "auto",
-        description="path of py-spy on the nodes, run on every hung rank by srun --overlap; auto: if installed; empty:"
+        description="path of py-spy on the nodes, run on every hung rank by a job step; auto: if installed; empty:"
         " not run",
     )
     checkpoint_hours: float | None = Field(

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from opsctl.base.errors import Unreachable
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.slurm.commands import NO_FILTER, TIMEOUT_S
+from opsctl.slurm.job_environment import unset_slurm_variables
 from opsctl.slurm.slurm_errors import HINT, raise_for_error
 
 
-def unset_slurm_variables(env: Mapping[str, str]) -> dict[str, None]:
-    """Return the Slurm variables to unset: those of a surrounding job, and defaults for commands typed by hand."""
-    names = {name for name in env if name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))} - {"SLURM_CONF"}
-    return dict.fromkeys(names)
+def list_argv(path: str) -> tuple[str, ...]:
+    """Return the command that submits the script at `path` and prints the job's id."""
+    return ("sbatch", "--parsable", path)
 
 
 def submit_script(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:

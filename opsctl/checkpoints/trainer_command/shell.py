@@ -13,7 +13,7 @@ MAX_COMMAND_CHARS = 1 << 18
 MAX_WORD_CHARS = 4096
 """The variables of a longer word are not replaced: values that name values grow without bound."""
 MAX_NESTING = 3
-"""Scripts within scripts: bash -c "srun bash -c '...'"."""
+"""Scripts within scripts: bash -c "env bash -c '...'"."""
 END = ";"
 """The word that stands for every end of a command: a line end, `;`, `&`, `|` and parentheses."""
 

@@ -50,7 +50,7 @@ class Verdict:
     results: tuple[CheckResult, ...]
     at: datetime
     by: str
-    """The route by which the node was reached: `ssh`, `srun`, `job`, `local`."""
+    """The route by which the node was reached, as in `remote.ways`."""
     saw_gpus: bool = True
     """Whether the check saw a GPU. A check that saw none says nothing about GPUs."""
 

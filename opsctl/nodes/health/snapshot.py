@@ -13,6 +13,7 @@ from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_fio, parse_hardware
 from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
+from opsctl.settings.health import WAYS_INSIDE_A_JOB
 
 SCRIPT = Path(__file__).with_name("gather.sh")
 DCGM_TIMEOUT_S = {0: 0, 1: 120, 2: 600, 3: 2400, 4: 10800}
@@ -126,7 +127,7 @@ def parse(answer: Answer, mark: str, *, sent_at: datetime, answered_at: datetime
         },
         boot=host.get("boot", ""),
         uid=host_output.parse_int(host.get("uid", "")),
-        in_job=bool(host.get("job")) or answer.by in {"srun", "job"},
+        in_job=bool(host.get("job")) or answer.by in WAYS_INSIDE_A_JOB,
         skew_s=None if now is None else now - middle,
         skew_error_s=(answered_at - sent_at).total_seconds() / 2,
         clock_offset_s=host_output.parse_offset(outputs.get("clock", "")),

@@ -36,7 +36,7 @@ CHECKS: dict[str, Check] = {
     "reservation": Check(check=reservation.reservation, source="Slurm reservation guide, slurm.schedmd.com"),
     "job-name": Check(check=settings.job_name, source="BigScience slurm-status.py, %.40j"),
     "secrets": Check(check=secrets.secrets, source="BigScience hub-sync.py, a token in a URL"),
-    "cpus": Check(check=settings.cpus, source="sbatch(1) since 22.05; ML Engineering book, srun's --cpus-per-task"),
+    "cpus": Check(check=settings.cpus, source="Slurm's manual since 22.05; ML Engineering book: --cpus-per-task"),
     "gpus": Check(check=settings.gpus, source="one rank a GPU; NCCL: Duplicate GPU detected"),
     "launcher": Check(check=settings.launcher, source="ML Engineering book, only 1 task per dist per node"),
     "leftovers": Check(check=settings.leftovers, source="ML Engineering book, NCCL Environment Variables and NVLink"),
@@ -105,4 +105,4 @@ QUEUED = frozenset(
         "kill-switch",
     }
 )
-"""Checks of what sbatch fixed when the tasks were queued, and of switches: `opsctl edit` changes none of these."""
+"""Checks of what Slurm fixed when the tasks were queued, and of switches: `opsctl edit` changes none of these."""

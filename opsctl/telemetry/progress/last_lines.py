@@ -104,7 +104,7 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
             failed = ""  # the program was started again
             counts_in_epoch = EPOCH_BAR.match(line) is not None
         elif has_ranks and not FROM_RANK.match(line):
-            continue  # of the guard, or of srun, whose exit code is known
+            continue  # of the guard, or of Slurm's step, whose exit code is known
         elif number > late and (is_failure(lines[number - 1], line) or (failed and EXCEPTION.search(line))):
             failed = line
     return LastLines(

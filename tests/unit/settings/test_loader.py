@@ -136,7 +136,7 @@ def test_relative_start_directory_is_refused(path):
 
 def test_invalid_sbatch_option_is_refused():
     assert problems(slurm={**SLURM, "extra": ["-x"]}) == [
-        "[slurm.extra] 0: '-x' is not an sbatch option: one line that starts with --"
+        "[slurm.extra] 0: '-x' is not an #SBATCH option: one line that starts with --"
     ]
 
 
