@@ -22,13 +22,10 @@ from opsctl.settings.cron import CronSettings
 from opsctl.settings.describe_problems import list_problems
 from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word
 from opsctl.settings.health import HealthSettings, RemoteSettings
-from opsctl.settings.preflight import PreflightSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.settings.setup import ShellSetup
-from opsctl.settings.toml_errors import describe_unreadable
-from opsctl.settings.trackers import TrackerSettings
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.bounded_files import read_bounded
 
@@ -197,6 +194,24 @@ class HookSettings(SettingsTable):
     timeout_seconds: float = Field(60, gt=0, le=600, description="seconds after which a hook is ended")
 
 
+class PreflightSettings(SettingsTable):
+    """`[preflight]` of TRAIN.toml: errors of preflight that do not refuse the train."""
+
+    allow: tuple[Word, ...] = Field(
+        (), description="checks whose errors become warnings, such as batch; launch and edit journal each error"
+    )
+
+
+class TrackerSettings(SettingsTable):
+    """`[trackers]` of TRAIN.toml: the runs in experiment trackers."""
+
+    continue_runs: bool = Field(
+        default=True,
+        description="all attempts continue one run of Weights & Biases, Comet and MLflow: rank 0 gets the run id,"
+        " unless the environment has one",
+    )
+
+
 class TrainSettings(SettingsTable):
     """TRAIN.toml: one training run."""
 
@@ -330,3 +345,17 @@ def _lists_to_tuples(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_lists_to_tuples(item) for item in value)
     return value
+
+
+def describe_unreadable(error: Exception) -> str:
+    """Return why a settings file cannot be read."""
+    match error:
+        case OSError():
+            return error.strerror or str(error)
+        case UnicodeDecodeError():
+            return f"not a text in UTF-8: byte {error.start + 1} is no part of one"
+        case tomllib.TOMLDecodeError():
+            return f"not valid TOML: {error}"
+        case RecursionError():
+            return "not valid TOML: nested too deeply"
+    return str(error)

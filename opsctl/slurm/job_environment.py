@@ -12,11 +12,6 @@ def own_job(env: Mapping[str, str]) -> str:
     return env.get("SLURM_JOB_ID", "")
 
 
-def own_node(env: Mapping[str, str]) -> str:
-    """Return the name of the node that this process runs on; empty outside a job. Nodes may share a machine."""
-    return env.get("SLURMD_NODENAME", "")
-
-
 def submit_directory(env: Mapping[str, str]) -> str:
     """Return the directory in which the job was submitted, by default the working directory."""
     return env.get("SLURM_SUBMIT_DIR") or "."

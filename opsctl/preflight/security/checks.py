@@ -17,7 +17,6 @@ from pathlib import Path
 
 from opsctl.alerts.channel_secrets import list_secret_files
 from opsctl.host.system import user_name
-from opsctl.host.umask import read_umask
 from opsctl.preflight.security.findings import (
     READABLE,
     WRITABLE,
@@ -279,3 +278,12 @@ CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
     "sandbox": _check_sandboxes,
 }
 """The checks, in this order."""
+
+
+def read_umask(status: Path) -> int | None:
+    """Return the umask that the kernel shows in /proc/self/status; None if unknown."""
+    try:
+        match = re.search(r"^Umask:\s*([0-7]+)$", status.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1], 8) if match else None

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.host.umask import read_umask
+from opsctl.preflight.security.checks import read_umask
 from opsctl.preflight.security.findings import quote, walk_components
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
