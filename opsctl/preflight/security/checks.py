@@ -35,6 +35,7 @@ from opsctl.preflight.security.findings import (
 from opsctl.preflight.security.trains import check_trains
 from opsctl.sandbox.record import Places, read_record
 from opsctl.settings.loader import SiteSettings
+from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.state.site_dir import SiteDir
 
 PATH_VARIABLES = {
@@ -283,7 +284,7 @@ CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
 def read_umask(status: Path) -> int | None:
     """Return the umask that the kernel shows in /proc/self/status; None if unknown."""
     try:
-        match = re.search(r"^Umask:\s*([0-7]+)$", status.read_text(), re.MULTILINE)
+        match = re.search(r"^Umask:\s*([0-7]+)$", read_text(status, MAX_RECORD_BYTES), re.MULTILINE)
     except OSError:
         return None
     return int(match[1], 8) if match else None
