@@ -1,7 +1,7 @@
 """`python -m opsctl.trainer.checkpoint COMMAND …`: work on checkpoints while no trainer runs.
 
-Exit codes: 0 done; 1 a checkpoint is damaged or unreadable, or the exported model gives other logits; 2 refused,
-nothing changed.
+The commands that need torch; `opsctl checkpoint` lists, verifies and removes checkpoints without torch.
+Exit codes: 0 done; 1 the exported model gives other logits; 2 refused, nothing changed.
 """
 
 from __future__ import annotations
@@ -47,25 +47,8 @@ def _parser() -> argparse.ArgumentParser:
         "action": "store_true",
         "help": "load files of other users that could run code as you",
     }
-    several: dict[str, Any] = {
-        "nargs": "+",
-        "type": Path,
-        "metavar": "PATH",
-        "help": "a checkpoint, or a directory of them",
-    }
-    add("list", _list, "List step, kind, topology and size of checkpoints.").add_argument("paths", **several)
-    add("verify", _verify, "Hash every file and report damage.").add_argument("paths", **several)
-
-    prune = add("prune", _prune, "Remove old checkpoints, never the newest two good ones.")
-    prune.add_argument("directory", type=Path)
-    prune.add_argument(
-        "--keep-last", type=_last, required=True, metavar="N", help="number of newest checkpoints to keep, at least 2"
-    )
-    prune.add_argument("--keep-every", type=_every, default=0, metavar="N", help="keep steps that are a multiple of N")
-    prune.add_argument("--dry-run", action="store_true", help="print the checkpoints that would be removed")
-
     shrink = add("shrink", _shrink, "Rewrite files that store more than their tensors use.")
-    shrink.add_argument("paths", **several)
+    shrink.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a checkpoint, or a directory of them")
     shrink.add_argument("--dry-run", action="store_true", help="print the bytes that would be freed")
     shrink.add_argument("--trust-pickle", **trust_pickle)
 
@@ -114,68 +97,10 @@ def _print_rows(arguments: argparse.Namespace, rows: list[dict[str, Any]], line:
             print(line.format(**row))  # noqa: T201 - a command line
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    rows = []
-    for path in _find_checkpoints(arguments.paths):
-        saved = manifest.read_manifest(path)
-        size = sum(record.size for record in saved.files.values())
-        cut = " ".join(f"{key}={value}" for key, value in saved.topology.items())
-        rows.append({"path": path, "step": saved.step, "kind": saved.kind, "bytes": size, "topology": cut})
-    _print_rows(arguments, rows, "{path}: step {step}, {kind}, {bytes} bytes, {topology}")
-    return 0
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    rows = []
-    for path in _find_checkpoints(arguments.paths):
-        try:
-            problems = manifest.verify(path)
-            verdict = "damaged" if problems else "verified"
-        except OSError as error:
-            problems, verdict = [str(error)], "unknown"
-        rows.append({"path": path, "verdict": verdict, "problems": problems})
-    _print_rows(arguments, rows, "{path}: {verdict} {problems}")
-    return int(any(row["problems"] for row in rows))
-
-
-def _last(text: str) -> int:
-    return _from(2, text)
-
-
-def _every(text: str) -> int:
-    return _from(0, text)
-
-
 def _sequence(text: str) -> int:
-    return _from(1, text)
-
-
-def _from(least: int, text: str) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
-
-
-def _prune(arguments: argparse.Namespace) -> int:
-    if not arguments.directory.is_dir():
-        raise Refused(f"{arguments.directory} is not a directory")
-    superfluous = manifest.find_superfluous(
-        manifest.list_checkpoints(arguments.directory),
-        keep_last=arguments.keep_last,
-        keep_every=arguments.keep_every,
-        is_good=lambda path: not manifest.verify(path),
-    )
-    if not arguments.dry_run:
-        manifest.sweep(arguments.directory)
-        for checkpoint in superfluous:
-            manifest.remove(checkpoint.path)
-    action = "would be removed" if arguments.dry_run else "removed"
-    _print_rows(
-        arguments,
-        [{"path": checkpoint.path, "step": checkpoint.step, "what": action} for checkpoint in superfluous],
-        "{path}: {what}",
-    )
-    return 0
 
 
 def _shrink(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from opsctl.checkpoints import catalog
 from opsctl.trainer import manifest
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
@@ -39,17 +40,6 @@ def copy(uninterrupted, tmp_path):
     return shutil.copytree(uninterrupted.checkpoints / "step-0000020", tmp_path / "step-0000020")
 
 
-def test_list_and_verify_name_every_checkpoint(uninterrupted, copy):
-    rows = json.loads(run_tool("list", uninterrupted.checkpoints, "--json"))
-    assert [(row["step"], row["kind"]) for row in rows] == [(10, "native"), (20, "native")]
-    assert f"{copy}: step 20, native, " in run_tool("list", copy)
-    assert "verified" in run_tool("verify", copy)
-    damaged = copy / "rank-00001.pt"
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert "rank-00001.pt has" in run_tool("verify", copy, code=1)
-    assert "is neither a checkpoint nor a directory of checkpoints" in run_tool("list", copy.parent / "nowhere", code=2)
-
-
 def test_every_flipped_byte_is_detected(copy):
     chance = random.Random(11)
     for path in sorted(copy.iterdir()):
@@ -62,19 +52,6 @@ def test_every_flipped_byte_is_detected(copy):
                 assert len(manifest.verify(copy)) == 1, (path.name, place)
         path.write_bytes(content)
     assert manifest.verify(copy) == []
-
-
-def test_prune_dry_run_matches_prune(uninterrupted, tmp_path):
-    directory = shutil.copytree(uninterrupted.checkpoints, tmp_path / "checkpoints")
-    newest = shutil.copytree(directory / "step-0000020", directory / "step-0000030")
-    manifest.write_manifest(newest, replace(manifest.read_manifest(newest), step=30))
-    cut_off = directory / ".removing-step-0000005"
-    cut_off.mkdir()
-    argv = ("prune", directory, "--keep-last", "2", "--json")
-    assert [row["step"] for row in json.loads(run_tool(*argv, "--dry-run"))] == [10]
-    assert (len(manifest.list_checkpoints(directory)), cut_off.exists()) == (3, True)
-    run_tool(*argv)
-    assert ([c.step for c in manifest.list_checkpoints(directory)], cut_off.exists()) == ([20, 30], False)
 
 
 def test_shrink_keeps_only_used_storage(copy):
@@ -119,14 +96,13 @@ def change_version(checkpoint):
     (checkpoint / "COMPLETE").write_text(hashlib.sha256(text.encode()).hexdigest() + "\n")
 
 
-def test_manifest_of_another_version_is_left_in_place(copy, capsys):
-    from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
-    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - likewise
+def test_manifest_of_another_version_is_left_in_place(copy):
+    from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
     change_version(copy)
-    assert main(["verify", str(copy)]) == 1
-    assert f"{copy}: unknown ['{copy}: this is not a manifest of format 1']" in capsys.readouterr().out
-    assert main(["prune", str(copy.parent), "--keep-last", "2"]) == 0
+    with pytest.raises(OSError, match="this is not a manifest of format 1"):
+        manifest.verify(copy)
+    assert catalog.find_superfluous(copy.parent, keep_last=2)[0] == []
     resuming = Resuming(directory=copy.parent, config=None, topology={}, control=OneRank())
     with pytest.raises(Refused, match=r"cannot be verified: .* not a manifest of format 1"):
         resuming.find(RunState())
@@ -228,9 +204,8 @@ class OneRank:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("prune", "P/gone", "--keep-last", "2"), "P/gone is not a directory"),
-        (("prune", "P", "--keep-last", "1"), "'1' is not a whole number of at least 2"),
-        (("prune", "P", "--keep-last", "2", "--keep-every", "-3"), "'-3' is not a whole number of at least 0"),
+        (("import", "P", "--sequence", "0"), "'0' is not a whole number of at least 1"),
+        (("shrink", "P/gone"), "is neither a checkpoint nor a directory of checkpoints"),
         (("bf16", "P", "P/x"), "is neither a checkpoint nor a directory with .safetensors"),
         (("export", "P", "P/x"), "not complete"),
     ],
