@@ -12,7 +12,7 @@ from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import tail
 from opsctl.telemetry.progress.read_log import read_summary
-from opsctl.telemetry.progress.signs import read_signs
+from opsctl.telemetry.progress.signs import find_train_saves, read_log_signs
 
 CHECKPOINTS = 3000
 STEPS = 60_000
@@ -55,7 +55,8 @@ def main() -> None:
         fields = {"name": "toy", "slurm": {"nodes": 1, "time_limit": "2"}, "command": ["t", "--output_dir", str(saved)]}
         settings = parse(TrainSettings, fields, "train.toml")
         mib = run.main_log.stat().st_size >> 20
-        measure(f"read_signs: {CHECKPOINTS} checkpoints, log of {mib} MiB", lambda: read_signs(run, settings))
+        measure(f"find_train_saves: {CHECKPOINTS} checkpoints", lambda: find_train_saves(run, settings))
+        measure(f"read_log_signs: log of {mib} MiB", lambda: read_log_signs(run.main_log))
         measure("tail: the newest 240 steps", lambda: tail(run.main_log, 240))
         measure(f"read_summary: {STEPS} steps of torchtitan", lambda: read_summary(run.main_log))
         measure(f"read_summary: {STEPS} steps of Megatron", lambda: read_summary(megatron))

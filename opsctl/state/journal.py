@@ -148,10 +148,6 @@ class TrainHistory:
     cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
 
-    def attempts_of(self, array: str) -> list[str]:
-        """Return the attempts of an array, in order of their start."""
-        return [attempt for attempt in self.started if Attempt(Path(attempt)).array == array]
-
 
 def replay(events: Iterable[Event]) -> TrainHistory:
     """Return the history after `events`. Kinds without a step change nothing."""

@@ -1,7 +1,6 @@
-"""The signs of progress of a train, of any trainer: steps in the log, heartbeat, checkpoints wherever they lie.
+"""What shows the progress of any trainer: the steps and events in its log, and checkpoints wherever they lie.
 
-No sign is required. What no sign shows is unknown, which is None here, and never 0. Bounded: at most 3 MiB of the log
-and the entries of `checkpoints/scan.py` are read. Needs no torch.
+Bounded: at most 3 MiB of the log and the entries of `checkpoints/scan.py` are read. Needs no torch.
 """
 
 from __future__ import annotations
@@ -12,24 +11,21 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
-from opsctl.checkpoints.scan import CheckpointScan, FoundCheckpoint, list_checkpoints_in, scan_directories
+from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.settings.loader import TrainSettings
-from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded, read_change_s
+from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
 from opsctl.telemetry.progress.log_formats import formats_for
-from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.step_reader import StepReader
-from opsctl.trainer.contract import Heartbeat, read_heartbeat
 
 MAX_LOG_BYTES = 2 << 20
 """Read from the end of the attempt's part of the log."""
@@ -39,50 +35,6 @@ MAX_LOGGED_PATHS = 8
 MEDIAN_STEPS = 50
 MAX_LISTED_SAVES = 64
 """Checkpoints of a directory that are looked at, the newest."""
-
-
-class SignKind(StrEnum):
-    """The kinds of signs of progress."""
-
-    STEP = "a step in the log"
-    HEARTBEAT = "the heartbeat"
-    CHECKPOINT = "a checkpoint"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressSigns:
-    """What the signs show at one moment; None for what they do not show."""
-
-    first_step: int | None = None
-    """The first step in the log of the attempt: not 1 if the attempt resumed."""
-    step: int | None = None
-    """Highest step that the attempt shows, in its log or in its heartbeat."""
-    total_steps: int | None = None
-    """The step at which the run ends."""
-    checkpoint: FoundCheckpoint | None = None
-    """The newest checkpoint that is not known to be partial. The next attempt resumes there."""
-    partial: tuple[FoundCheckpoint, ...] = ()
-    """Newer checkpoints that are not complete."""
-    changed_ns: int = 0
-    """Newest modification in the checkpoint directories; 0 if they hold nothing. Compare with an earlier value only."""
-    last_sign: SignKind | None = None
-    last_sign_at: datetime | None = None
-    has_finished: bool = False
-    """Whether the log of the attempt says that the training is over, and does not say that it was asked to stop."""
-    was_signalled: bool = False
-    """Whether the log of the attempt says that the trainer noticed a signal."""
-    loss: float | None = None
-    step_s: float | None = None
-    """Seconds for one step: the median of the newest."""
-    formats: tuple[str, ...] = ()
-    """The names of the formats of the step lines."""
-    directories: tuple[SaveDirectory, ...] = ()
-    problems: tuple[str, ...] = ()
-
-    @property
-    def resume_step(self) -> int | None:
-        """The step that the next attempt resumes from; None if unknown."""
-        return self.checkpoint.step if self.checkpoint else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,38 +79,6 @@ class LogSigns:
         kinds = {ProgressEventKind.SAVING, ProgressEventKind.SAVED}
         paths = [event.path for event in reversed(self.events) if event.path and event.kind in kinds]
         return list(dict.fromkeys(paths))[:MAX_LOGGED_PATHS]
-
-
-def read_signs(run: RunDir, config: TrainSettings, *, attempt: str = "", begin: int = 0) -> ProgressSigns:
-    """Return the signs of progress of an attempt, which began at the offset `begin` of main_log. Never raises OSError.
-
-    Without `attempt`, a heartbeat of any attempt counts.
-    """
-    log = read_log_signs(run.main_log, begin, config.progress.pattern)
-    heartbeat = read_heartbeat(run.heartbeat / "train.json")
-    heartbeat = heartbeat if heartbeat and (not attempt or heartbeat.attempt == attempt) else None
-    directories = find_directories(run, config, logged=log.saved_paths)
-    scan = scan_directories(directory.path for directory in directories)
-    last_sign, last_sign_at = _last_sign(run, log, heartbeat, scan)
-    losses = [step.loss for step in log.steps if step.loss is not None]
-    signalled = log.has(ProgressEventKind.SIGNALLED, ProgressEventKind.EXITING)
-    return ProgressSigns(
-        first_step=log.first.step if log.first else None,
-        step=_highest_step(log, heartbeat),
-        total_steps=_total_steps(log, heartbeat),
-        checkpoint=scan.newest,
-        partial=scan.partial,
-        changed_ns=scan.changed_ns,
-        last_sign=last_sign,
-        last_sign_at=last_sign_at,
-        has_finished=log.has(ProgressEventKind.FINISHED) and not signalled,
-        was_signalled=signalled,
-        loss=losses[-1] if losses else None,
-        step_s=median_step_s(log.steps[-MEDIAN_STEPS:]),
-        formats=log.formats,
-        directories=tuple(directories),
-        problems=scan.problems,
-    )
 
 
 def read_log_signs(log: Path, begin: int = 0, pattern: str = "", *, end: int = 0) -> LogSigns:
@@ -248,29 +168,6 @@ def find_gap(log: LogSigns) -> float:
     return median(gaps) if gaps else 1
 
 
-def has_advanced(before: ProgressSigns, after: ProgressSigns) -> bool:
-    """Whether the run got further between two moments: a new checkpoint that the next attempt can resume from.
-
-    A checkpoint counts by its step, and without a step by its time. A step in the log counts if the attempt resumed,
-    and got beyond the highest step before: an attempt that begins at step 1 again has lost its steps.
-    """
-    if _has_resumed_beyond(before, after):
-        return True
-    if after.checkpoint is None:
-        return False
-    if before.checkpoint is None:
-        return True
-    if after.checkpoint.step is not None and before.checkpoint.step is not None:
-        return after.checkpoint.step > before.checkpoint.step
-    return after.checkpoint.changed_ns > before.checkpoint.changed_ns
-
-
-def _has_resumed_beyond(before: ProgressSigns, after: ProgressSigns) -> bool:
-    if before.step is None or after.step is None or after.first_step is None:
-        return False
-    return 1 < after.first_step <= after.step and after.step > before.step
-
-
 def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str] = ()) -> list[SaveDirectory]:
     """Return the directories with checkpoints of the train, each with the reason."""
     command = TrainCommand(
@@ -300,40 +197,6 @@ def find_working_directory(run: RunDir, config: TrainSettings) -> Path:
     except (OSError, ValueError):
         return directory
     return Path(changes[0]) if changes else directory
-
-
-def _highest_step(log: LogSigns, heartbeat: Heartbeat | None) -> int | None:
-    steps = [log.highest] if log.highest is not None else []
-    if heartbeat and type(heartbeat.step) is int:
-        steps.append(heartbeat.step)
-    return max(steps, default=None)
-
-
-def _total_steps(log: LogSigns, heartbeat: Heartbeat | None) -> int | None:
-    if heartbeat and type(heartbeat.last_steps) is int:
-        return heartbeat.last_steps
-    totals = [step.last for step in log.steps if step.last is not None]
-    totals = totals or [event.total for event in log.events if event.total is not None]
-    return totals[-1] if totals else None
-
-
-def _last_sign(
-    run: RunDir, log: LogSigns, heartbeat: Heartbeat | None, scan: CheckpointScan
-) -> tuple[SignKind | None, datetime | None]:
-    """Return the newest sign and its time. A step in the log is as new as the log: most lines have no time."""
-    signs: list[tuple[float, SignKind]] = []
-    if scan.newest:
-        signs.append((scan.newest.changed_ns / 1e9, SignKind.CHECKPOINT))
-    if heartbeat and type(heartbeat.at) in {int, float}:
-        signs.append((heartbeat.at, SignKind.HEARTBEAT))
-    if log.steps and (written := read_change_s(run.main_log)) is not None:
-        signs.append((written, SignKind.STEP))
-    for at, kind in sorted(signs, reverse=True, key=lambda sign: sign[0]):
-        try:
-            return kind, datetime.fromtimestamp(at, UTC)
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None, None
 
 
 def find_train_saves(run: RunDir, settings: TrainSettings) -> list[Save]:

@@ -17,7 +17,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.signs import find_train_saves, read_signs
+from opsctl.telemetry.progress.signs import find_train_saves
 
 YAML = """%YAML 1.1
 ---
@@ -79,14 +79,13 @@ def load(run: RunDir) -> TrainSettings:
 
 
 def find_checkpoint(run: RunDir) -> list[Path]:
-    """Return the checkpoint that guard, watch, rollback and the signs of progress find."""
+    """Return the checkpoint that guard, watch and rollback find."""
     settings = load(run)
-    newest, signs = find_newest(run), read_signs(run, settings)
+    newest = find_newest(run)
     return [
         newest.path.parent if newest else Path(),
         *(save.path.parent for save in find_train_saves(run, settings)),
         *find_all_directories(run, settings)[1:],
-        signs.checkpoint.path.parent if signs.checkpoint else Path(),
     ]
 
 
@@ -95,7 +94,7 @@ def test_readers_agree_on_yaml(launch: Callable[..., RunDir], tmp_path: Path, sp
     text = SPELLINGS[spelling]
     run = launch(*NANOTRON, files={"config.yaml": YAML.format(text)})
     saves = tmp_path / "saves"
-    assert find_checkpoint(run) == [saves] * 4
+    assert find_checkpoint(run) == [saves] * 3
     save = read_recipe(load(run), tmp_path / "work").save
     assert Path(save.replace("//", "/")) == saves
 
@@ -125,7 +124,7 @@ def test_command_names_the_directory(
 ) -> None:
     words = [word.replace("PATH", f"{tmp_path}/saves") for word in command]
     run = launch(*words, files={"train.py": "", **files}, environment={"OUT": "/replaced/by/the/script"})
-    assert find_checkpoint(run) == [tmp_path / "saves"] * 4
+    assert find_checkpoint(run) == [tmp_path / "saves"] * 3
 
 
 @pytest.mark.parametrize("has_libyaml", [True, False])
@@ -183,7 +182,7 @@ def test_paths_of_a_container_are_found_outside(
 ) -> None:
     table = f'[container]\nruntime = "pyxis"\nimage = "/a.sqsh"\nmounts = ["{tmp_path}:/data", "{tmp_path}/work:/code"]'
     run = launch(*command, files={"train.py": "", **files}, more=table)
-    assert find_checkpoint(run) == [tmp_path / "saves"] * 4
+    assert find_checkpoint(run) == [tmp_path / "saves"] * 3
 
 
 @pytest.mark.parametrize(

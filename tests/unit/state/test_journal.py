@@ -265,11 +265,6 @@ def test_hold_ends_with_release_or_launch():
     assert history(hold, SUBMITTING, SUBMITTED).held is None
 
 
-def test_attempts_are_listed_by_array():
-    attempts = [AttemptStarted(attempt=attempt, nodes="") for attempt in ("5_1.0", "5_1.1", "55_1.0", "5.0")]
-    assert history(*attempts).attempts_of("5") == ["5_1.0", "5_1.1", "5.0"]
-
-
 def test_lone_surrogate_is_preserved(journal, caplog):
     """JSON from a team member can hold a lone surrogate, which UTF-8 cannot encode."""
     caplog.set_level(logging.DEBUG)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.signs import ProgressSigns, SignKind, has_advanced, read_signs
+from opsctl.telemetry.progress.log_events import ProgressEventKind
+from opsctl.telemetry.progress.signs import LogSigns, find_directories, find_train_saves, read_log_signs
 
 
 def config(*command: str, **tables: Any) -> TrainSettings:
@@ -33,24 +33,17 @@ def save(directory: Path, step: int) -> None:
         file.writestr("data.pkl", "weights")
 
 
-def test_nothing_is_unknown(run: RunDir) -> None:
-    signs = read_signs(run, config("train.py"))
-    assert (signs.step, signs.checkpoint, signs.loss, signs.step_s, signs.last_sign) == (None,) * 5
-    assert not signs.has_finished
+def test_missing_log_shows_nothing(run: RunDir) -> None:
+    assert read_log_signs(run.main_log) == LogSigns()
 
 
-def test_own_path_shows_progress(run: RunDir, tmp_path: Path) -> None:
+def test_checkpoints_of_the_command_are_found(run: RunDir, tmp_path: Path) -> None:
     own = tmp_path / "elsewhere"
     settings = config("python", "train.py", "--save", str(own))
-    before = read_signs(run, settings)
+    assert find_train_saves(run, settings) == []
     save(own, 120)
-    after = read_signs(run, settings)
-    assert after.resume_step == 120
-    assert after.last_sign is SignKind.CHECKPOINT
-    assert has_advanced(before, after)
-    assert not has_advanced(after, after)
     save(own, 240)
-    assert has_advanced(after, read_signs(run, settings))
+    assert [found.step for found in find_train_saves(run, settings)] == [120, 240]
 
 
 def test_log_names_the_directory(run: RunDir, tmp_path: Path) -> None:
@@ -58,41 +51,17 @@ def test_log_names_the_directory(run: RunDir, tmp_path: Path) -> None:
     run.main_log.write_text(
         f"[n1:0]: saving checkpoint at iteration 7 to {tmp_path}/hidden/ckpt-7.pt in torch format\n"
     )
-    signs = read_signs(run, config("train.py"))
-    assert signs.resume_step == 7
-    assert signs.directories[-1].reason == "a save in the log"
+    found = find_directories(run, config("train.py"), logged=read_log_signs(run.main_log).saved_paths)
+    assert (found[-1].path, found[-1].reason) == (tmp_path / "hidden", "a save in the log")
 
 
 def test_steps_count_from_the_start_of_the_attempt(run: RunDir) -> None:
     earlier = "".join(f"step {step}/900 loss {step}.5\n" for step in range(1, 400))
     run.main_log.write_text(earlier + "".join(f"step {step}/900 loss 2.5\n" for step in range(300, 360)))
-    signs = read_signs(run, config("train.py"), begin=len(earlier))
-    assert (signs.first_step, signs.step, signs.total_steps, signs.loss) == (300, 359, 900, 2.5)
-
-
-def test_resumed_attempt_that_got_further_has_advanced() -> None:
-    before = ProgressSigns(first_step=1, step=100)
-    assert has_advanced(before, ProgressSigns(first_step=90, step=200))
-    assert not has_advanced(before, ProgressSigns(first_step=1, step=200))
-    assert not has_advanced(before, ProgressSigns(first_step=90, step=100))
-    assert not has_advanced(ProgressSigns(), ProgressSigns(first_step=90, step=100))
-
-
-def test_partial_checkpoint_is_no_advance(run: RunDir) -> None:
-    before = read_signs(run, config("train.py"))
-    partial = run.checkpoints / "checkpoint-500"
-    partial.mkdir(parents=True)
-    (partial / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b'{"half')
-    after = read_signs(run, config("train.py"))
-    assert [checkpoint.step for checkpoint in after.partial] == [500]
-    assert not has_advanced(before, after)
-
-
-def test_heartbeat_of_another_attempt_does_not_count(run: RunDir) -> None:
-    beat = {"attempt": "9_1.0", "node": "n", "rank": 0, "phase": "train", "step": 44, "at": 1e9, "limit_s": 60.0}
-    (run.heartbeat / "train.json").write_text(json.dumps(beat))
-    assert read_signs(run, config("train.py"), attempt="9_1.0").step == 44
-    assert read_signs(run, config("train.py"), attempt="9_2.0").step is None
+    signs = read_log_signs(run.main_log, len(earlier))
+    assert signs.first is not None
+    last = signs.steps[-1]
+    assert (signs.first.step, signs.highest, last.last, last.loss) == (300, 359, 900, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +80,16 @@ def test_heartbeat_of_another_attempt_does_not_count(run: RunDir) -> None:
 )
 def test_end_in_the_log(run: RunDir, text: str, finished: bool, signalled: bool) -> None:
     run.main_log.write_text(text)
-    signs = read_signs(run, config("train.py"))
-    assert (signs.has_finished, signs.was_signalled) == (finished, signalled)
+    signs = read_log_signs(run.main_log)
+    was_signalled = signs.has(ProgressEventKind.SIGNALLED, ProgressEventKind.EXITING)
+    assert (signs.has(ProgressEventKind.FINISHED) and not was_signalled, was_signalled) == (finished, signalled)
 
 
 def test_pattern_of_train_toml_reads_steps(run: RunDir) -> None:
     run.main_log.write_text("[n1:0]: done #17 -> 3.25 (250 ms)\nstep 99/100 loss 1\n")
     pattern = r"done #(?P<step>\d+) -> (?P<loss>[\d.]+) \((?P<step_ms>\d+) ms\)"
-    signs = read_signs(run, config("train.py", progress={"pattern": pattern}))
-    assert (signs.step, signs.loss, signs.step_s) == (17, 3.25, 0.25)
+    signs = read_log_signs(run.main_log, pattern=pattern)
+    assert [(step.step, step.loss, step.step_s) for step in signs.steps] == [(17, 3.25, 0.25)]
 
 
 def test_beginning_and_end_of_a_long_log_are_read(run: RunDir) -> None:
@@ -127,5 +97,6 @@ def test_beginning_and_end_of_a_long_log_are_read(run: RunDir) -> None:
         log.write("step 1/90000 loss 9.5\n")
         log.write(("x" * 99 + "\n") * 60_000)
         log.write("step 80000/90000 loss 1.5\n")
-    signs = read_signs(run, config("train.py"))
-    assert (signs.first_step, signs.step) == (1, 80000)
+    signs = read_log_signs(run.main_log)
+    assert signs.first is not None
+    assert (signs.first.step, signs.highest) == (1, 80000)
