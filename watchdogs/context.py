@@ -16,6 +16,7 @@ from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.events import Cancelled, Event, Submitted, cancels_train
 from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
+from opsctl.state.records import HEADER
 from opsctl.state.run_dir import Attempt, RunDir
 
 
@@ -37,7 +38,7 @@ class WatchdogMemory:
     def write(self, watchdog: str, thing: str, fields: dict[str, Any]) -> None:
         """Store `fields`. A failure is only recorded in `problems`."""
         path, *spare = self._paths(watchdog, thing)
-        text = json.dumps(fields)
+        text = json.dumps({**HEADER, **fields})
         try:
             _write(path, text)
         except OSError as error:
@@ -60,7 +61,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         fields = read_json(path, MAX_STATE_BYTES)
     except (OSError, ValueError):
         return None
-    return fields if isinstance(fields, dict) else None
+    return {key: fields[key] for key in fields if key not in HEADER} if isinstance(fields, dict) else None
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -67,7 +67,7 @@ class Reason:
     attempts: tuple[str, ...] = ()
     """The attempts in a row that did not advance the train, the oldest first, with their outcomes."""
     count: int = 0
-    minutes: float | None = None
+    minutes: float = 0.0
     """The length below which an attempt is short."""
     step: int | None = None
     """The step that no attempt exceeded; None if no step is known."""
@@ -95,8 +95,22 @@ class Reason:
         return f"before a release, {words}" + (f" ({command})" if command else "")
 
     def __str__(self) -> str:
-        render = _WORDS.get(self.kind, _render_text)
-        return render(self)
+        if self.kind not in _WORDS:
+            return self.text or f"{self.kind}, a reason of a newer version of opsctl"
+        words = _WORDS[self.kind].format(reason=self, **self._list_phrases())
+        return "; ".join(filter(None, (self.text, words, self.needed_change))) if self.is_stuck else words
+
+    def _list_phrases(self) -> dict[str, str]:
+        """Return the parts of the words that depend on what is known."""
+        rank = f"rank {self.rank}" if self.rank is not None else ""
+        place = ", ".join(filter(None, (self.node, rank)))
+        return {
+            "attempts": ", ".join(self.attempts),
+            "in_a_row": f"{self.count} attempts in a row" if self.count > 1 else "an attempt",
+            "reached": " and left no new checkpoint" if self.step is None else f" beyond step {self.step}",
+            "place": f" ({place})" if place else "",
+            "says": f": {self.text}" if self.text else "",
+        }
 
 
 def as_written(text: str) -> Reason:
@@ -104,57 +118,17 @@ def as_written(text: str) -> Reason:
     return Reason(text=text)
 
 
-def _render_text(reason: Reason) -> str:
-    return reason.text or f"{reason.kind}, a reason of a newer version of opsctl"
-
-
-def _render_as_written(reason: Reason) -> str:
-    return reason.text
-
-
-def _render_stuck(reason: Reason) -> str:
-    return "; ".join(filter(None, (reason.text, _STUCK_WORDS[reason.kind](reason), reason.needed_change)))
-
-
-def _render_crash_loop(reason: Reason) -> str:
-    attempts = ", ".join(reason.attempts)
-    return f"{reason.count} attempts in a row under {reason.minutes:g} min without progress: {attempts}"
-
-
-def _render_fault_loop(reason: Reason) -> str:
-    attempts = f"{reason.count} attempts in a row" if reason.count > 1 else "an attempt"
-    return f"a {reason.cause_kind} fault ended {attempts} without progress: {reason.cause}"
-
-
-def _render_standstill(reason: Reason) -> str:
-    reached = " and left no new checkpoint" if reason.step is None else f" beyond step {reason.step}"
-    return f"{reason.count} attempts in a row made no progress{reached}: {', '.join(reason.attempts)}"
-
-
-def _render_switch(reason: Reason) -> str:
-    return f"{reason.switch} switch by {reason.by}" + (f": {reason.text}" if reason.text else "")
-
-
-def _render_diagnosis(reason: Reason) -> str:
-    """`gpu: a GPU has fallen off the bus (node003, rank 5)`."""
-    rank = f"rank {reason.rank}" if reason.rank is not None else ""
-    place = ", ".join(filter(None, (reason.node, rank)))
-    return f"{reason.cause_kind}: {reason.text}" + (f" ({place})" if place else "")
-
-
-_STUCK_WORDS: Mapping[str, Callable[[Reason], str]] = {
-    ReasonKind.CRASH_LOOP: _render_crash_loop,
-    ReasonKind.FAULT_LOOP: _render_fault_loop,
-    ReasonKind.STANDSTILL: _render_standstill,
+_WORDS: Mapping[str, str] = {
+    ReasonKind.AS_WRITTEN: "{reason.text}",
+    ReasonKind.DUPLICATE: "the same submission arrived twice",
+    ReasonKind.NOT_NEEDED: "{reason.attempt} {reason.outcome}: {reason.text}",
+    ReasonKind.ENDED: "{reason.text}",
+    ReasonKind.CRASH_LOOP: "{reason.count} attempts in a row under {reason.minutes:g} min without progress: {attempts}",
+    ReasonKind.FAULT_LOOP: "a {reason.cause_kind} fault ended {in_a_row} without progress: {reason.cause}",
+    ReasonKind.STANDSTILL: "{reason.count} attempts in a row made no progress{reached}: {attempts}",
+    ReasonKind.SWITCH: "{reason.switch} switch by {reason.by}{says}",
+    ReasonKind.HUNG: "{reason.text}",
+    ReasonKind.ROLLBACK: "{reason.text}",
+    ReasonKind.DIAGNOSIS: "{reason.cause_kind}: {reason.text}{place}",
 }
-_WORDS: Mapping[str, Callable[[Reason], str]] = {
-    ReasonKind.AS_WRITTEN: _render_as_written,
-    ReasonKind.DUPLICATE: lambda _: "the same submission arrived twice",
-    ReasonKind.NOT_NEEDED: lambda reason: f"{reason.attempt} {reason.outcome}: {reason.text}",
-    ReasonKind.ENDED: _render_as_written,
-    ReasonKind.HUNG: _render_as_written,
-    ReasonKind.ROLLBACK: _render_as_written,
-    ReasonKind.SWITCH: _render_switch,
-    ReasonKind.DIAGNOSIS: _render_diagnosis,
-    **dict.fromkeys(_STUCK_WORDS, _render_stuck),
-}
+"""Each class in words. For a stuck train, the end of its last attempt and the needed change are added."""

@@ -139,48 +139,29 @@ def _tuple_of(convert_item: Convert) -> Convert:
     return convert
 
 
-def _exactly(kind: type) -> Convert:
-    def convert(value: object) -> object:
-        if type(value) is not kind:
-            raise ValueError(f"not of type {kind.__name__}")
+def _checked(*kinds: type) -> Convert:
+    """Return a converter that refuses values of other types, and numbers without bound. A truth value is no number."""
+
+    def check(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise ValueError(f"not of type {kinds[-1].__name__}")
+        if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= MAX_NUMBER):
+            raise ValueError("too large")
         return value
 
-    return convert
-
-
-def _to_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return str(value)
-
-
-def _to_int(value: object) -> int:
-    if type(value) is not int or abs(value) > MAX_NUMBER:
-        raise ValueError("not a whole number, or too large")
-    return value
-
-
-def _to_float(value: object) -> int | float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError("not a number")
-    if not math.isfinite(value) or abs(value) > MAX_NUMBER:
-        raise ValueError("not finite, or too large")
-    return value
+    return check
 
 
 def to_time(value: object) -> datetime:
     """Return a time with a time zone, from its ISO 8601 text. Raises ValueError."""
-    time = value if isinstance(value, datetime) else datetime.fromisoformat(_to_text(value))
-    if time.utcoffset() is None or time.year not in YEARS:
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(time, datetime) or time.utcoffset() is None or time.year not in YEARS:
         raise ValueError("not a time with a time zone")
     return time
 
 
 _SIMPLE: dict[Any, Convert] = {
-    str: _to_text,
-    int: _to_int,
-    float: _to_float,
-    bool: _exactly(bool),
-    type(None): _exactly(type(None)),
+    **{kind: _checked(kind) for kind in (str, int, bool, type(None))},
+    float: _checked(int, float),
     datetime: to_time,
 }

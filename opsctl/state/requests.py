@@ -22,6 +22,7 @@ from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import is_node_list
 from opsctl.host.system import user_name
 from opsctl.state.files import iterate_names, make_directory, parse_json, read_bounded
+from opsctl.state.records import HEADER
 from opsctl.state.run_dir import RunDir
 
 MAX_REQUEST_BYTES = 4096
@@ -75,7 +76,7 @@ def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
 def leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
     """Write a file for the owner, as a member of the site's group. Raises RunDirError."""
     try:
-        run.write(path, json.dumps(data) + "\n", mode=0o664)
+        run.write(path, json.dumps({**HEADER, **data}) + "\n", mode=0o664)
     except RunDirError as error:
         if run.is_ours or not isinstance(error.__cause__, PermissionError):
             raise
@@ -131,7 +132,8 @@ def _parse(run: RunDir, path: Path) -> Request | BadRequest:
 
 
 def _verb(fields: Any, run: RunDir) -> RequestKind:
-    if not isinstance(fields, dict) or set(fields) != {"verb", "train", "exclude"}:
+    # A field of a newer version may narrow what is asked for, so the request is refused.
+    if not isinstance(fields, dict) or fields.keys() - HEADER.keys() != {"verb", "train", "exclude"}:
         raise ValueError("not a request")
     if fields["train"] != run.name:
         raise ValueError("made for another train")
