@@ -178,6 +178,13 @@ def test_configuration_is_read_in_bounded_time_and_memory(tmp_path, name, text):
     tracemalloc.stop()
 
 
+@pytest.mark.attack("a deep YAML file takes minutes of every reader without libyaml")
+def test_deep_yaml_is_read_in_bounded_time_without_libyaml(tmp_path, monkeypatch):
+    monkeypatch.delattr("yaml.CSafeLoader")
+    (tmp_path / "a.yaml").write_text("[" * 1_000_000)
+    assert read_values(tmp_path / "a.yaml") == {}
+
+
 @pytest.mark.attack("a YAML file runs a program when it is read")
 @pytest.mark.parametrize(
     "value", ["!!python/object/apply:os.mkdir [marker]", "!!python/name:os.system", "!new:os.system x", "!!binary eA=="]

@@ -109,7 +109,7 @@ def test_readers_agree_on_yaml(launch: Callable[..., RunDir], tmp_path: Path, sp
         (["python", "train.py", "--config-path", "conf", "--config-name", "run"], {"conf/run.yaml": "save: PATH\n"}),
         (["bash", "start.sh"], {"start.sh": "bash inner.sh\n", "inner.sh": "python train.py --save PATH\n"}),
         (["bash", "start.sh"], {"start.sh": "export S=PATH\n. ./inner.sh", "inner.sh": "train.py --save $S"}),
-        (["bash", "start.sh"], {"start.sh": "cat <<E\nit's a note\nE\nOUT=PATH # don't\ntrain.py --save=$OUT\n"}),
+        (["bash", "start.sh"], {"start.sh": "cat <<E\nit's a note\nE\nOUT=PATH # mine\ntrain.py --save=$OUT 'x' \n"}),
         (["bash", "start.sh"], {"start.sh": "ARGS=(\n  --save\n  PATH\n)\ntorchrun train.py ${ARGS[@]} | tee log\n"}),
         (["bash", "start.sh"], {"start.sh": "[[ $# -lt 1 ]] || shift\ntrain.py --save PATH\n"}),
         (["srun", "-N", "2", "bash", "-c", "python -m train --save PATH; echo don't"], {}),
