@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from opsctl.guard.outcome import Outcome
 from opsctl.report.contents import Report
-from opsctl.state.events import Held, HoldReleased
-from opsctl.state.reasons import as_written
+from opsctl.state.events import Cancelled, Held, HoldReleased
+from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
@@ -82,3 +83,12 @@ def test_held_queued_and_nothing_queued_differ(tmp_path: Path) -> None:
     train.end(train.steps(250, 11, 20), Outcome.DEADLINE)
     train.submit(1000, tasks=1, array="8")
     assert spent(train.report(1100)) == {"training": 200, "queue": 30 + 50 + 100, "held": 70, "nothing queued": 650}
+
+
+def test_dropped_duplicate_of_a_submission_ends_no_train(tmp_path: Path) -> None:
+    train = Train(tmp_path)
+    train.submit(0, tasks=2)
+    train.start(0, "7_1.0")
+    train.end(train.steps(0, 1, 10), Outcome.DEADLINE)
+    train.note(130, Cancelled(jobs=("8",), reason=Reason(kind=ReasonKind.DUPLICATE)))
+    assert train.report(1100).end == BEGIN + timedelta(seconds=1100)
