@@ -13,6 +13,8 @@ from opsctl.base.model import Finding
 Context_contra = TypeVar("Context_contra", contravariant=True)
 Target_contra = TypeVar("Target_contra", contravariant=True)
 Observation = TypeVar("Observation")
+WAYS_INSIDE_A_JOB = frozenset({"srun", "job"})
+"""The values of `Answer.by` of commands that ran inside a job."""
 
 
 class Clock(Protocol):

@@ -16,6 +16,7 @@ from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, OpsctlError
 from opsctl.base.model import Job, JobState, Node
 from opsctl.base.nodesets import expand
+from opsctl.base.ports import WAYS_INSIDE_A_JOB
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains
 from opsctl.host.system import user_name
@@ -24,7 +25,7 @@ from opsctl.nodes.drain_plan import busy_by_node, compute_cap, state_words
 from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
-from opsctl.settings.health import WAYS_INSIDE_A_JOB, HealthSettings
+from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.slurm.allocation import Allocation
 from opsctl.state.journal import actor

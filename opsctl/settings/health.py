@@ -11,8 +11,6 @@ from opsctl.settings.field_types import Pattern, SettingsTable
 from opsctl.settings.thresholds import DEFAULTS, Thresholds
 
 Way = Literal["local", "srun", "job", "ssh"]
-WAYS_INSIDE_A_JOB = frozenset({"srun", "job"})
-"""The ways that run a command inside a job."""
 
 
 class RemoteSettings(SettingsTable):

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from opsctl.base.ports import Answer
+from opsctl.base.ports import WAYS_INSIDE_A_JOB, Answer
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.hardware_output import parse_disk_logs, parse_fio, parse_hardware
 from opsctl.nodes.health.node_state import NodeSnapshot, Section, Smi
-from opsctl.settings.health import WAYS_INSIDE_A_JOB
 
 SCRIPT = Path(__file__).with_name("gather.sh")
 DCGM_TIMEOUT_S = {0: 0, 1: 120, 2: 600, 3: 2400, 4: 10800}
