@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -103,13 +104,17 @@ def _place(speaker: Speaker) -> tuple[str, int | None]:
     return speaker.node, speaker.rank
 
 
+_split_again = functools.lru_cache(maxsize=4096)(split)
+"""The ranks of one failure write their lines close together, so that the lines around each are nearly the same."""
+
+
 def _select_lines(place: tuple[str, int | None], lines: list[bytes]) -> list[str]:
     """Return the lines of one speaker. In a log of one rank no line has a prefix: all lines have the same speaker."""
     selected = []
     for line in lines:
         if not line.strip():
             continue
-        speaker, text = split(line.rstrip(b"\r").rpartition(b"\r")[2][:MAX_LINE_BYTES])
+        speaker, text = _split_again(line.rstrip(b"\r").rpartition(b"\r")[2][:MAX_LINE_BYTES])
         if _place(speaker) == place and not text.startswith(NOISE):
             selected.append(text.decode(errors="replace").rstrip())
     return selected
