@@ -48,4 +48,4 @@ def test_copied_comment_blocks_nothing(trains: Trains, stranger_job: str) -> Non
     assert stranger_job not in trains.opsctl("release", "t")
     assert f"of {STRANGER.name} carries a copy of this train's comment" in trains.opsctl("status", "t")
     assert stranger_job not in trains.opsctl("cancel", "t")
-    until(lambda: {row.array for row in trains.rows()} == {stranger_job}, seconds=30)
+    until(lambda: {row.array for row in trains.rows()} == {stranger_job})

@@ -43,7 +43,7 @@ def test_workflow_runs_existing_targets():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_workflow_script_is_shell(script):
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=10)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=250)
 
 
 def test_containerfile_copies_existing_files():
@@ -54,7 +54,7 @@ def test_containerfile_copies_existing_files():
         if word == "COPY":
             assert (ROOT / rest.split()[0]).exists()
         if word == "RUN":
-            subprocess.run(["bash", "-n"], input=rest, text=True, check=True, timeout=10)
+            subprocess.run(["bash", "-n"], input=rest, text=True, check=True, timeout=250)
 
 
 def test_lock_names_no_index():

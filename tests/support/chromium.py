@@ -145,7 +145,7 @@ def browser(program: str, home: Path) -> Iterator[Browser]:
         os.close(to)
         os.close(back)
         try:
-            process.wait(60)
+            process.wait(250)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

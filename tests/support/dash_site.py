@@ -162,7 +162,7 @@ def serving(site: DashSite, *, acts: bool = False, prefix: str = "", every_s: fl
 def stop(program: uvicorn.Server, server: PageServer, thread: threading.Thread) -> None:
     server.refresher.stop()
     program.should_exit = True
-    until = time.monotonic() + 20
+    until = time.monotonic() + 250
     while thread.is_alive() and time.monotonic() < until:
         thread.join(0.1)
     assert not thread.is_alive(), "the server has not stopped"

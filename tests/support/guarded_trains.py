@@ -24,7 +24,7 @@ from opsctl.state.run_dir import Attempt, RunDir
 E = TypeVar("E", bound=Event)
 
 
-def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
+def until(holds: Callable[[], object], *, seconds: float = 250) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -98,7 +98,7 @@ class GuardedTrain:
         """Whether no task runs and no waiting task can start."""
         return all(job.state.is_final or job.is_held for job in self.jobs)
 
-    def wait(self, *, seconds: float = 100) -> None:
+    def wait(self, *, seconds: float = 250) -> None:
         until(lambda: self.is_over, seconds=seconds)
 
     def wait_for(self, file: str) -> None:

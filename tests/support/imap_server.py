@@ -72,7 +72,7 @@ def serve_imap(port: int) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(250)
 
 
 def _wait(port: int, log: Path) -> None:
@@ -86,7 +86,7 @@ def _wait(port: int, log: Path) -> None:
 
 def connect(port: int) -> imaplib.IMAP4:
     """Return a connection that is logged in."""
-    connection = imaplib.IMAP4("127.0.0.1", port, timeout=20)
+    connection = imaplib.IMAP4("127.0.0.1", port, timeout=250)
     connection.login(USER, PASSWORD)
     return connection
 

@@ -72,5 +72,5 @@ class NtfyServer:
 def press(button: dict[str, Any], *, body: str = "") -> None:
     """Do what the app does when a button is pressed; `body` replaces that of the button."""
     data = (body or button["body"]).encode()
-    with urlopen(Request(button["url"], data=data, headers=button.get("headers", {}), method="POST"), timeout=10):
+    with urlopen(Request(button["url"], data=data, headers=button.get("headers", {}), method="POST"), timeout=250):
         pass

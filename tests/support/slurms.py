@@ -22,7 +22,7 @@ def run_slurm(sandbox: Sandbox, *argv: str) -> str:
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=True).stdout
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 100) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 250) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {seconds:g} s"

@@ -48,7 +48,7 @@ connect_seconds = 60.0
         """Write all files and return the path of sshd_config. `path` is the PATH of commands."""
         for key in ("host", "user", "other"):
             argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / key))
-            subprocess.run(argv, check=True, timeout=100)
+            subprocess.run(argv, check=True, timeout=250)
         (self.place / "authorized").write_text((self.place / "user.pub").read_text())
         kind, key = (self.place / "host.pub").read_text().split()[:2]
         lines = [f"[127.0.0.1]:{port} {kind} {key}\n" for port in self.ports.values()]
@@ -106,14 +106,14 @@ def sshd(place: Path, nodes: Sequence[str], path: str = "/usr/bin:/bin") -> Iter
         yield daemon
     finally:
         process.terminate()
-        process.wait(100)
+        process.wait(250)
         log.close()
         for held in daemon.held.values():
             held.let_go()
 
 
 def _wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 250
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -22,7 +22,7 @@ class Terminal:
 
     def tmux(self, *words: str) -> str:
         argv = ["tmux", "-S", str(self.socket), *words]
-        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=100).stdout
+        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=250).stdout
 
     def press(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
@@ -33,7 +33,7 @@ class Terminal:
     def screen(self, *, escapes: bool = False) -> str:
         return self.tmux("capture-pane", "-p", *(["-e"] if escapes else []))
 
-    def wait_for(self, *texts: str, seconds: float = 100) -> str:
+    def wait_for(self, *texts: str, seconds: float = 250) -> str:
         """Wait until the screen shows all texts, and return the screen."""
         deadline = time.monotonic() + seconds
         while not all(text in (screen := self.screen()) for text in texts):
@@ -59,4 +59,4 @@ def terminal(
     try:
         yield pane
     finally:
-        subprocess.run(["tmux", "-S", str(pane.socket), "kill-server"], check=False, timeout=100)
+        subprocess.run(["tmux", "-S", str(pane.socket), "kill-server"], check=False, timeout=250)

@@ -106,7 +106,7 @@ def trains_on(sandbox: Sandbox, group: str = "") -> Iterator[Trains]:
         until(lambda: not [job for job in slurm.jobs() if job.array in mine and not job.state.is_final])
 
 
-def until(holds: Callable[[], Any], *, seconds: float = 100) -> Any:
+def until(holds: Callable[[], Any], *, seconds: float = 250) -> Any:
     """Wait until `holds` returns a true value, and return this value."""
     deadline = time.monotonic() + seconds
     while not (value := holds()):

@@ -27,7 +27,7 @@ def answer(world, find_chain=no_chain):
     poller = AnswerPoller()
     poller.start(world.alerting)
     for thread in poller._threads.values():
-        thread.join(60)
+        thread.join(250)
     return poller.apply(world.alerting, find_chain)
 
 

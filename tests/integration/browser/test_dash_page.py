@@ -233,7 +233,7 @@ def test_late_plan_does_not_reach_another_dialog(
 
     def plan(_: App, instruction: PageInstruction) -> PagePlan:
         if instruction.train == "tr11":
-            answer.wait(20)
+            answer.wait(250)
         return PagePlan(text=f"the plan of {instruction.train}", number=7)
 
     monkeypatch.setitem(dict_of_verbs(), "hold", replace(VERBS["hold"], plan=plan))

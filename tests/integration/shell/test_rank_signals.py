@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -43,18 +42,17 @@ def test_trainer_below_a_launcher_saves_once_on_a_signal(tmp_path, script):
     process = start(tmp_path, "bash", "-c", words, cwd=tmp_path)
     assert process.stdout.readline() == PREFIX + b"ready\n"
     process.terminate()
-    process.communicate(timeout=100)
+    process.communicate(timeout=250)
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
 def test_helper_that_ignores_the_signal_is_not_waited_for(tmp_path):
-    script = "(trap '' TERM; exec sleep 300) & sleep 300 & echo ready; wait"
+    script = "(trap '' TERM; exec sleep 3000) & sleep 3000 & echo ready; wait"
     process = start(tmp_path, "bash", "-c", script)
     process.stdout.readline()
-    begun = time.monotonic()
     process.terminate()
-    process.communicate(timeout=100)
-    assert (process.returncode, time.monotonic() - begun < 30) == (-signal.SIGTERM, True)
+    process.communicate(timeout=250)
+    assert process.returncode == -signal.SIGTERM
 
 
 HELPER = """
@@ -72,12 +70,10 @@ while True:
 
 def test_helper_that_catches_every_signal_is_not_waited_for(tmp_path):
     (tmp_path / "helper.py").write_text(HELPER)
-    process = start(tmp_path, "bash", "-c", f"{shlex.quote(sys.executable)} {tmp_path}/helper.py & sleep 300")
+    process = start(tmp_path, "bash", "-c", f"{shlex.quote(sys.executable)} {tmp_path}/helper.py & sleep 3000")
     assert process.stdout.readline() == PREFIX + b"ready\n"
-    begun = time.monotonic()
     process.terminate()
-    process.communicate(timeout=100)
-    assert time.monotonic() - begun < 30
+    process.communicate(timeout=250)
 
 
 def start_with_signals(change, logs, *command):
@@ -102,5 +98,5 @@ def test_trainer_whose_launcher_kept_the_signal_saves(tmp_path):
     process = start_with_signals(change, tmp_path, sys.executable, *argv)
     assert process.stdout.readline() == PREFIX + b"ready\n"
     process.terminate()
-    process.communicate(timeout=100)
+    process.communicate(timeout=250)
     assert (tmp_path / "saved").read_text() == "saved\n"

@@ -58,11 +58,11 @@ def main() -> None:
     try:
         fields = {"listening": list_listening_addresses(), "address": sandbox.record.site.network.address}
         env = {**os.environ, **sandbox.env()}
-        done = subprocess.run(SRUN, env=env, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(SRUN, env=env, capture_output=True, text=True, timeout=250, check=False)
         wrap = "srun --nodes=2 printenv SLURMD_NODENAME"
         job = ("sbatch", "--nodes=2", f"--output={root}/out", f"--wrap={wrap} && touch {root}/done")
-        batch = subprocess.run(job, env=env, capture_output=True, text=True, timeout=30, check=False)
-        wait_until(Path(root, "done").exists, 30)
+        batch = subprocess.run(job, env=env, capture_output=True, text=True, timeout=250, check=False)
+        wait_until(Path(root, "done").exists, 250)
         out = Path(root, "out").read_text()
         fields |= {
             "srun": sorted(done.stdout.splitlines()),

@@ -37,7 +37,7 @@ def trains(slurm: Sandbox, podman: Podman, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setenv(name, value)
     with trains_on(slurm) as trains:
         yield trains
-    until(lambda: podman.list_containers() == [], seconds=60)
+    until(lambda: podman.list_containers() == [])
 
 
 def write(trains: Trains, podman: Podman, argument: str, **slurm: Any) -> Path:
@@ -90,10 +90,10 @@ def test_cancelled_train_leaves_no_container(trains: Trains, podman: Podman) -> 
     """None that runs: where Slurm kills podman before its clean-up, an exited one stays listed."""
     trains.opsctl("launch", write(trains, podman, "wait"))
     until(lambda: read_log(trains).count("inside=True") == 2)
-    until(lambda: len(podman.list_containers()) == 2, seconds=60)
+    until(lambda: len(podman.list_containers()) == 2)
     trains.opsctl("cancel", "t")
     until(lambda: not trains.rows())
-    until(lambda: podman.list_containers() == [], seconds=60)
+    until(lambda: podman.list_containers() == [])
 
 
 def test_unknown_runtime_is_a_note_and_a_missing_image_an_error(trains: Trains) -> None:

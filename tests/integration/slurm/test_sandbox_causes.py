@@ -33,7 +33,7 @@ def test_daemon_on_another_address_is_named_with_both(fresh_slurm: Up) -> None:
     begun = clock.monotonic()
     with pytest.raises(SandboxError, match=rf"slurmctld listens on 127\.0\.0\.1:{port}, not on 127\.0\.0\.2"):
         wait_listening(moved, clock, CONTROLLER, port)
-    assert clock.monotonic() - begun < 5
+    assert clock.monotonic() - begun < 55, "it does not wait for its limit, a minute"
 
 
 def test_taken_port_is_named_with_its_process(fresh_slurm: Up) -> None:

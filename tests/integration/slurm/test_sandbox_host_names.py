@@ -19,7 +19,7 @@ ETH6 = "ip address add fd00::7/64 dev lo nodad"
 NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6"
 SILENT_DNS = f"""{ETH}; mount --bind resolv.conf /etc/resolv.conf
 {sys.executable} -c 'import socket,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
-s.bind(("10.9.8.7",53)); time.sleep(60)' & sleep 0.2"""
+s.bind(("10.9.8.7",53)); time.sleep(3000)' & sleep 0.2"""
 
 CASES = {
     "127.0.0.1": ("here", f"{LOCALHOST}127.0.0.1 here\n", ETH),

@@ -69,7 +69,7 @@ def test_descendant_without_the_marker_is_found(crowd: Callable[..., Path], tmp_
         sleeper = ProcessId.of(int(pid_file.read_text()))
         assert sleeper in find_members(run, None)
         assert end_members(run, None, SystemClock(), grace=0.2).remaining == ()
-        top.wait(10)
+        top.wait(250)
 
 
 def test_processes_are_ended_together(crowd: Callable[..., Path]) -> None:
@@ -77,7 +77,7 @@ def test_processes_are_ended_together(crowd: Callable[..., Path]) -> None:
     begun = time.monotonic()
     ended = end_members(run, None, SystemClock(), grace=1)
     assert (ended.count, ended.remaining) == (COUNT, ())
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < COUNT / 4, "one grace for all, not one each"
     assert find_members(run, None) == {}
 
 

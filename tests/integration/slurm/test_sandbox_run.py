@@ -62,7 +62,7 @@ def running(seconds: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         yield run, find_run_directory(run.pid)
     finally:
         run.kill()
-        run.wait(100)
+        run.wait(250)
 
 
 def test_output_and_exit_code_pass_and_nothing_is_left(_programs: None, home: Path) -> None:
@@ -98,7 +98,7 @@ def test_killed_run_ends_everything(_programs: None) -> None:
 def test_sigterm_ends_run_and_removes_its_directory(_programs: None) -> None:
     with running(LONG[1]) as (run, made):
         run.terminate()
-        assert run.wait(100) == 128 + signal.SIGTERM
+        assert run.wait(250) == 128 + signal.SIGTERM
         wait_until(lambda: not find_sleepers(LONG[1]))
     assert not made.exists()
 

@@ -156,7 +156,7 @@ def test_ctrl_c_during_up_leaves_nothing_running(mine: Places) -> None:
     with subprocess.Popen([*OPSCTL, "up", "--nodes", "16"], stdout=subprocess.DEVNULL) as up:
         wait_until(lambda: find_mentions(run))
         up.send_signal(signal.SIGINT)
-        assert up.wait(100) == 130
+        assert up.wait(250) == 130
     assert find_mentions(run) == []
 
 

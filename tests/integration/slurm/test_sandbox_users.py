@@ -213,12 +213,12 @@ def test_guessed_configuration_with_another_munge_is_refused(
         env={"PATH": "/usr/sbin:/usr/bin"},
     )
     try:
-        wait_until((home / "socket").exists, 10)
+        wait_until((home / "socket").exists)
         auth = f"AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={home}/socket"
         done = run_as_stranger(stranger, users_conf, *argv, auth=auth)
     finally:
         munged.terminate()
-        munged.wait(10)
+        munged.wait(250)
     assert "uid=" not in done.stdout
     assert "idle" not in done.stdout
     assert done.returncode != 0 or "DOWN" in done.stdout, done.stdout + done.stderr

@@ -58,7 +58,7 @@ def sbatch(runner: SystemRunner) -> Callable[..., str]:
     return submit
 
 
-def until(holds: Callable[[], object], *, seconds: float = 100) -> None:
+def until(holds: Callable[[], object], *, seconds: float = 250) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "did not happen in time"

@@ -50,7 +50,7 @@ def watch_command(trains: Trains, *words: str) -> list[str]:
     ]
 
 
-def read_until(handle: int, holds: str, times: int, seconds: float = 100) -> str:
+def read_until(handle: int, holds: str, times: int, seconds: float = 250) -> str:
     text, deadline = "", time.monotonic() + seconds
     while text.count(holds) < times:
         assert time.monotonic() < deadline, text
@@ -73,7 +73,7 @@ def test_terminal_shows_a_changing_page_until_ctrl_c(trains: Trains) -> None:
         fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 80, 0, 0))
         read_until(ours, "more line", 1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=100) == 130
+        assert process.wait(timeout=250) == 130
     os.close(ours)
     lines = ESCAPE.sub("", text).splitlines()
     assert max(map(len, lines)) <= 80
@@ -88,7 +88,7 @@ def test_pipe_gets_a_json_line_for_every_refresh(trains: Trains) -> None:
         assert process.stdout is not None
         pages = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=100) == 130
+        assert process.wait(timeout=250) == 130
     assert [page[0]["progress"]["step"] for page in pages] == [299, 299]
     assert len(pages[0][0]["progress"]["losses"]) == 240
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -73,14 +74,12 @@ def test_trainer_that_listens_to_a_signal_saves(trains: Trains, signal: str) -> 
 
 def test_trainer_that_reacts_to_nothing_is_ended(trains: Trains) -> None:
     start(trains, DEAF, "stop_after_seconds = 1\nstop_grace_seconds = 3")
-    begun = time.monotonic()
     trains.opsctl("kill-switch", "arm", "t", "--reason", "bad loss")
     assert len(trains.rows()) == 1, "the queued tasks are cancelled at once"
     until(lambda: "SIGTERM" in steps(trains))
     assert "no reaction so far, SIGTERM" in " ".join(trains.opsctl("status", "t").split())
     assert end(trains)["outcome"] == "killed"
     assert steps(trains) == ["requested", "SIGTERM", "killed"]
-    assert time.monotonic() - begun < 60
 
 
 def test_pause_holds_the_queue_at_once(trains: Trains) -> None:
@@ -148,10 +147,10 @@ def test_signal_reaches_a_trainer_before_the_time_limit(trains: Trains) -> None:
 def test_trainer_that_ignores_a_time_limit_is_not_signalled(trains: Trains) -> None:
     start(trains, DEAF, "stop_after_seconds = 0")
     [job] = [job for job in trains.rows() if job.state.is_active]
-    with suppress(TimedOut):  # it repeats the signal until the job ends
-        trains.app.runner.run(("scancel", "--batch", "--signal=USR1", job.full_id), timeout=2)
-    until(lambda: steps(trains) == ["requested"])
-    time.sleep(1)
+    with subprocess.Popen(("scancel", "--batch", "--signal=USR1", job.full_id)) as scancel:
+        until(lambda: steps(trains))
+        scancel.kill()  # it repeats the signal until the job ends
+    time.sleep(1)  # ten polls of the guard
     assert steps(trains) == ["requested"]
 
 

@@ -55,7 +55,7 @@ def checkpoints(tmp_path, monkeypatch):
 def slow_deletion(monkeypatch):
     """The event that a deletion waits for."""
     allowed, delete = threading.Event(), shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", lambda path: allowed.wait(20) and delete(path))
+    monkeypatch.setattr(shutil, "rmtree", lambda path: allowed.wait(250) and delete(path))
     yield allowed
     allowed.set()
 

@@ -149,7 +149,7 @@ def test_full_disk_stops_only_tensorboard(tmp_path, monkeypatch):
         lines += 1
     metrics.close()
     for thread in set(threading.enumerate()) - before:  # so that the exception is raised before the test ends
-        thread.join(100)
+        thread.join(250)
     assert state.notes == ["TensorBoard's events cannot be written: No space left on device"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == lines
 

@@ -32,7 +32,7 @@ def server() -> Iterator[HTTPServer]:
 
 
 def get(url: str) -> str:
-    with fetch(open_session(), parse_address(url), timeout=100) as response:
+    with fetch(open_session(), parse_address(url), timeout=250) as response:
         return response.read().decode()
 
 

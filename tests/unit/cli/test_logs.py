@@ -255,7 +255,7 @@ def test_following_ends_with_130_on_ctrl_c(run):
     append(run.main_log, "two\n")
     assert process.stdout.readline() == b"two\n"
     process.send_signal(signal.SIGINT)
-    assert (process.wait(timeout=100), process.communicate()) == (130, (b"", b"\n"))
+    assert (process.wait(timeout=250), process.communicate()) == (130, (b"", b"\n"))
 
 
 def test_closed_pipe_ends_quietly(run):
@@ -263,7 +263,7 @@ def test_closed_pipe_ends_quietly(run):
     process = opsctl(run, str(run.path), "--all")
     assert process.stdout.readline() == b"line\n"
     process.stdout.close()
-    assert process.wait(timeout=100) in (1, 141)
+    assert process.wait(timeout=250) in (1, 141)
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -272,6 +272,6 @@ def test_log_cannot_control_the_terminal(run):
     append(run.main_log, b"\x1b]0;title\x07\x1b[2Jshown\n")
     reader, terminal = os.openpty()
     process = subprocess.Popen([sys.executable, "-m", "opsctl", "logs", str(run.path)], stdout=terminal)
-    assert (process.wait(timeout=100), os.read(reader, 1000)) == (0, b"shown\r\n")
+    assert (process.wait(timeout=250), os.read(reader, 1000)) == (0, b"shown\r\n")
     os.close(reader)
     os.close(terminal)

@@ -123,7 +123,7 @@ def test_terminal_here_makes_a_terminal_there(remote: Remote) -> None:
         with contextlib.suppress(OSError):  # of the end of the terminal
             while chunk := os.read(ours, 1000):
                 text += chunk
-        assert process.wait(100) == 0
+        assert process.wait(250) == 0
     os.close(ours)
     assert text.decode().split() == ["terminal", "no", "colour", '["status"]']
 

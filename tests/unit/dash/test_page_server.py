@@ -324,7 +324,7 @@ def test_unready_page_loads_itself_again(own: Visitor) -> None:
 def test_page_is_compressed_for_browsers(site: DashSite) -> None:
     with serving(site) as visitor:
         _, text, plain = visitor.enter(Role.VIEW).ask("/")
-        connection = HTTPConnection("127.0.0.1", visitor.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", visitor.port, timeout=250)
         headers = {"Host": "localhost", "Cookie": visitor.cookie, "Accept-Encoding": "gzip"}
         connection.request("GET", "/", headers=headers)
         answer = connection.getresponse()
@@ -338,7 +338,7 @@ def test_page_is_compressed_for_browsers(site: DashSite) -> None:
 
 def test_events_name_the_version_and_the_age(site: DashSite) -> None:
     with serving(site, every_s=0.2) as visitor:
-        connection = HTTPConnection("127.0.0.1", visitor.enter(Role.VIEW).port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", visitor.enter(Role.VIEW).port, timeout=250)
         connection.request("GET", "/events", headers={"Host": "localhost", "Cookie": visitor.cookie})
         answer = connection.getresponse()
         news = []

@@ -41,7 +41,7 @@ class Ranks:
         argv = program or (sys.executable, "-c", "import time; time.sleep(600)")
         shim = subprocess.Popen([*command, *argv], env=env, stdout=subprocess.DEVNULL)
         self.shims.append(shim)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 250
         while time.monotonic() < deadline:
             for process in psutil.Process(shim.pid).children(recursive=True):
                 with suppress(psutil.Error):
@@ -74,7 +74,7 @@ def inspect(attempt: str, *answering: int, ranks: int) -> tuple[list[Stack], PyS
 
 
 def wait_for_status(process: psutil.Process, status: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 250
     while process.status() != status:
         assert time.monotonic() < deadline, process
         time.sleep(0.01)
@@ -112,7 +112,7 @@ def test_rank_of_another_program_is_not_gone(ranks: Ranks) -> None:
 def test_helper_of_a_python_rank_hides_no_gone_rank(ranks: Ranks) -> None:
     code = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     process = ranks.start(0, sys.executable, "-c", code)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 250
     while not process.children():
         assert time.monotonic() < deadline
         time.sleep(0.05)

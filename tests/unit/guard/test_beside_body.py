@@ -63,7 +63,7 @@ def work(beside: BesideBody) -> list[tuple[str, float, int]]:
     """Work in a thread, because the work lowers the priority of its thread."""
     thread = threading.Thread(target=beside.work)
     thread.start()
-    thread.join(60)
+    thread.join(250)
     return beside.runner.programs  # type: ignore[attr-defined]  # the recording runner
 
 
@@ -111,7 +111,7 @@ def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain,
     beside.send_alerts = lambda: sent.put(train.clock.monotonic())
     beside.has_news = True
     work(beside)
-    assert sent.get(timeout=60) - began == 7
+    assert sent.get(timeout=250) - began == 7
     assert not beside.has_news
 
 

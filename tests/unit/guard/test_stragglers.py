@@ -25,7 +25,7 @@ def end_probe(stragglers: Stragglers) -> None:
     """Start the probe, and wait until it has ended."""
     stragglers.are_late()
     assert stragglers._thread is not None
-    stragglers._thread.join(100)
+    stragglers._thread.join(250)
 
 
 @pytest.mark.parametrize("misses_a_node", [True, False])

@@ -206,12 +206,12 @@ def test_all_ranks_stop_at_the_same_step(environ: dict[str, str], tmp_path: Path
         subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ, "RANK": str(rank)})
         for rank in range(2)
     ]
-    limit = time.monotonic() + 100
+    limit = time.monotonic() + 250
     while not (Path(environ[Env.HEARTBEAT_DIR]) / "train.json").exists():
         assert time.monotonic() < limit
         time.sleep(0.1)
     arm(environ, Env.STOP_REQUEST)
-    steps = [rank.communicate(timeout=100)[0] for rank in ranks]
+    steps = [rank.communicate(timeout=250)[0] for rank in ranks]
     assert steps[0] == steps[1] != "9999\n"
     assert json.loads((Path(environ[Env.HEARTBEAT_DIR]) / "train.json").read_text())["phase"] == "save"
 

@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def git(code: Path, *words: str) -> None:
     identity = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "protocol.file.allow=always")
-    subprocess.run(["git", "-C", str(code), *identity, *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["git", "-C", str(code), *identity, *words], check=True, capture_output=True, timeout=250)
 
 
 def commit(code: Path) -> None:

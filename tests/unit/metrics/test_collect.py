@@ -198,7 +198,7 @@ def server(metrics_site: MetricsSite) -> Iterator[str]:
 
 
 def test_metrics_are_served_over_http(server: str) -> None:
-    with urllib.request.urlopen(server, timeout=100) as answer:
+    with urllib.request.urlopen(server, timeout=250) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         assert read(answer.read().decode())["opsctl_train_step", "gpt"] == 200
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs 
 
 
 def promtool(*words: str) -> str:
-    done = subprocess.run(["promtool", *words], check=False, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(["promtool", *words], check=False, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

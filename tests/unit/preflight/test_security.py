@@ -59,7 +59,7 @@ def list_unsafe(home: Path) -> list[dict]:
 
 
 def repair(home: Path, row: dict) -> None:
-    subprocess.run(["bash", "-c", row["advice"]], check=True, timeout=20, cwd=home)
+    subprocess.run(["bash", "-c", row["advice"]], check=True, timeout=250, cwd=home)
 
 
 def test_safe_installation_is_ok(home):

@@ -109,7 +109,7 @@ def test_several_processes_share_a_bounded_log(site, monkeypatch):
     for process in writers:
         process.start()
     for process in writers:
-        process.join(100)
+        process.join(250)
     assert [process.exitcode for process in writers] == [0] * WRITERS
     LOG.debug("the end %s", "x" * 100)
     assert [path.suffix for path in files(site)] == [".log", ".old"]
