@@ -15,16 +15,24 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 tests/unit tests/rules tests/property
+	$(BIN)/pytest -q -n 2 $(MARKED) tests/unit tests/rules tests/property
 
 # Library trainers take minutes each: see prove and integrations.
 LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py
 
+# More workers than cores: these tests wait for Slurm more than they compute. Files with long tests start first.
+SUITE := tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder --ignore $(LIBRARY_TESTS)
+# Tests that need root run by sudo, where an ordinary user has it without a password.
+SUDO = $(shell [ "$$(id -u)" -eq 0 ] || ! sudo -n true 2>/dev/null || echo sudo -n)
+AS_ROOT = $(SUDO) env PATH="$$PATH" HOME=/root HYPOTHESIS_STORAGE_DIRECTORY=/root/.hypothesis PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(BIN)/pytest -m root -p no:cacheprovider
+
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
-	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest --durations 20 -n 2 --dist loadfile --ignore $(LIBRARY_TESTS) tests/packaging tests/hostile tests/integration/shell tests/integration/alerts tests/integration/browser tests/integration/slurm
-	$(BIN)/pytest --durations 20 tests/integration/trainer  # its ranks want both cores
+	@$(MAKE) --no-print-directory check $(if $(SUDO),MARKED="-m 'not root'")
+	$(BIN)/pytest --durations 20 $(WORKERS) $(if $(SUDO),-m 'not root') $(SUITE)
+	$(BIN)/pytest --durations 20 $(if $(SUDO),-m 'not root') tests/integration/trainer  # its ranks want both cores
+	$(if $(SUDO),$(AS_ROOT) $(WORKERS) tests/unit $(SUITE) tests/integration/trainer)
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict

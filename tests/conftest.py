@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # There is no deadline, as the duration of an example depends on the load of the machine. The examples are the same in
@@ -36,3 +38,27 @@ def pytest_configure() -> None:
     os.umask(0o022)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the files with a long test first, so that no worker waits for them at the end, and skip what needs root."""
+    long_files = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in long_files)
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if item.get_closest_marker("root"):
+            item.add_marker(pytest.mark.skip(reason="needs root: allow sudo without a password, for make test"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one table of what was not tested: how many tests or files, why, and what to install or type."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple):
+            counts[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    if not counts:
+        return
+    terminalreporter.section(f"not tested: {counts.total()}")
+    for reason, count in counts.most_common():
+        terminalreporter.write_line(f"{count:5}  {reason}")

@@ -14,7 +14,7 @@ from tests.integration.browser.test_dash_page import PROGRAM, enter, press
 from tests.support.chromium import Browser, browser
 from tests.support.dash_site import DashSite, make_site, serving
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
 FAIL_TWICE = """(() => {
   const send = window.fetch;

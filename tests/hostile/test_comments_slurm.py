@@ -9,11 +9,11 @@ import pytest
 
 from opsctl.sandbox.cluster import Sandbox
 from tests.integration.slurm.conftest import _open_to_other_users, _programs, places, slurm
-from tests.support.hostile_users import STRANGER, needs_users
+from tests.support.hostile_users import STRANGER
 from tests.support.trains import Trains, trains_on, until
 
 __all__ = ["_open_to_other_users", "_programs", "places", "slurm"]
-pytestmark = needs_users
+pytestmark = pytest.mark.root
 
 
 @pytest.fixture

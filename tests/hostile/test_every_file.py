@@ -79,6 +79,7 @@ print("done")
 
 
 @needs_squeue
+@pytest.mark.long
 @pytest.mark.attack("a hostile file hangs, ends or fills a command for everybody")
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_file_stops_no_command(site, kind):

@@ -20,7 +20,7 @@ from opsctl.telemetry.progress.run_progress import read_progress
 from opsctl.trainer.atomic_files import write_atomic
 from opsctl.trainer.contract import read_heartbeat, read_stop_reason, read_time
 from tests.hostile.conftest import Site
-from tests.support.hostile_users import MEMBER, OWNER, STRANGER, needs_users
+from tests.support.hostile_users import MEMBER, OWNER, STRANGER
 
 DEEP = "[" * 200_000
 WRONG = (
@@ -140,7 +140,7 @@ def exchange(directory: Path, target: Path, stop: Path) -> None:
 
 
 class TestUsers:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     @pytest.mark.attack("a name is exchanged between the creation of a file and its chmod")
     def test_private_file_keeps_its_mode(self, site: Site):

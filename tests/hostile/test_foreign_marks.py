@@ -11,7 +11,7 @@ from opsctl.base.errors import RunDirError
 from opsctl.checkpoints.newer_checkpoints import bring_back, set_aside
 from opsctl.guard.quiet_ranks import read_marks
 from opsctl.guard.rank_activity import Activity
-from tests.support.hostile_users import OWNER, STRANGER, needs_users
+from tests.support.hostile_users import OWNER, STRANGER
 
 
 def mark(marks: Path, name: str) -> None:
@@ -32,7 +32,7 @@ def test_marks_are_closed(tmp_path: Path) -> None:
 
 
 class TestMarksOfOthers:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     @pytest.mark.attack("a stranger marks the ranks of a train as stopped")
     def test_mark_of_a_stranger_says_nothing(self, tmp_path: Path) -> None:

@@ -118,8 +118,7 @@ def test_label_is_one_label(text):
 @pytest.mark.attack("a name in a proposed command runs another command")
 @attempts
 def test_proposed_command_is_one_word(tmp_path, text):
-    if "\0" in text:
-        pytest.skip("no name of a file contains NUL")
+    text = text.replace("\0", "")  # no name of a file contains NUL
     done = subprocess.run(
         ["bash", "-c", f"printf %s {quote(text)}"], capture_output=True, check=True, cwd=tmp_path, timeout=250
     )

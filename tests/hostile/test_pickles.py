@@ -13,11 +13,11 @@ from opsctl.guard.reproduction import FREEZE, LIST
 from opsctl.trainer import manifest
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
-from tests.support.hostile_users import STRANGER, needs_users
+from tests.support.hostile_users import STRANGER
 
 torch = pytest.importorskip("torch", reason="needs the trainer extra")
 load = pytest.importorskip("opsctl.trainer.checkpoint.pickles", reason="needs the trainer extra").load
-pytestmark = [pytest.mark.torch, *needs_users]
+pytestmark = [pytest.mark.torch, pytest.mark.root]
 NAME = "layer_00-model_states.pt"
 
 

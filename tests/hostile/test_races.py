@@ -21,10 +21,6 @@ RACE_S = 1.5
 IN_OPEN, IN_CREATE, IN_MOVED_TO, IN_ATTRIB, IN_CLOSE = 0x20, 0x100, 0x80, 0x4, 0x18
 EVENT = struct.Struct("iIII")
 NOBODY = 65534
-as_root = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-]
 
 
 @contextlib.contextmanager
@@ -94,7 +90,7 @@ def race(attempt: Callable[[int], None]) -> int:
 
 
 class TestSwaps:
-    pytestmark = as_root
+    pytestmark = pytest.mark.root
 
     @pytest.mark.attack("a swap during an atomic write changes the mode of a private file")
     @pytest.mark.parametrize("mode", [0o644, 0o664, 0o755])

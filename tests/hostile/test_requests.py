@@ -19,7 +19,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, list_requests, request
 from tests.hostile.conftest import Site
 from tests.support.finalized_trains import QueuedTrain
-from tests.support.hostile_users import MEMBER, OWNER, needs_users
+from tests.support.hostile_users import MEMBER, OWNER
 
 VALID = {"verb": "release", "train": "gpt", "exclude": ""}
 HOSTILE = {
@@ -119,7 +119,7 @@ def test_node_list_is_bounded(text):
 
 
 class TestMember:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     @pytest.mark.attack("a member of the team blocks the owner by a request")
     def test_member_cannot_block_the_owner(self, site: Site):

@@ -16,7 +16,7 @@ from opsctl.settings.loader import load_train
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir
 from tests.hostile.conftest import Site
-from tests.support.hostile_users import STRANGER, needs_users
+from tests.support.hostile_users import STRANGER
 
 NAMES = (
     "step-1;touch x", "step-1$(touch x)", "step-1`touch x`", "step-1'\"$(touch x)", "step-1\n touch x", "a b", "*",
@@ -66,7 +66,7 @@ def test_log_names_no_other_train(site: Site, tmp_path: Path) -> None:
 
 
 class TestDirectoriesOfStrangers:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     @pytest.mark.attack("a line of the log has a rollback load the checkpoint of a stranger")
     @pytest.mark.parametrize("mode", [0o755, 0o777])

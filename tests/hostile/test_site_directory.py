@@ -10,7 +10,7 @@ from opsctl.base.model import Finding, Level
 from opsctl.cli.doctor import _root
 from opsctl.monitor.watch_cycle import Watch
 from tests.hostile.conftest import Site
-from tests.support.hostile_users import OWNER, STRANGER, needs_users
+from tests.support.hostile_users import OWNER, STRANGER
 
 
 def app_of(site: Site, more: str = "") -> App:
@@ -38,7 +38,7 @@ def test_site_directory_is_its_owners(site):
 
 
 class TestUsers:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     def plant(self, site: Site) -> None:
         """The stranger makes the directory first, with a link in place of the owner's journal."""

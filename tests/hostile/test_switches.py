@@ -11,7 +11,7 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 from tests.hostile.conftest import Site
-from tests.support.hostile_users import MEMBER, OWNER, STRANGER, needs_users
+from tests.support.hostile_users import MEMBER, OWNER, STRANGER
 
 
 @pytest.mark.attack("a directory in place of a switch cannot be disarmed")
@@ -38,7 +38,7 @@ def test_reason_is_short(site, text):
 
 
 class TestUsers:
-    pytestmark = needs_users
+    pytestmark = pytest.mark.root
 
     def armed(self, run: RunDir, switch: Switch) -> str:
         return OWNER.run(lambda: switches.read(RunDir(run.path), switch).by)

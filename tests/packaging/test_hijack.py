@@ -53,6 +53,7 @@ def check_marks(tmp_path):
     assert not mark.exists(), f"imported: {mark.read_text().split()}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_working_directory_is_not_imported(installed: Installed, hostile, words):
     out = installed.run("opsctl", *words, cwd=hostile, code=None)

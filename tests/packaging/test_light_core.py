@@ -66,6 +66,7 @@ def site(bare: Installed, text: str = "") -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", CORE)
 def test_core_module_needs_no_extra(bare, module):
     bare.run("python", "-P", "-c", f"import {module}", cwd=bare.home)

@@ -56,7 +56,7 @@ class Podman:
 def make_podman(place: Path) -> Podman:
     """Return a podman that runs containers on this machine. Skips the test where none does."""
     if os.geteuid() != 0 or not (shutil.which("podman") and shutil.which("crun")):
-        pytest.skip("needs root, podman and crun")
+        pytest.skip("needs root, podman and crun: apt-get install podman crun")
     storage = f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/graph"\nrunroot = "{place}/run"\n'
     (place / "storage.conf").write_text(storage)
     (place / "bin").mkdir()
@@ -118,7 +118,7 @@ def find_libraries(binaries: list[Path]) -> set[Path]:
 def build_fake_pyxis(place: Path) -> Path:
     """Build the plugin and return a plugstack.conf that names it. Skips the test without a compiler or the headers."""
     if os.geteuid() != 0 or not shutil.which("gcc") or not Path("/usr/include/slurm/spank.h").exists():
-        pytest.skip("needs root, gcc and the headers of Slurm (libslurm-dev)")
+        pytest.skip("needs root, gcc and Slurm's headers: apt-get install gcc libslurm-dev")
     source, plugin = Path(__file__).with_name("fake_pyxis.c"), place / "fake_pyxis.so"
     argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(plugin), str(source)]
     subprocess.run(argv, check=True, timeout=60)

@@ -8,8 +8,6 @@ import pwd
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
-
 from opsctl.base.errors import OpsctlError
 
 TEAM = "users"
@@ -59,8 +57,3 @@ class User:
 OWNER = User("nobody", (TEAM,))
 MEMBER = User("daemon", (TEAM,))
 STRANGER = User("bin")
-
-needs_users = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users"),
-]

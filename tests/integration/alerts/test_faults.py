@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ from opsctl.alerts.outbox import Outbox
 from opsctl.base.errors import RunDirError
 from opsctl.base.model import Level
 from tests.integration.alerts.conftest import read_kinds
+from tests.support.mounts import mounting
 from tests.unit.alerts.conftest import World, finding
 
 
@@ -41,15 +41,8 @@ def small_disk(world):
     """A file system of 256 kB, mounted on the site directory."""
     place = world.site.path
     place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("no mount")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounting(place, "size=256k"):
+        yield place
 
 
 def fill(place):
@@ -71,6 +64,7 @@ def run_cycles(world, marks):
         world.clock.forward(minutes=10)
 
 
+@pytest.mark.root
 def test_full_disk_does_not_stop_its_own_alert(world, small_disk, out):
     run_cycles(world, "..")
     fill(small_disk)
@@ -84,6 +78,7 @@ def test_full_disk_does_not_stop_its_own_alert(world, small_disk, out):
     assert not (world.spare.alerts / "ledger.json").exists()
 
 
+@pytest.mark.root
 def test_alert_is_resolved_while_the_disk_is_full(world, small_disk, out):
     run_cycles(world, "C")
     fill(small_disk)
@@ -93,6 +88,7 @@ def test_alert_is_resolved_while_the_disk_is_full(world, small_disk, out):
     assert read_subjects(out) == [CRITICAL, RESOLVED]
 
 
+@pytest.mark.root
 def test_read_only_directory_does_not_stop_alerts(world, small_disk, out):
     run_cycles(world, ".")
     read_only(small_disk, yes=True)
@@ -103,6 +99,7 @@ def test_read_only_directory_does_not_stop_alerts(world, small_disk, out):
     assert read_subjects(out) == [CRITICAL, RESOLVED]
 
 
+@pytest.mark.root
 def test_alert_recorded_before_read_only_is_sent_once(world, small_disk, out):
     run_cycles(world, ".")
     world.record("C")
@@ -113,6 +110,7 @@ def test_alert_recorded_before_read_only_is_sent_once(world, small_disk, out):
     assert read_subjects(out) == [CRITICAL]
 
 
+@pytest.mark.root
 def test_undelivered_alert_is_sent_on_a_full_disk(world, small_disk, out):
     out.mkdir()
     run_cycles(world, "C")
@@ -126,6 +124,7 @@ def test_undelivered_alert_is_sent_on_a_full_disk(world, small_disk, out):
     assert dispatch.list_undelivered(world.alerting) == []
 
 
+@pytest.mark.root
 def test_cycle_fails_where_no_directory_is_writable(world, small_disk):
     read_only(small_disk, yes=True)
     world.spare.path.write_text("in the way")

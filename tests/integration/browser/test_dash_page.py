@@ -31,7 +31,7 @@ from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_s
 from tests.support.made_events import make_diagnosed
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900), "wall": (1920, 1080)}
 XSS = (

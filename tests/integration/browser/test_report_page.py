@@ -17,7 +17,7 @@ from tests.support.chromium import Browser, browser
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs a chromium")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium: apt-get install chromium")
 
 WIDTHS = (400, 1400)
 SCHEMES = ("light", "dark")

@@ -62,6 +62,7 @@ def read_log(trains: Trains) -> str:
     return log.read_text() if log.exists() else ""
 
 
+@pytest.mark.root
 def test_ranks_run_inside_and_their_exit_code_is_recorded(trains: Trains, podman: Podman) -> None:
     trains.opsctl("launch", write(trains, podman, "7"))
     until(lambda: not trains.rows())
@@ -76,6 +77,7 @@ def test_ranks_run_inside_and_their_exit_code_is_recorded(trains: Trains, podman
     assert sorted(os.listdir(trains.run().checkpoints)) == ["saved-0", "saved-1"]
 
 
+@pytest.mark.root
 def test_kill_switch_reaches_the_trainer_inside(trains: Trains, podman: Podman) -> None:
     trains.opsctl("launch", write(trains, podman, "wait"))
     until(lambda: read_log(trains).count("inside=True") == 2)
@@ -86,6 +88,7 @@ def test_kill_switch_reaches_the_trainer_inside(trains: Trains, podman: Podman) 
     assert end.outcome.value == "killed", read_log(trains)
 
 
+@pytest.mark.root
 def test_cancelled_train_leaves_no_container(trains: Trains, podman: Podman) -> None:
     """None that runs: where Slurm kills podman before its clean-up, an exited one stays listed."""
     trains.opsctl("launch", write(trains, podman, "wait"))

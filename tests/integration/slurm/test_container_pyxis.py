@@ -41,6 +41,7 @@ def trains(fresh_slurm: Callable[..., Sandbox], tmp_path: Path) -> Iterator[Trai
         yield trains
 
 
+@pytest.mark.root
 def test_ranks_run_in_the_container(trains: Trains, tmp_path: Path) -> None:
     code = trains.place / "code"
     code.mkdir()

@@ -248,6 +248,7 @@ def fill_queue(submit: list[str]) -> list[str]:
     raise AssertionError(f"the queue takes more than {len(held)} jobs")
 
 
+@pytest.mark.long
 def test_full_queue_does_not_lose_the_chain(
     fresh_slurm: Callable[..., Sandbox], site_on: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,8 +14,6 @@ from opsctl.state.journal import Journal
 from tests.support.trains import Trains, as_user, find_group, trains_on
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
-
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
 
 
 @pytest.fixture
@@ -47,14 +44,14 @@ def test_owner_holds_and_releases(shared: Trains) -> None:
     assert held[0].why.startswith("noon, ana (")
 
 
-@root_only
+@pytest.mark.root
 def test_team_mate_holds_by_the_pause_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: press(shared, "hold"))
     assert text.startswith("the job is not yours to hold, so the pause switch is armed instead")
     assert (shared.run().switches / "pause").exists()
 
 
-@root_only
+@pytest.mark.root
 @pytest.mark.parametrize("verb", ["hold", "save"])
 def test_stranger_is_refused(shared: Trains, verb: str) -> None:
     text = as_user(NOBODY, NOGROUP, lambda: press(shared, verb))

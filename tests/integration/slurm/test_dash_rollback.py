@@ -27,8 +27,6 @@ COMMAND = (sys.executable, "-P", str(TRAINER), "100000", "5", "0.02")
 NOBODY, USERS = 65534, 100
 WORDS = "[rollback]\nstep_argument = '--ckpt-step {step}'\n"
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
-
 
 @pytest.fixture(scope="module")
 def running(slurm: Sandbox) -> Iterator[Trains]:
@@ -91,7 +89,7 @@ def test_tasks_are_queued_after_the_last_array(trains: Trains) -> None:
         press(trains, "queue", 0, confirmed=False)
 
 
-@root_only
+@pytest.mark.root
 @pytest.mark.parametrize("verb", ["rollback", "queue"])
 def test_only_the_owner_gets_the_button(trains: Trains, verb: str) -> None:
     press(trains, verb, 5, confirmed=False)  # imports what another user of this machine may not read

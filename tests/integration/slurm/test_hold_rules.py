@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
+from tests.support.mounts import mounting
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = """
@@ -70,15 +70,13 @@ def test_train_that_saves_nothing_is_held(trains: Trains) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk, filled by a file."""
-    argv = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(tmp_path)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
-    with pytest.raises(OSError, match="No space left"):
-        (tmp_path / "filler").write_bytes(bytes(1 << 20))
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    with mounting(tmp_path, "size=64k,mode=755"):
+        with pytest.raises(OSError, match="No space left"):
+            (tmp_path / "filler").write_bytes(bytes(1 << 20))
+        yield tmp_path
 
 
+@pytest.mark.root
 def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk: Path) -> None:
     script = trains.place / "train.sh"
     script.write_text(SAVER)

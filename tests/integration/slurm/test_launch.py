@@ -11,9 +11,8 @@ import pytest
 from opsctl.base.errors import ConfigError, InputError, RunDirError, SlurmError
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Created, SubmitRefused, Submitted, Submitting
+from tests.support.mounts import mounting
 from tests.support.trains import Trains, as_user, trains_on, until
-
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user or to mount")
 
 
 @pytest.fixture
@@ -158,13 +157,10 @@ def test_root_with_special_characters_works(slurm: Sandbox, trains: Trains) -> N
     until(lambda: trains.run().main_log.exists() and "hello" in trains.run().main_log.read_text())
 
 
-@root_only
+@pytest.mark.root
 def test_full_disk_leaves_no_half_written_train(trains: Trains) -> None:
     trains.root.mkdir(mode=0o755)
-    mount = ("mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(trains.root))
-    if subprocess.run(mount, capture_output=True, timeout=60, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    try:
+    with mounting(trains.root, "size=64k,mode=755"):
         (trains.root / "filler").write_bytes(b"x" * 60 * 1024)
         error = trains.refusal("launch", trains.toml(command=("echo", "x" * 30_000)))
         assert isinstance(error, RunDirError)
@@ -172,11 +168,9 @@ def test_full_disk_leaves_no_half_written_train(trains: Trains) -> None:
         assert (trains.run().exists, trains.arrays()) == (False, set())
         left = {path.parent for path in trains.run().path.rglob("*") if path.is_file()}
         assert left <= {trains.run().journal}  # the journal, if the launch began one
-    finally:
-        subprocess.run(("umount", str(trains.root)), timeout=60, check=True)
 
 
-@root_only
+@pytest.mark.root
 def test_root_without_write_permission_is_reported(trains: Trains) -> None:
     trains.root.mkdir()
     path = trains.toml()
@@ -186,7 +180,7 @@ def test_root_without_write_permission_is_reported(trains: Trains) -> None:
     assert not trains.run().path.exists()
 
 
-@root_only
+@pytest.mark.root
 def test_train_name_of_another_user_is_refused(trains: Trains) -> None:
     trains.opsctl("launch", trains.toml())
     os.chown(trains.run().path, 65534, 65534)

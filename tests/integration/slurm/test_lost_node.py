@@ -60,6 +60,7 @@ def test_next_attempt_reports_a_crashed_node(scene: Scene) -> None:
     assert not list(trains.run().path.glob("attempts/*_2.0/end.json"))
 
 
+@pytest.mark.long
 def test_ranks_of_a_node_without_power_are_not_waited_for(scene: Scene) -> None:
     trains, sandbox = scene
     fails = f"[ $SLURM_PROCID = 1 ] || {{ until [ -e {trains.place}/lost ]; do sleep 0.1; done; exit 1; }}; sleep 300"

@@ -25,7 +25,8 @@ def run_job(sandbox: Sandbox) -> None:
     wait_until(lambda: not run_slurm(sandbox, "squeue", "-h"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="Slurm starts Epilog only as root")
+@pytest.mark.long
+@pytest.mark.root
 def test_epilog_drains_on_evidence_alone(fresh_slurm: Up, tmp_path: Path) -> None:
     sandbox = fresh_slurm(nodes=1)
     place, tools = tmp_path / "slurm", tmp_path / "bin"

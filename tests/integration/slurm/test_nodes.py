@@ -212,9 +212,8 @@ def test_drained_node_is_undrained_after_two_good_checks(ssh_world: tuple[Trains
     assert read_node(trains, "node004").reason == "bad fan"
 
 
+@pytest.mark.root
 def test_orphans_are_ended_only_with_kill_orphans(ssh_world: tuple[Trains, GpuNodes]) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs to be root, to have a process of another user")
     trains, nodes = ssh_world
     until(lambda: not trains.app.slurm.reasons())
     orphan = subprocess.Popen(("sleep", "300"), user=23_456)
@@ -265,8 +264,6 @@ def test_without_drain_nodes_are_excluded_and_reported(
 
 @pytest.mark.root
 def test_user_without_drain_rights_excludes_instead(slurm: Sandbox) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs to be root, to become another user")
     with gpu_nodes(slurm) as (trains, nodes):
         os.chown(trains.place, 65534, 65534)
         nodes.set_kernel_log("node003", "xid-79-154")

@@ -47,6 +47,7 @@ def make(trains: Trains, command: tuple[str, ...] = ("true",), **more: Any) -> o
     )
 
 
+@pytest.mark.long
 def test_readme_example_runs(trains: Trains) -> None:
     (example,) = EXAMPLE.findall((ROOT / "README.md").read_text())
     assert len([line for line in example.splitlines() if line]) <= 10

@@ -74,6 +74,7 @@ def test_attempt_whose_ranks_wait_is_ended(trains: Trains) -> None:
     assert "no rank uses the CPU" in first_end(trains)["why"]
 
 
+@pytest.mark.long
 def test_stopped_rank_is_left_alone_with_0_seconds(trains: Trains) -> None:
     pid = start(trains, f"{QUICK}\nquiet_seconds = 0")
     os.kill(pid, signal.SIGSTOP)

@@ -50,6 +50,7 @@ def saved_state(trains: Trains, step: int) -> str:
     return (trains.run().checkpoints / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt").read_text()
 
 
+@pytest.mark.long
 def test_rollback_of_a_running_train_and_its_undo(trains: Trains) -> None:
     launch(trains, WORDS)
     first = saved_state(trains, 15)

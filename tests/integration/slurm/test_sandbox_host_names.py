@@ -46,8 +46,6 @@ CASES = {
 def unshare(_programs: None) -> tuple[str, ...]:
     """The command that enters new host name, network and mount namespaces. Skips where namespaces are not allowed."""
     argv = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount another /etc/hosts")
     done = subprocess.run([*argv, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"this machine makes no namespaces: {done.stderr.strip()}")

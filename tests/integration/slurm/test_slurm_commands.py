@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -300,7 +299,6 @@ class AsNobody:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_team_mate_sees_the_train_but_cannot_change_it(commands: Slurm, runner: SystemRunner, sbatch):
     array = sbatch("--array=1-4%1")
     wait_for_running(commands, array)

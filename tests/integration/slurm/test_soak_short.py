@@ -6,10 +6,13 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from opsctl.sandbox.record import Places
 from tests.endurance.soak.run_soak import list_causes, make_report, soaking
 
 
+@pytest.mark.long
 def test_twenty_cycles_with_faults_lose_no_alert(places: Places, home: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="opsctl-soak-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)

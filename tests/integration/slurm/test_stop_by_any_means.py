@@ -99,6 +99,7 @@ def test_kill_switch_cancels_a_queue_without_a_task(trains: Trains, extra: tuple
     assert trains.rows() == []
 
 
+@pytest.mark.long
 def test_kill_switch_works_while_the_node_of_the_guard_is_dead(fresh_slurm: Up) -> None:
     slurm = fresh_slurm(nodes=1)
     with trains_on(slurm) as trains:

@@ -1,7 +1,6 @@
 """Switches and requests, by the owner and by other users of this machine."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -12,8 +11,6 @@ from opsctl.state.events import AttemptFinalized, RequestDone, SwitchArmed, Swit
 from tests.support.trains import Trains, as_user, trains_on, until
 
 NOBODY, USERS, NOGROUP = 65534, 100, 65534
-
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def test_dry_run_arms_nothing(trains: Trains, words: tuple[str, ...]) -> None:
     assert list(trains.run().switches.iterdir()) == []
 
 
-@root_only
+@pytest.mark.root
 def test_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "bad loss"))
     assert text == (
@@ -81,7 +78,7 @@ def test_team_mate_stops_a_train_by_its_kill_switch(shared: Trains) -> None:
     assert text == "t: the kill switch is disarmed\n"
 
 
-@root_only
+@pytest.mark.root
 def test_user_outside_the_group_cannot_arm(shared: Trains) -> None:
     text = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("kill-switch", "arm", "t", "--reason", "x"))
     assert text == (
@@ -91,7 +88,7 @@ def test_user_outside_the_group_cannot_arm(shared: Trains) -> None:
     assert list(shared.run().switches.iterdir()) == []
 
 
-@root_only
+@pytest.mark.root
 def test_watch_without_site_directory_writes_nothing(shared: Trains) -> None:
     site = shared.root / ".site"
     shared.opsctl("watch", "fs_quota")  # imports modules that the other user may not be able to read
@@ -101,7 +98,7 @@ def test_watch_without_site_directory_writes_nothing(shared: Trains) -> None:
     assert str(site) not in text
 
 
-@root_only
+@pytest.mark.root
 def test_unreadable_switches_are_unknown(shared: Trains) -> None:
     shared.run().switches.chmod(0o700)
     for words in (("kill-switch", "show", "t"), ("release", "t"), ("save-switch", "t")):
@@ -111,7 +108,7 @@ def test_unreadable_switches_are_unknown(shared: Trains) -> None:
         )
 
 
-@root_only
+@pytest.mark.root
 def test_user_outside_the_group_cannot_disarm_pause(shared: Trains) -> None:
     shared.opsctl("kill-switch", "arm", "t", "--pause", "--reason", "x")
     text = as_user(NOBODY, NOGROUP, lambda: shared.opsctl("release", "t"))
@@ -119,7 +116,7 @@ def test_user_outside_the_group_cannot_disarm_pause(shared: Trains) -> None:
     assert list(shared.run().requests.iterdir()) == []
 
 
-@root_only
+@pytest.mark.root
 def test_hold_by_a_team_mate_arms_the_pause_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("hold", "t", "--reason", "wait"))
     assert text == (
@@ -132,7 +129,7 @@ def test_hold_by_a_team_mate_arms_the_pause_switch(shared: Trains) -> None:
     assert not shared.rows()[0].is_held
 
 
-@root_only
+@pytest.mark.root
 def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
     shared.opsctl("hold", "t")
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("release", "t", "--exclude", "node004"))
@@ -147,7 +144,7 @@ def test_release_by_a_team_mate_becomes_a_request(shared: Trains) -> None:
     assert shared.app.slurm.excluded(shared.arrays().pop()) == "node004"
 
 
-@root_only
+@pytest.mark.root
 def test_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
     text = as_user(NOBODY, USERS, lambda: shared.opsctl("cancel", "t"))
     assert text == (
@@ -157,7 +154,7 @@ def test_cancel_by_a_team_mate_names_the_kill_switch(shared: Trains) -> None:
     assert len(shared.arrays()) == 1
 
 
-@root_only
+@pytest.mark.root
 def test_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
     shared.opsctl("edit", "t", shared.toml(extra=("--begin=now+1hour",)), "--dry-run")
     path = shared.toml(extra=("--begin=now+1hour",), command=("false",))
@@ -167,7 +164,7 @@ def test_edit_by_a_team_mate_is_refused(shared: Trains) -> None:
     )
 
 
-@root_only
+@pytest.mark.root
 def test_kill_switch_by_a_team_mate_ends_a_running_train(slurm: Sandbox) -> None:
     with trains_on(slurm, group="users") as trains:
         wait = 'echo up >"$0"; until [ -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.1; done'

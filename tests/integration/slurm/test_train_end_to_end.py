@@ -127,6 +127,7 @@ def wait_for_step(run: RunDir, step: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_train_with_a_killed_node_ends_like_a_calm_one(tmp_path: Path, fresh_slurm: Callable[..., Sandbox]) -> None:
     slurm = fresh_slurm(nodes=5, gpus_per_node=0)
     site = Site(tmp_path, slurm)

@@ -21,6 +21,7 @@ def test_readme_quickstart_runs(tmp_path: Path) -> None:
     assert "none left" in output, output
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_programs")
 def test_tutorial_runs(tmp_path: Path) -> None:
     """The train loses a node, resumes on two others from its newest checkpoint, and finishes.

@@ -26,6 +26,7 @@ from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import load_site
 from opsctl.state.events import SwitchArmed
 from opsctl.watchdogs.node_health import worst_severity
+from tests.support.mounts import mounting
 from tests.support.slurms import run_slurm
 from tests.support.trains import Trains, as_user, trains_on, until
 from tests.support.watched_trains import CountedApp, CountingRunner, ForwardClock, cycle, find_finding, list_transitions
@@ -257,7 +258,6 @@ def test_alert_of_a_removed_train_is_resolved(trains: Trains, app: CountedApp, s
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to become another user")
 def test_cycle_of_a_team_mate_records_nothing(trains: Trains, app: CountedApp, slurm: Sandbox) -> None:
     trains.opsctl("launch", trains.toml())
     run_slurm(slurm, "scancel", *trains.arrays())
@@ -307,18 +307,14 @@ def test_unreadable_log_stops_no_other_watchdog(trains: Trains, clock: ForwardCl
         assert report.seconds < 10
 
 
+@pytest.mark.root
 def test_full_disk_does_not_stop_alerts(trains: Trains, app: CountedApp, slurm: Sandbox, tmp_path: Path) -> None:
     trains.opsctl("launch", trains.toml())
     (array,) = trains.arrays()
     place = trains.root
     aside = tmp_path / "aside"
     shutil.copytree(place, aside, symlinks=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount: {mounted.stderr.decode().strip()}")
-    try:
+    with mounting(place, "size=2m"):
         shutil.copytree(aside, place, symlinks=True, dirs_exist_ok=True)
         with pytest.raises(OSError, match="No space"):
             (place / "filler").write_bytes(bytes(4 << 20))
@@ -332,8 +328,6 @@ def test_full_disk_does_not_stop_alerts(trains: Trains, app: CountedApp, slurm: 
         assert any("No space left on device" in problem for problem in report.problems)
         (place / "filler").unlink()
         assert list_transitions(cycle(app)) == [("fs_quota/root", Level.OK)]
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_resident_watch_repeats_until_interrupted(trains: Trains, slurm: Sandbox) -> None:

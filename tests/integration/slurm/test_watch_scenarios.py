@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,6 +21,7 @@ from opsctl.report.digest import render
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.guarded_trains import GuardedTrain, until
+from tests.support.mounts import mounting
 from tests.support.watched_trains import ForwardClock, app_of, cycle, find_finding, list_transitions
 
 ROOT = Path(__file__).parents[3]
@@ -157,7 +157,7 @@ def test_stopped_rank_is_named_first(make, slurm, clock, tmp_path):
 PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 
 
-@pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed")
+@pytest.mark.skipif(PY_SPY is None, reason="needs py-spy: pip install py-spy")
 def test_py_spy_reads_the_stacks_of_silent_ranks(make, slurm, clock, tmp_path):
     train = make(f"hang_minutes = 10\nstacks_seconds = 0\npy_spy = '{PY_SPY}'")
     app = app_of(tmp_path, slurm.env(), clock)
@@ -198,17 +198,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MB."""
     place = tmp_path / "disk"
     place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("no mount")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=1000", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounting(place, "size=64m,nr_inodes=1000"):
+        yield place
 
 
+@pytest.mark.root
 def test_filling_disk_is_reported_and_resolved(make, slurm, clock, tmp_path, small_disk):
     train = make()
     shutil.rmtree(train.run.checkpoints)

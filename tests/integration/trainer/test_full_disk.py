@@ -3,7 +3,6 @@
 import contextlib
 import re
 import resource
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import pytest
 from opsctl.trainer import manifest
 from opsctl.trainer.contract import TrainerStop
 from tests.integration.trainer.conftest import ROOT, tiny
+from tests.support.mounts import mounting
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -21,17 +21,10 @@ pytest.importorskip("deepspeed")
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 MB."""
-    if shutil.which("mount") is None:
-        pytest.skip("no mount")
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"needs to mount: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounting(place, "size=64m"):
+        yield place
 
 
 @contextlib.contextmanager
@@ -55,6 +48,7 @@ def fill_during_saves(disk):
         filler.join()
 
 
+@pytest.mark.root
 def test_full_disk_keeps_the_old_checkpoint_and_the_training(train, small_disk):
     model = {"layers": 2, "hidden": 256, "heads": 2, "sequence": 32}  # checkpoints of 24 MB
     run = train(**tiny(steps=100_000, precision="bf16", model=model, checkpoint={"every": 0}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.base.errors import RunDirError
+from tests.support.mounts import mounting
 from tests.unit.alerts.conftest import World
 from tests.unit.alerts.test_outbox import FakeChannel
 
@@ -68,16 +68,12 @@ class Outboxes:
 def outboxes(world: World) -> Iterator[Outboxes]:
     disk = world.site.path
     disk.mkdir(parents=True)
-    argv = ["mount", "-t", "tmpfs", "-o", "size=200k,mode=755", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("needs to mount a file system")
-    try:
+    with mounting(disk, "size=200k,mode=755"):
         world.site.create()
         yield Outboxes(world)
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.root
 def test_disk_that_fills_up_during_delivery_doubles_nothing(outboxes):
     outboxes.deliver_while(outboxes.fill)
     for _ in range(3):
@@ -87,6 +83,7 @@ def test_disk_that_fills_up_during_delivery_doubles_nothing(outboxes):
     assert (outboxes.sent, outboxes.main.waiting) == (["a.1"], [])
 
 
+@pytest.mark.root
 def test_sender_before_the_disk_was_full_is_respected(outboxes):
     def fill_and_flush():
         outboxes.fill()
@@ -96,6 +93,7 @@ def test_sender_before_the_disk_was_full_is_respected(outboxes):
     assert (outboxes.sent, outboxes.main.waiting, outboxes.spare.waiting) == (["a.1"], [], [])
 
 
+@pytest.mark.root
 def test_delivery_is_recorded_in_the_spare_outbox(outboxes):
     outboxes.deliver_while(lambda: outboxes.remount("ro"))
     for _ in range(3):
@@ -107,6 +105,7 @@ def test_delivery_is_recorded_in_the_spare_outbox(outboxes):
     assert (outboxes.sent, outboxes.main.waiting) == (["a.1"], [])
 
 
+@pytest.mark.root
 def test_delivery_without_any_record_is_remembered(outboxes):
     outboxes.spare.outbox.site.path.write_text("")  # neither outbox can be written
     outboxes.deliver_while(lambda: outboxes.remount("ro"))

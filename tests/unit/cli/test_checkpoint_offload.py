@@ -13,6 +13,7 @@ import pytest
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.trainer import manifest
+from tests.support.mounts import mounting
 from tests.support.saved_checkpoints import flip, make_train, opsctl, save, steps
 
 KILLED_AMID_A_COPY = Path(__file__).parents[2] / "support" / "killed_copy.py"
@@ -139,23 +140,17 @@ def test_damaged_copy_removes_no_local_checkpoint(run, tmp_path):
     assert steps(run / "checkpoints") == [10, 30, 40]
 
 
+@pytest.mark.root
 def test_full_destination_removes_nothing(run, tmp_path):
     destination = tmp_path / "archive"
     destination.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", destination], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("needs to mount")
-    try:
+    with mounting(destination, "size=128k"):
         with pytest.raises(OpsctlError, match="No space left on device"):
             opsctl("offload", "tiny", "--to", destination)
         assert steps(run / "checkpoints")[-2:] == [30, 40]
         assert all(
             manifest.verify(checkpoint.path) == [] for checkpoint in manifest.list_checkpoints(destination / "tiny")
         )
-    finally:
-        subprocess.run(["umount", "--lazy", destination], check=True)
 
 
 def rsync(destination: Path) -> tuple[str, ...]:

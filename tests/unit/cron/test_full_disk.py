@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,6 +11,9 @@ import pytest
 from opsctl.cron.run_history import EntryResult
 from tests.support.cron_context import NOON, CronSite
 from tests.support.log_records import warnings
+from tests.support.mounts import mounting
+
+pytestmark = pytest.mark.root
 
 CRONTAB = "*/10 * * * * echo often >>$HERE/log; echo said\n0 12 * * * echo daily >>$HERE/log\n"
 
@@ -21,21 +23,16 @@ def full(cron_site: CronSite) -> Iterator[CronSite]:
     """A site whose directory is on a full file system of 64 KiB."""
     root = cron_site.path / "trains"
     root.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("no mount")
-    argv = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs", str(root)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("needs to mount a file system")
-    cron_site.crontab(CRONTAB)
-    cron_site.clock.time -= timedelta(minutes=25)
-    cron_site.tick()
-    cron_site.clock.time = NOON
-    with pytest.raises(OSError, match="No space left"), (root / "filler").open("wb", buffering=0) as filler:
-        while True:
-            filler.write(b"x" * 512)
-    (cron_site.path / "log").unlink()
-    yield cron_site
-    subprocess.run(["umount", "--lazy", str(root)], check=True)
+    with mounting(root, "size=64k,mode=755"):
+        cron_site.crontab(CRONTAB)
+        cron_site.clock.time -= timedelta(minutes=25)
+        cron_site.tick()
+        cron_site.clock.time = NOON
+        with pytest.raises(OSError, match="No space left"), (root / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 512)
+        (cron_site.path / "log").unlink()
+        yield cron_site
 
 
 def test_full_disk_runs_due_entries_once(full: CronSite, caplog: pytest.LogCaptureFixture) -> None:

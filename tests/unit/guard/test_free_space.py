@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.state.events import AttemptFinalized
 from tests.support.finalized_trains import QueuedTrain
 from tests.support.made_events import make_diagnosed
+from tests.support.mounts import mounting
 
 
 @pytest.fixture
@@ -22,15 +22,10 @@ def disk(tmp_path: Path, train: QueuedTrain) -> Iterator[Path]:
     """A small disk to which the trainer saves."""
     place = tmp_path / "disk"
     place.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("this user cannot mount a file system")
     text = train.run.config.read_text()
     train.run.config.write_text(text.replace('["true"]', f'["train", "--save", "{place}/own"]'))
-    try:
+    with mounting(place, "size=4m"):
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def fill(disk: Path) -> Path:
@@ -66,6 +61,7 @@ def wait(train: QueuedTrain, *, look: int, then: object) -> float:
     return train.clock.monotonic() - begin_s
 
 
+@pytest.mark.root
 def test_body_waits_until_the_disk_has_space(train: QueuedTrain, disk: Path) -> None:
     assert wait(train, look=1, then=lambda: None) == 0
     filler = fill(disk)
@@ -73,11 +69,13 @@ def test_body_waits_until_the_disk_has_space(train: QueuedTrain, disk: Path) -> 
     assert wait(train, look=40, then=filler.unlink) == 40
 
 
+@pytest.mark.root
 def test_wait_for_space_ends_in_time(train: QueuedTrain, disk: Path) -> None:
     fill(disk)
     assert wait(train, look=1, then=lambda: None) == free_space.MAX_WAIT_S
 
 
+@pytest.mark.root
 @pytest.mark.parametrize(("kind", "waited_s"), [(StopKind.TERM, 5), (StopKind.KILL, 5), (StopKind.TIME_LIMIT, 600)])
 def test_stop_request_ends_the_wait_for_space(train: QueuedTrain, disk: Path, kind: StopKind, waited_s: float) -> None:
     fill(disk)
@@ -85,6 +83,7 @@ def test_stop_request_ends_the_wait_for_space(train: QueuedTrain, disk: Path, ki
     assert wait(train, look=5, then=lambda: request_stop(train.run, attempt, kind, "")) == waited_s
 
 
+@pytest.mark.root
 def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk: Path) -> None:
     fill(disk)
     (train.run.path / "logs").rmdir()

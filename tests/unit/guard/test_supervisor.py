@@ -139,7 +139,7 @@ def test_port_of_another_guard_is_not_used(tmp_path: Path, run: RunDir) -> None:
     assert (tmp_path / "port").read_text() == "none\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.root
 def test_body_of_another_user_is_not_run_without_a_guard(tmp_path: Path, run: RunDir) -> None:
     program(run.body, f'touch "{tmp_path}/begun"')
     os.chown(run.body, 1234, -1)

@@ -51,7 +51,7 @@ def test_failing_train_does_not_stop_the_others(train: QueuedTrain, tmp_path: Pa
     assert finalized.train == "gpt" and finalized.done
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.root
 def test_trains_of_other_users_are_skipped(train: QueuedTrain, tmp_path: Path) -> None:
     train.stop_trainer(train.start_attempt(), TrainerStop.FINISHED)
     os.chown(train.run.path, 1234, -1)

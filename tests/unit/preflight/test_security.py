@@ -16,11 +16,6 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from tests.support.other_users import NOBODY, open_to_other_users, skip_unless_others_may_run
 
-needs_root = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users"),
-]
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch) -> Path:
@@ -138,7 +133,7 @@ def test_unsafe_thing_is_reported_and_repaired(home, make, check, phrase):
 
 
 class TestForeignOwners:
-    pytestmark = needs_root
+    pytestmark = pytest.mark.root
 
     @pytest.mark.parametrize(
         ("name", "check"),
@@ -231,7 +226,6 @@ def test_umask_of_everybody_is_reported(home):
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the group")
 def test_umask_matters_for_a_shared_group(home):
     group, before = os.getegid(), os.umask(0o002)
     try:

@@ -68,7 +68,7 @@ def test_foreign_or_unwritable_directory_costs_the_log_only(site, capsys):
     assert site.logs.is_file()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.root
 def test_directory_of_another_user_gets_no_log(site):
     site.create()
     os.chown(site.path, 12345, 12345)

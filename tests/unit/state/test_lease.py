@@ -14,6 +14,7 @@ import pytest
 from opsctl.base.errors import RunDirError
 from opsctl.host.system import SystemClock
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
+from tests.support.mounts import mounting
 
 
 @dataclass
@@ -119,15 +120,14 @@ def test_missing_directory_cannot_be_locked(tmp_path):
         pass
 
 
+@pytest.mark.root
 def test_read_only_file_system_is_reported(tmp_path):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,ro", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs to mount")
-    try:
-        with pytest.raises(RunDirError, match="cannot be locked: Read-only file system"), lease(tmp_path, FakeClock()):
-            pass
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with (
+        mounting(tmp_path, "size=64k,ro"),
+        pytest.raises(RunDirError, match="cannot be locked: Read-only file system"),
+        lease(tmp_path, FakeClock()),
+    ):
+        pass
 
 
 def test_processes_hold_the_lease_in_turn(tmp_path):

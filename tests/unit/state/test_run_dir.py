@@ -119,7 +119,7 @@ def test_sticky_directory_is_trusted(run):
     check_trusted([run.journal], root=run.path.parent)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root, to give a file away")
+@pytest.mark.root
 def test_file_of_another_user_is_not_trusted(run):
     os.chown(run.journal, 12345, 0)
     with pytest.raises(RunDirError, match="journal: belongs to uid 12345"):

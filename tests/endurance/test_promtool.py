@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "templates" / "prometheus" / "opsctl.yml"
 DASHBOARD = ROOT / "templates" / "grafana" / "opsctl.json"
 TESTS = ROOT / "tests" / "corpus" / "prometheus" / "rules_test.yml"
-pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus")
 
 
 def promtool(*words: str) -> str:
