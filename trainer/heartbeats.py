@@ -105,3 +105,10 @@ def note(state: RunState, text: str) -> None:
     if text not in state.notes:
         state.notes.append(text)
         print_line(text)
+
+
+def warn(state: RunState, process: RankProcess, text: str) -> None:
+    """Record, on every rank, a problem that every rank knows; rank 0 prints it."""
+    state.notes.append(text)
+    if process.is_first:
+        print_line(text)

@@ -17,7 +17,7 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.evaluate import Evaluation, evaluations, line
-from opsctl.trainer.heartbeats import Pulse, now_text, print_line, write_stop_reason
+from opsctl.trainer.heartbeats import Pulse, now_text, print_line, warn, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.model_size import model_parameters
@@ -33,7 +33,6 @@ from opsctl.trainer.startup_checks import (
     memory_limits,
     resolve_precision,
     seed_randomness,
-    warn,
 )
 from opsctl.trainer.step_log import Interval, StepLog
 from opsctl.trainer.stop_hooks import Decision, Hooks
@@ -64,7 +63,7 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
         if found:
             resuming.load(found, engine, state)
         if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
-            warn(state, control, uncompiled)
+            warn(state, process, uncompiled)
         compare_data(data, state, control)
         metrics = Metrics(
             config.log,
@@ -201,9 +200,7 @@ def _log_step(run: Run, interval: Interval | None) -> None:
         run.metrics.interval(interval, state)
     state.spike = run.spikes.add_loss(state.loss)
     if state.spike:
-        state.notes.append(f"step {state.step}: {state.spike}")
-        if run.control.process.is_first:
-            print_line(state.notes[-1])
+        warn(state, run.control.process, f"step {state.step}: {state.spike}")
 
 
 def _evaluate(run: Run) -> None:

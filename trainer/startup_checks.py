@@ -11,7 +11,7 @@ from opsctl.trainer.batches import Data, open_data
 from opsctl.trainer.checkpoint.resume import Found
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.heartbeats import print_line
+from opsctl.trainer.heartbeats import print_line, warn
 from opsctl.trainer.memory_usage import MemoryUsage
 from opsctl.trainer.precision import choose_precision, read_processor
 from opsctl.trainer.process_groups import Control
@@ -56,7 +56,7 @@ def choose_seed(config: TrainerConfig, state: RunState, control: Control) -> Tra
     if control.process.is_first and config.seed is None:
         print_line(f"seed {seed}, drawn at random" if saved is None else f"seed {seed}, of the checkpoint")
     if saved not in (None, seed):
-        warn(state, control, f"seed {seed} is not the checkpoint's, {saved}: {_OTHER_ORDER}")
+        warn(state, control.process, f"seed {seed} is not the checkpoint's, {saved}: {_OTHER_ORDER}")
     return config.model_copy(update={"seed": seed})
 
 
@@ -77,15 +77,8 @@ def resolve_precision(config: TrainerConfig, found: Found | None, control: Contr
 def compare_data(data: Data, state: RunState, control: Control) -> None:
     """Warn if the resumed checkpoint was trained on other data; the next checkpoint records the current data."""
     if state.data not in ("", str(data)) and not data.has_same_past(state):
-        warn(state, control, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
+        warn(state, control.process, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
     state.data = str(data)
-
-
-def warn(state: RunState, control: Control, text: str) -> None:
-    """Note `text`, which is the same on every rank, and print it once."""
-    state.notes.append(text)
-    if control.process.is_first:
-        print_line(text)
 
 
 def seed_randomness(config: TrainerConfig, process: RankProcess) -> None:

@@ -13,7 +13,7 @@ from opsctl.trainer import manifest
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.engine import Engine
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.heartbeats import print_line
+from opsctl.trainer.heartbeats import print_line, warn
 from opsctl.trainer.manifest import Checkpoint, Manifest
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.process_groups import Control
@@ -89,9 +89,7 @@ class Resuming:
             aside, failed = self.control.from_first(_set_aside(checkpoint) if process.is_first else ("", ""))
             if failed:
                 raise Refused(f"checkpoint {checkpoint.path} is damaged and cannot be set aside: {failed}")
-            state.notes.append(f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
-            if process.is_first:
-                print_line(state.notes[-1])
+            warn(state, process, f"damaged checkpoint set aside as {aside}: {'; '.join(problems)}")
 
     def _share_of_problems(self, checkpoint: Checkpoint) -> tuple[list[str], OSError | None]:
         """Return the problems of this rank's share of the files, and the error if a file cannot be read."""
@@ -144,9 +142,7 @@ class Resuming:
         changed = [key for key in here if key in saved.optimizer and saved.optimizer[key] != here[key]]
         if changed:
             changes = ", ".join(f"{key} was {saved.optimizer[key]} and is {here[key]}" for key in changed)
-            state.notes.append(f"optimizer of step {saved.step}: {changes}")
-            if self.control.process.is_first:
-                print_line(state.notes[-1])
+            warn(state, self.control.process, f"optimizer of step {saved.step}: {changes}")
 
     def _restore_random(self, found: Found) -> None:
         """Restore the random state of this rank; with another topology, draw a new one from the seed and the step."""
