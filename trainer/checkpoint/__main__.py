@@ -129,9 +129,9 @@ def _bf16(arguments: argparse.Namespace) -> int:
 
 
 def _reshape(arguments: argparse.Namespace) -> int:
-    from opsctl.trainer.checkpoint import universal  # noqa: PLC0415 - torch takes a second
+    from opsctl.trainer.checkpoint import rewrite  # noqa: PLC0415 - torch takes a second
 
-    written = universal.reshape(arguments.source, arguments.target, trust=arguments.trust_pickle)
+    written = rewrite.reshape(arguments.source, arguments.target, trust=arguments.trust_pickle)
     _print_rows(arguments, [{"path": written}], "{path}: any topology can resume it")
     return 0
 
