@@ -8,9 +8,9 @@ all-gather and end in a reduce-scatter. With one tensor rank the functions are t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch.nn import functional
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.rank_layout import Layout
 
+Move: TypeAlias = Callable[[Tensor], Tensor]
 _SEED_MASK = (1 << 64) - 1
 """The largest seed that torch accepts."""
 
@@ -98,59 +99,20 @@ def slice_of(layout: Layout, rank: int, *, cuts_sequence: bool = False) -> Slice
     return Slice(rank=layout.tensor_rank(rank), size=layout.tensor, group=group, cuts_sequence=cuts_sequence)
 
 
-class _Copy(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """The identity forward; backward, the sum of the ranks' shares of the gradient.
-
-    Use only right before a matrix product: its gradient has no other user, so that the sum may be in place.
-    """
+class _Across(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
+    """What the tensor ranks do together with a tensor; backward, its counterpart with the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
-        ctx.part = part
-        return x.view_as(x)
+    def forward(ctx: Any, x: Tensor, there: Move, back: Move) -> Tensor:
+        ctx.back = back
+        moved = there(x)
+        if moved is x:
+            ctx.mark_dirty(x)
+        return moved
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.part.sum(gradient.contiguous()), None
-
-
-class _Sum(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """The sum of the ranks' shares of the result forward; the identity backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
-        ctx.mark_dirty(x)
-        return part.sum(x)
-
-    @staticmethod
-    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
-class _Gather(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """The whole sequence forward; backward, this rank's slice of the sum of the ranks' shares of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
-        ctx.part = part
-        return part.gather(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.part.reduce_scatter(gradient), None
-
-
-class _ReduceScatter(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
-    """This rank's slice of the sum of the ranks' shares of the result forward; backward, the whole sequence."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Slice) -> Tensor:
-        ctx.part = part
-        return part.reduce_scatter(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.part.gather(gradient), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradient), None, None
 
 
 class _GatheredProduct(torch.autograd.Function):  # type: ignore[misc]  # mypy does not read torch
@@ -190,15 +152,27 @@ def into(x: Tensor, part: Slice) -> Entry:
     """Return `x`, as ranks hold activations between the cut matrices, as input of column layers."""
     if part.size == 1:
         return Entry(x, x, part)
-    return Entry((_Gather if part.cuts_sequence else _Copy).apply(x, part), x, part)
+    if part.cuts_sequence:
+        return Entry(_Across.apply(x, part.gather, part.reduce_scatter), x, part)
+    # The sum may be in place: the gradient of a matrix product's input has no other user.
+    return Entry(_Across.apply(x, _view, lambda gradient: part.sum(gradient.contiguous())), x, part)
 
 
 def out_of(x: Tensor, part: Slice) -> Tensor:
     """Return the sum over the ranks of the output `x` of cut layers; in place, unless the sequence is cut."""
     if part.size == 1:
         return x
-    summed: Tensor = (_ReduceScatter if part.cuts_sequence else _Sum).apply(x, part)
+    there, back = (part.reduce_scatter, part.gather) if part.cuts_sequence else (part.sum, _unchanged)
+    summed: Tensor = _Across.apply(x, there, back)
     return summed
+
+
+def _view(x: Tensor) -> Tensor:
+    return x.view_as(x)
+
+
+def _unchanged(gradient: Tensor) -> Tensor:
+    return gradient
 
 
 class ColumnLinear(nn.Module):  # type: ignore[misc]  # mypy does not read torch
