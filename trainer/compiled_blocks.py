@@ -13,16 +13,41 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.documents import activations
-from opsctl.trainer.flex_alibi import FlexAlibi
 from opsctl.trainer.gpt import build_alibi
 from opsctl.trainer.process_groups import Control
 
 _BACKEND = "inductor"
 _TOLERANCES = {torch.bfloat16: 0.05, torch.float32: 1e-4}
 """Largest relative distance between a compiled block and itself before: a few roundings of its type."""
+
+
+class FlexAlibi:
+    """Causal attention for one length, with ALiBi's bias computed inside the kernel: no [heads, sequence, sequence].
+
+    Only inside a compiled block: uncompiled, flex_attention keeps all scores in memory.
+    """
+
+    def __init__(self, slopes: tuple[float, ...], length: int, device: torch.device) -> None:
+        self._slopes = torch.tensor(slopes, device=device)
+        self._mask = create_block_mask(_is_visible, None, None, length, length, device=device)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return the mixed values of q, k and v, all [b, heads, s, width]."""
+        slopes = self._slopes
+
+        def biased(score: Tensor, _: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return score - slopes[head] * (query - key)
+
+        mixed: Tensor = flex_attention(q, k, v, score_mod=biased, block_mask=self._mask)
+        return mixed
+
+
+def _is_visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
 
 
 def compile_stage(blocks: Sequence[Any], config: TrainerConfig, device: torch.device, control: Control) -> str:

@@ -10,9 +10,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from opsctl.trainer import architecture, compiled_blocks
-from opsctl.trainer.compiled_blocks import compile_stage, remove_compilation, try_block
+from opsctl.trainer.compiled_blocks import FlexAlibi, compile_stage, remove_compilation, try_block
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.flex_alibi import FlexAlibi
 from opsctl.trainer.gpt import alibi, slopes
 from opsctl.trainer.tensor_parallel import Slice
 
