@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-PEAK_TFLOPS = {
-    "V100": 125.0,
-    "V100 PCIE": 112.0,
-    "A100": 312.0,
-    "A800": 312.0,
-    "A6000": 154.8,
-    "A10": 125.0,
-    "A40": 149.7,
-    "L4": 121.0,
-    "L40": 181.0,
-    "L40S": 362.0,
-    "RTX 4090": 165.2,
-    "H100": 989.4,
-    "H100 NVL": 835.0,
-    "H100 PCIe": 756.0,
-    "H200": 989.4,
-    "H200 NVL": 835.5,
-    "H20": 148.0,
-    "GH200": 989.4,
-    "B200": 2250.0,
-    "B300": 2250.0,
-    "GB200": 2500.0,
-    "GB300": 2500.0,
-    "MI250X": 191.5,
-    "MI300X": 1307.4,
-    "MI325X": 1307.4,
-    "MI350X": 2307.0,
-    "MI355X": 2516.0,
-}
-"""Dense bf16 (V100: fp16) matrix operations with fp32 sums, in 10¹² per second: half of the figure "with sparsity".
+import tomllib
+from importlib.resources import files
 
-Sources: NVIDIA's and AMD's data sheets (RTX 4090: whitepaper of the Ada architecture). MI250X: one of its two halves,
-which torch counts as a GPU.
-"""
+PEAK_TFLOPS: dict[str, float] = tomllib.loads(files("opsctl.trainer").joinpath("peak_tflops.toml").read_text())
+"""Peaks in 10¹² operations per second, by a part of the driver's name."""
 
 
 def peak_tflops(device: str) -> float | None:

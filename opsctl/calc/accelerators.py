@@ -55,7 +55,7 @@ def _read() -> dict[str, Accelerator]:
 
 def _find_peak(name: str) -> float:
     peak = peak_tflops(name)
-    assert peak, f"trainer/flops.py has no peak of {name}"
+    assert peak, f"trainer/peak_tflops.toml has no peak of {name}"
     return peak
 
 

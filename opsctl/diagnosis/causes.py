@@ -118,11 +118,15 @@ OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseK
 @cache
 def causes() -> tuple[Cause, ...]:
     """Return the rows of the catalogue. The first matching row classifies a line."""
-    catalogue = files("opsctl.diagnosis").joinpath("catalogue")
     rows: list[Cause] = []
     for table in TABLES:
-        rows += map(_cause, tomllib.loads(catalogue.joinpath(f"{table}.toml").read_text(encoding="utf-8"))["cause"])
+        rows += map(_cause, read_table(f"catalogue/{table}")["cause"])
     return tuple(rows)
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """Return a table of this package, without `.toml`."""
+    return tomllib.loads(files("opsctl.diagnosis").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _cause(row: dict[str, Any]) -> Cause:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.base.errors import cannot_read
-from opsctl.diagnosis.causes import Cause, Weight, causes, classify
+from opsctl.diagnosis.causes import Cause, Weight, causes, classify, read_table
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import PREFIX
@@ -34,55 +34,7 @@ GATE = re.compile(
     rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]"
 )
 """A cheap filter for lines. Its first letters are rare in a log of numbers."""
-GATE_WORDS = (
-    *(
-        b"rror",
-        b"xception",
-        b"ailed",
-        b"ailure",
-        b"nvalid",
-        b"annot ",
-        b"not ",
-        b" nan",
-        b"oom-",
-        b"oom_",
-        b"denied",
-        b"illed",
-        b"xceeded",
-    ),
-    *(
-        b"nrecognized",
-        b"signal",
-        b"timed out",
-        b"mismatch",
-        b"out of ",
-        b"timeout",
-        b"must ",
-        b"missing",
-        b"quire",
-        b"lost",
-    ),
-    *(
-        b"container",
-        b"lready",
-        b"install",
-        b"overflow",
-        b"fault",
-        b"limit",
-        b"empt",
-        b"blocked",
-        b"state ",
-        b" been ",
-        b"timing",
-        b"erminate",
-        b"nterrupt",
-        b"compatible",
-        b"Please",
-        b"nsupported",
-        b"responding",
-        b"ancelled",
-    ),
-)
+GATE_WORDS = tuple(word.encode() for word in read_table("gate")["words"])
 """Texts that find further lines. A known line holds one of these or matches GATE."""
 MAX_SCAN_BYTES = 256 << 20
 """Bytes at the end of an attempt's log that are read, if no iteration lines shorten the search."""
