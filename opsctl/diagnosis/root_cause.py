@@ -19,12 +19,11 @@ from opsctl.diagnosis.causes import (
     causes,
     classify,
 )
-from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_last_lines, read_preceding
+from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_following, read_last_lines, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.line_levels import LineLevel, find_level
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
-from opsctl.diagnosis.torchrun_summary import find_first_failure
 
 NOTHING = "nothing"
 """The cause of an attempt whose log names none."""
@@ -49,6 +48,11 @@ NO_CONNECTION = frozenset({"cannot-connect", "rendezvous-timeout", "infiniband"}
 """Echoes of ranks that did not reach another rank. Other echoes are of ranks that lost one."""
 DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "interrupted": 0, "traceback": 0, "killed": 5}
 """How much an end explains among the ends without a reason: least an exit code, most a signal of the kernel."""
+SUMMARY = "torchrun-summary"
+"""The row of the catalogue for the title of the summary."""
+MAX_SUMMARY_LINES = 8
+"""Lines below the title of the summary: time, host, rank, exit code, error file, traceback."""
+_SUMMARY_FIELD = re.compile(r"\s*(?P<name>host|rank)\s*: (?P<value>[\w.-]{1,255})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +177,24 @@ def _explains_end(event: LogEvent, end: LogEvent) -> bool:
 def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
     """Return the events, the heaviest first and equally heavy ones in their order."""
     ordered = sorted(events, key=_rank, reverse=True)
-    first = find_first_failure(events) if ordered and _rank(ordered[0]) >= (Weight.ERROR, 0) else None
+    first = _find_first_failure(events) if ordered and _rank(ordered[0]) >= (Weight.ERROR, 0) else None
     if first is None:
         return ordered
     return sorted(ordered, key=lambda event: (_rank(event), event.speaker.rank == first.rank), reverse=True)
+
+
+def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
+    """Return the host and rank that torchrun observed to fail first; None without a summary.
+
+    The agent of each node writes a summary of its own ranks: several summaries name no first rank.
+    """
+    titles = [event for event in events if event.cause.name == SUMMARY]
+    if len(titles) != 1:
+        return None
+    matches = filter(None, map(_SUMMARY_FIELD.match, read_following(titles[0], MAX_SUMMARY_LINES)))
+    fields = {match["name"]: match["value"] for match in matches}
+    rank = fields.get("rank", "")
+    return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
 
 
 def _rank(event: LogEvent) -> tuple[Weight, int]:
@@ -265,7 +283,7 @@ def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     """Return the failed rank: the rank that reports the cause, or the first rank that Slurm reports as ended."""
     if _reports_other_rank(chosen):
         return _find_blamed_peer(events)
-    if not chosen.speaker.is_known and (first := find_first_failure(events)):
+    if not chosen.speaker.is_known and (first := _find_first_failure(events)):
         return first
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
