@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from math import ceil
 
-from opsctl.calc.closed_form import renewal
 from opsctl.calc.input_influence import CLUSTER_KINDS, run_uncertain
+from opsctl.calc.save_interval import renewal
 from opsctl.calc.sensitivity import rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup
 

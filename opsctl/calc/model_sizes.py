@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from opsctl.calc.gpt_size import ModelShape, parameters
 
 HEAD_COLUMNS = 128
 LLAMA_VOCABULARY = 128256
 """Of Llama 3."""
+_LLAMA: dict[str, Any] = {"gated": True, "biases": False, "positions": False, "tied": False}
 
 
 def shape_of_size(billions: float, *, vocabulary: int = LLAMA_VOCABULARY, sequence: int = 4096) -> ModelShape:
@@ -25,10 +28,7 @@ def _narrow(layers: int, billions: float, vocabulary: int, sequence: int) -> Mod
             ffn=_gated_width(heads * HEAD_COLUMNS),
             vocabulary=vocabulary,
             sequence=sequence,
-            gated=True,
-            biases=False,
-            positions=False,
-            tied=False,
+            **_LLAMA,
         )
         for heads in range(1, 257)
     ]
@@ -55,10 +55,7 @@ def shape_of_sizes(layers: int, hidden: int, *, sequence: int | None = None) -> 
         ffn=width,
         vocabulary=LLAMA_VOCABULARY,
         sequence=length,
-        gated=True,
-        biases=False,
-        positions=False,
-        tied=False,
+        **_LLAMA,
     )
     assumed = (
         f"{heads} heads, {groups} of keys and values (as Llama 3)",

@@ -11,10 +11,10 @@ from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
-from opsctl.calc.closed_form import renewal
 from opsctl.calc.error_bars import ErrorBar, calibrated_bar, step_bar
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
+from opsctl.calc.save_interval import renewal
 from opsctl.calc.throughput import step_tflop
 from opsctl.calc.topology_search import gives_embedding_slots, least_recomputed
 

@@ -1,11 +1,14 @@
-"""The interval of saves, and the cost of saves and of failures. Times in seconds."""
+"""The interval of saves, the cost of saves and of failures, and how fast checkpoints fill a file system.
+
+Times in seconds, unless a name ends in `_h`.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from opsctl.calc.argument_checks import negative, not_positive, refuse
+from opsctl.calc.argument_checks import negative, not_positive, not_share, refuse
 
 BYTES_PER_PARAMETER = 14
 """bf16 weights and fp32 master weights with two moments. BLOOM's 176.2e9 x 14 are 2.24 TiB, published as 2.3 TB."""
@@ -66,3 +69,42 @@ def cost(*, interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 
     return Cost(
         interval_s=interval_s, saving=save_s / interval_s, lost_per_failure_s=lost, failing=min(1.0, lost / mtbf_s)
     )
+
+
+def renewal(
+    *, mtbf_h: float, interval_h: float, save_h: float = 0.0, restart_h: float = 0.0, down_h: float = 0.0
+) -> float:
+    """Return the effective share of the wall-clock time, exact for a constant failure rate.
+
+    T / (e^λR·(e^λ(T + C) − 1)·(1/λ + D)) (after Daly 2006, eq. 20).
+    Restarts may fail too. `down_h` is time without failures: the queue, and a hang until its detection.
+    """
+    refuse(
+        "effective time",
+        [
+            *not_positive(mtbf_h=mtbf_h, interval_h=interval_h),
+            *negative(save_h=save_h, restart_h=restart_h, down_h=down_h),
+        ],
+    )
+    growth = (interval_h + save_h) / mtbf_h
+    if growth + restart_h / mtbf_h > 700:
+        return 0.0
+    return interval_h / (math.exp(restart_h / mtbf_h) * math.expm1(growth) * (mtbf_h + down_h))
+
+
+def per_day(size: float, interval_s: float) -> float:
+    """Return the volume written in a day without deletions, in the unit of `size`."""
+    refuse("storage", not_positive(size=size, interval_s=interval_s))
+    return size * 86400 / interval_s
+
+
+def days_until_full(*, free: float, size: float, interval_s: float, reliable: float = 1.0) -> float:
+    """Return the days until a quota is full. `reliable` is the usable share of the quota."""
+    refuse("storage", [*not_positive(free=free), *not_share(reliable=reliable)])
+    return free * reliable / per_day(size, interval_s)
+
+
+def fits(*, free: float, size: float, reliable: float = 1.0) -> int:
+    """Return how many whole checkpoints fit. One of them is always being written, so one less can be stored."""
+    refuse("storage", [*not_positive(free=free, size=size), *not_share(reliable=reliable)])
+    return math.floor(free * reliable / size)

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from opsctl.calc.closed_form import renewal
+from opsctl.calc.save_interval import renewal
 from opsctl.calc.sensitivity import rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup
 

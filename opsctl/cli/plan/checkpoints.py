@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from opsctl.base.units import format_duration, format_percent
-from opsctl.calc import checkpoint_space as stores
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
@@ -107,7 +106,7 @@ def checkpoint(
 def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
     def row(name: str, cost: calc.Cost) -> list[str]:
         steps = f"{calc.in_steps(cost.interval_s, step)}" if step else "-"
-        written = stores.per_day(size, cost.interval_s) / 1e12
+        written = calc.per_day(size, cost.interval_s) / 1e12
         return [
             name,
             format_duration(cost.interval_s),
@@ -138,11 +137,11 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
     opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8
     """
     refuse("storage", [*not_positive(size=size, interval=interval, free=free), *not_share(reliable=reliable)])
-    daily = stores.per_day(size, interval * 60)
+    daily = calc.per_day(size, interval * 60)
     figures: dict[str, Any] = {
         "tb_per_day": daily,
-        "days_until_full": stores.days_until_full(free=free, size=size, interval_s=interval * 60, reliable=reliable),
-        "checkpoints_that_fit": stores.fits(free=free, size=size, reliable=reliable),
+        "days_until_full": calc.days_until_full(free=free, size=size, interval_s=interval * 60, reliable=reliable),
+        "checkpoints_that_fit": calc.fits(free=free, size=size, reliable=reliable),
     }
     if plot:
         days = figures["days_until_full"]

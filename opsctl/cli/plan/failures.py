@@ -14,7 +14,6 @@ from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import sensitivity as calc
 from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
-from opsctl.calc.closed_form import renewal
 from opsctl.calc.input_influence import (
     CLUSTER_KINDS,
     Influence,
@@ -23,6 +22,7 @@ from opsctl.calc.input_influence import (
     run_uncertain,
     widest_ranges,
 )
+from opsctl.calc.save_interval import renewal
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import json_option, print_json, print_text

@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.calc import checkpoint_space, save_interval, spares
-from opsctl.calc.closed_form import renewal
+from opsctl.calc import save_interval, spares
 from opsctl.calc.gpt_size import PUBLISHED, parameters
+from opsctl.calc.save_interval import renewal
 
 HOUR, WEEK = 3600.0, 7 * 86400.0
 
@@ -39,7 +39,7 @@ def test_bloom_checkpoint_is_2_24_tib() -> None:
 
 def test_2_3_tb_every_3_hours_are_18_4_tb_a_day() -> None:
     """The book prints 2.6."""
-    assert checkpoint_space.per_day(2.3, 3 * HOUR) == pytest.approx(18.4)
+    assert save_interval.per_day(2.3, 3 * HOUR) == pytest.approx(18.4)
 
 
 def test_small_files_in_large_blocks_waste_space() -> None:
@@ -50,15 +50,15 @@ def test_small_files_in_large_blocks_waste_space() -> None:
 
 def test_13b_checkpoint_is_0_4_tb() -> None:
     # One checkpoint every 18 steps of 32 s, and none is deleted.
-    assert checkpoint_space.per_day(4 / 10, 18 * 32) == pytest.approx(60)
-    assert checkpoint_space.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
+    assert save_interval.per_day(4 / 10, 18 * 32) == pytest.approx(60)
+    assert save_interval.per_day(20 / 51, 18 * 32) == pytest.approx(60, rel=0.02)
 
 
 def test_unreliable_space_fills_the_quota_sooner() -> None:
-    full = checkpoint_space.days_until_full(free=184, size=2.3, interval_s=3 * HOUR)
+    full = save_interval.days_until_full(free=184, size=2.3, interval_s=3 * HOUR)
     assert full == pytest.approx(10)
-    assert checkpoint_space.days_until_full(free=184, size=2.3, interval_s=3 * HOUR, reliable=0.8) == pytest.approx(8)
-    assert checkpoint_space.fits(free=184, size=2.3, reliable=0.8) == 64
+    assert save_interval.days_until_full(free=184, size=2.3, interval_s=3 * HOUR, reliable=0.8) == pytest.approx(8)
+    assert save_interval.fits(free=184, size=2.3, reliable=0.8) == 64
 
 
 def test_interval_with_restart_maximizes_the_exact_form() -> None:

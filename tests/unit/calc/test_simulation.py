@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from opsctl.base.errors import InputError
-from opsctl.calc.closed_form import renewal
+from opsctl.calc.save_interval import renewal
 from opsctl.calc.sensitivity import Summary, rank_knobs, run, summary
 from opsctl.calc.simulation import SimulationSetup, simulate
 
