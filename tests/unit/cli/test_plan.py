@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.cli.plan import plan as group
-from opsctl.state.events import AttemptFinalized, Event
+from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits
@@ -299,9 +299,8 @@ def test_waits_are_between_attempts() -> None:
     def at(hour: float) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
 
-    def finalized(attempt: str, hour: float) -> Event:
-        data = {"attempt": attempt, "outcome": "finished", "action": "go-on", "why": ""}
-        return Event(number=1, at=at(hour).isoformat(), actor="me", kind=AttemptFinalized, data=data)
+    def finalized(attempt: str, hour: float) -> AttemptFinalized:
+        return AttemptFinalized(at=at(hour).isoformat(), attempt=attempt, outcome="finished", action="go-on", why="")
 
     history = TrainHistory(
         started={"7_1.0": at(0), "7_2.0": at(22), "7_3.0": at(45), "7_4.0": at(66)},
