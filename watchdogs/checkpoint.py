@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Finding, Level
-from opsctl.base.units import format_size
+from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
@@ -102,49 +102,33 @@ class CheckpointAge:
         )
 
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
-        key, newest = f"{self.name}/{observation.train}", observation.newest.path.name if observation.newest else "none"
-        level, summary = Level.OK, f"{observation.train}: newest checkpoint: {newest}"
+        train, newest = observation.train, observation.newest.path.name if observation.newest else "none"
+        key = f"{self.name}/{train}"
+        level, says = Level.OK, state("checkpoint.newest", train=train, newest=newest)
         if observation.is_running or observation.running_s:
-            level, hours = judge_age(observation.running_s, observation.limit_s), observation.running_s / 3600
-            limit = f"limit {observation.limit_s / 3600:.1f} h"
-            summary = f"{observation.train}: no new checkpoint for {hours:.1f} h of running ({limit}); newest: {newest}"
-        findings = [
-            Finding(
-                key=key,
-                level=level,
-                summary=summary,
-                train=observation.train,
-                remedy=f"opsctl save-switch {observation.train}" if level is not Level.OK else "",
-            )
-        ]
+            times = {"age_s": observation.running_s, "limit_s": observation.limit_s}
+            level = judge_age(**times)
+            says = state("checkpoint.age", train=train, newest=newest, **times)
+        save = type_now(("opsctl", "save-switch", train)) if level is not Level.OK else NO_REMEDY
+        findings = [Finding(key=key, level=level, says=says, train=train, fix=save)]
         if observation.standing:
-            findings.append(_judge_standstill(observation.standing, key, observation.train))
-        if (
-            observation.size is not None
-            and observation.usual
-            and observation.size > LARGE_SIZE_RATIO * observation.usual
-        ):
-            percent = 100 * (observation.size / observation.usual - 1)
-            sizes = f"{format_size(observation.size)}, before {format_size(observation.usual)}"
-            grown = f"{newest} is {percent:.0f} % larger than the previous checkpoints ({sizes})"
-            findings.append(
-                Finding(
-                    key=f"{key}/size",
-                    level=Level.WARNING,
-                    summary=f"{observation.train}: {grown}",
-                    train=observation.train,
-                )
-            )
-        faults = [*observation.problems, *(f"{name}: renamed as damaged" for name in observation.damaged)]
+            findings.append(_judge_standstill(observation.standing, key, train))
+        size, usual = observation.size, observation.usual
+        if size is not None and usual and size > LARGE_SIZE_RATIO * usual:
+            sizes = {"more_percent": 100 * (size / usual - 1), "size_bytes": size, "usual_bytes": usual}
+            grown = state("checkpoint.grown", train=train, newest=newest, **sizes)
+            findings.append(Finding(key=f"{key}/size", level=Level.WARNING, says=grown, train=train))
+        faults = [quote(problem) for problem in observation.problems]
+        faults += [state("checkpoint.renamed", name=name) for name in observation.damaged]
         if faults:
             findings.append(
                 Finding(
                     key=f"{key}/verify",
                     level=Level.CRITICAL if observation.problems else Level.WARNING,
-                    summary=f"{observation.train}: {faults[0]}",
-                    train=observation.train,
-                    evidence=tuple(faults),
-                    remedy=f"opsctl checkpoint verify {observation.train}",
+                    says=state("checkpoint.faulty", faults[0], train=train),
+                    train=train,
+                    details=tuple(faults),
+                    fix=type_now(("opsctl", "checkpoint", "verify", train)),
                 )
             )
         return findings
@@ -164,15 +148,16 @@ def _find_standing(train: WatchedTrain) -> tuple[EndedAttempt, ...]:
 
 def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) -> Finding:
     start = max(attempt.resume_step or 0 for attempt in attempts)
-    summary = f"{train}: the last {len(attempts)} attempts all went on from step {start} and saved nothing"
-    reached = [f"{attempt.name}: reached step {attempt.highest_step}" for attempt in attempts]
     return Finding(
         key=f"{key}/step",
         level=Level.CRITICAL,
-        summary=summary,
+        says=state("checkpoint.standstill", train=train, attempts=len(attempts), step=start),
         train=train,
-        evidence=tuple(reached),
-        remedy=f"save more often, or lengthen the tasks: opsctl edit {train}; find the cause: opsctl why {train}",
+        since_step=start + 1,
+        details=tuple(
+            state("checkpoint.reached", attempt=attempt.name, step=attempt.highest_step) for attempt in attempts
+        ),
+        fix=advise("remedy.after_standstill", ("opsctl", "edit", train), ("opsctl", "why", train)),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import NO_REMEDY, Statement, state, type_now
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger
 from opsctl.settings.cron import CronSettings
@@ -63,20 +64,20 @@ class CronAlive:
         return observation
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:
-        level, summary = Level.OK, "cron: not started"
-        remedy = "opsctl cron status; opsctl cron start"
+        level, says = Level.OK, state("cron.not_started")
+        remedy = type_now(("opsctl", "cron", "status"), ("opsctl", "cron", "start"))
         if observation.last is not None:
-            minutes = (now - observation.last).total_seconds() / 60
-            summary = f"cron: last tick {minutes:.0f} min ago"
-            if observation.is_selected and now - observation.last > observation.limit:
-                level, limit = Level.CRITICAL, observation.limit.total_seconds() / 60
-                summary = f"cron: no tick for {minutes:.0f} min (limit {limit:.0f} min)"
+            age = now - observation.last
+            minutes = {"age_min": age.total_seconds() / 60, "limit_min": observation.limit.total_seconds() / 60}
+            says = state("cron.alive", **minutes)
+            if observation.is_selected and age > observation.limit:
+                level, says = Level.CRITICAL, state("cron.late", **minutes)
             elif observation.is_selected and (problem := _find_watch_problem(observation, now)):
-                (level, summary), remedy = problem, "opsctl cron status"
+                (level, says), remedy = problem, type_now(("opsctl", "cron", "status"))
         elif observation.is_selected:
-            level, summary = Level.WARNING, "cron: started, but no tick yet"
-        remedy = remedy if level is not Level.OK else ""
-        return [Finding(key=f"{self.name}/site", level=level, summary=summary, remedy=remedy)]
+            level, says = Level.WARNING, state("cron.no_tick")
+        fix = remedy if level is not Level.OK else NO_REMEDY
+        return [Finding(key=f"{self.name}/site", level=level, says=says, since=observation.last, fix=fix)]
 
 
 def _list_entries(settings: CronSettings) -> set[str]:
@@ -88,14 +89,13 @@ def _list_entries(settings: CronSettings) -> set[str]:
     return {entry.id for entry in schedule.entries}
 
 
-def _find_watch_problem(observation: TickObservation, now: datetime) -> tuple[Level, str] | None:
+def _find_watch_problem(observation: TickObservation, now: datetime) -> tuple[Level, Statement] | None:
     """Return why no watch cycle runs although ticks come: then nothing is watched and nothing is sent."""
     entries = observation.watch_entries
     if entries and all(now - ran.since > observation.limit for _, ran in entries):
         id, ran = max(entries, key=lambda entry: entry[1].since)
-        since = f"{ran.since:%Y-%m-%d %H:%M} UTC"
-        return Level.CRITICAL, f"cron: ticks come, but `{id}` has not run since {since}"
+        return Level.CRITICAL, state("cron.no_watch", entry=id, since=ran.since)
     for id, ran in entries:
         if ran.result in FAILURES:
-            return Level.WARNING, f"cron: `{id}`: {ran.result}: {ran.detail}"
+            return Level.WARNING, state("cron.watch_failed", entry=id, result=ran.result, detail=ran.detail)
     return None

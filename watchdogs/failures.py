@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import ClassVar, Literal
 
 from opsctl.base.model import Finding, Level
 from opsctl.base.nodesets import nodeset
+from opsctl.base.statements import Remedy, advise, quote, state
 from opsctl.state.events import (
     AttemptFinalized,
     Diagnosed,
@@ -20,6 +22,13 @@ from opsctl.state.events import (
     cancels_train,
 )
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
+
+CONTINUES_WITHOUT = "failures.continues_without"
+"""Kind of a finding about a train that lost nodes and goes on without them."""
+ROLLBACK_CAUSES = frozenset({"checkpoint-unreadable", "checkpoint-missing"})
+"""Causes in the catalogue of a checkpoint that cannot be loaded: an earlier one may be."""
+_FILE_NAME = re.compile(r"[\w.-]*\d[\w.-]*", re.ASCII)
+"""A name with a number, as that of a checkpoint, in lines of the trainer's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +54,7 @@ def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding
     held, taken = _held(events), _taken(events, now)
     attempts = dict.fromkeys([*taken, *([held.attempt] if held else [])])
     findings = [_of(train, attempt, events, held, taken.get(attempt)) for attempt in attempts]
-    well = Finding(key=f"failures/{train}", level=Level.OK, summary=f"{train}: no failure is open", train=train)
+    well = Finding(key=f"failures/{train}", level=Level.OK, says=state("failures.none", train=train), train=train)
     return findings or [well]
 
 
@@ -94,22 +103,38 @@ def _of(
     nodes = taken.nodes if taken else nodes
     is_excluded = taken is not None and taken.excluded
     if held is not None and holds:
-        summary = f"{train} is held: {attempt} {held.outcome}: {held.why}"
+        says = state("failures.held", train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
     else:
-        goes_on = f"goes on without {nodes}" if is_excluded else f"goes on with {nodes}, too few other nodes"
-        summary = f"{train} {goes_on}: {last}: {taken.reason if taken else ''}"
-    done = (*(taken.done if taken else ()), *([f"held what is queued of {train}"] if holds else []))
-    todo = [f"opsctl why {train}", *([f"opsctl health {nodes}"] if taken else [])]
-    todo += [f"opsctl release {train} after the repair"] if holds else []
+        kind = CONTINUES_WITHOUT if is_excluded else "failures.continues_with"
+        says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")
+    actions = [quote(text) for text in (taken.done if taken else ())]
+    actions += [state("failures.held_queued", train=train)] if holds else []
+    evidence = (*cause.evidence, *cause.also) if cause else ()
+    name = cause.cause if cause else ""
     advice = cause.advice if cause else ""
     return Finding(
         key=f"failures/{train}/{attempt}",
         level=Level.WARNING if is_excluded and not holds else Level.CRITICAL,
         train=train,
         node=nodes,
-        summary=summary,
-        evidence=(*cause.evidence, *cause.also) if cause else (),
-        done=done,
-        remedy=f"{advice} {'; '.join(todo)}".strip(),
+        says=says,
+        cause=name,
+        since=_find_time(taken, held),
+        wants_rollback=name in ROLLBACK_CAUSES,
+        names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(evidence)))),
+        evidence=evidence,
+        actions=tuple(actions),
+        fix=_advise(train, advice, nodes if taken else "", holds=holds),
         is_certain=True,
     )
+
+
+def _find_time(*events: Event | None) -> datetime | None:
+    return next((event.when for event in events if event), None)
+
+
+def _advise(train: str, advice: str, nodes: str, *, holds: bool) -> Remedy:
+    health = [("opsctl", "health", nodes)] if nodes else []
+    commands = [("opsctl", "why", train), *health, *([("opsctl", "release", train)] if holds else [])]
+    kind = "remedy.after_repair" if holds else "remedy.after_failure"
+    return advise(f"{kind}_of_nodes" if nodes else kind, *commands, text=advice)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.base.units import format_size
 from opsctl.settings.watch import Filesystem
 from opsctl.state.time_stamps import parse_past
@@ -18,6 +20,8 @@ from opsctl.watchdogs.fill_rate import Growth, measure_growth, measure_observed
 
 SAMPLES = 300
 BIGGEST_EVERY = timedelta(hours=6)
+FORECAST, GROWTH = "disk.full", "disk.grows"
+"""Kinds of statements: when a file system is full; how a train's checkpoints fill it."""
 BAD = (Level.WARNING, Level.CRITICAL)
 
 
@@ -101,69 +105,76 @@ class FsQuota:
         return {**fields, "figures": figures, "moved": moved, "samples": samples[-SAMPLES:]}
 
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
-        level, summary = _judged(observation, now)
+        level, says = _judged(observation, now)
         return [
             Finding(
                 key=f"{self.name}/{observation.filesystem.name}",
                 level=level,
-                summary=summary,
-                evidence=_evidence(observation),
-                remedy="delete or move checkpoints: opsctl checkpoint prune" if level in BAD else "",
+                says=says,
+                details=_list_users(observation),
+                fix=advise("remedy.disk", ("opsctl", "checkpoint", "prune")) if level in BAD else NO_REMEDY,
             )
         ]
 
 
-def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Level, str]:
+def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Level, Statement]:
     filesystem, space = observation.filesystem, observation.space
     if space is None:
-        return Level.UNKNOWN, f"{filesystem.name}: {observation.problem}"
+        return Level.UNKNOWN, state("disk.problem", name=filesystem.name, problem=observation.problem)
     shares = [_bytes(filesystem, space), _inodes(filesystem, space), *_hours(observation)]
     known = [share for share in shares if share]
     if not known:
-        return Level.UNKNOWN, f"{filesystem.name}: neither usage nor limit is known"
+        return Level.UNKNOWN, state("disk.nothing_known", name=filesystem.name)
     worst = max((level for level, _ in known), key=_SEVERITY.index)
-    texts = [text for level, text in known if level is worst]
     if worst is Level.OK and (stale := _stale(observation, now)):
-        return Level.UNKNOWN, f"{filesystem.name}: {stale}"
-    return worst, f"{filesystem.name} ({filesystem.path}): {'; '.join(texts)}"
+        return Level.UNKNOWN, stale
+    parts = [says for level, says in known if level is worst]
+    return worst, state("disk.usage", *parts, name=filesystem.name, path=filesystem.path)
 
 
 _SEVERITY = [Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL]
 
 
-def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
+def _bytes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | None:
     reliable = filesystem.reliable_percent / 100
     limit = space.limit if space.limit is not None else filesystem.limit
     if space.used is None or not limit:
         return _share(filesystem, space.percent / reliable, "bytes") if space.percent is not None else None
     left = limit * reliable - space.used
-    level, text = _share(filesystem, 100 * space.used / (limit * reliable), "bytes")
-    of = f"{format_size(limit)}" + (
-        f", of which {filesystem.reliable_percent:g} % are reliable" if reliable < 1 else ""
-    )
-    text = f"{text} ({format_size(space.used)} of {of})"
-    if left < filesystem.free:
-        return Level.CRITICAL, f"{text}, {format_size(max(0, left))} left, needs {format_size(filesystem.free)}"
-    return level, text
+    figures: dict[str, Value] = {"used": format_size(space.used), "limit": format_size(limit)}
+    if reliable < 1:
+        figures["reliable_percent"] = filesystem.reliable_percent
+    level, says = _share(filesystem, 100 * space.used / (limit * reliable), "bytes", figures)
+    if left >= filesystem.free:
+        return level, says
+    needed = {"left_bytes": max(0, left), "needed_bytes": filesystem.free}
+    return Level.CRITICAL, replace(says, facts={**says.facts, **needed})
 
 
-def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, str] | None:
+def _inodes(filesystem: Filesystem, space: Space) -> tuple[Level, Statement] | None:
     limit = space.inodes_limit if space.inodes_limit is not None else filesystem.inode_limit
     if space.inodes_used is None or not limit:
         return _share(filesystem, space.inodes_percent, "inodes") if space.inodes_percent is not None else None
-    level, text = _share(filesystem, 100 * space.inodes_used / limit, "inodes")
-    return level, f"{text} ({space.inodes_used:,} of {limit:,})"
+    figures = {"used": f"{space.inodes_used:,}", "limit": f"{limit:,}"}
+    return _share(filesystem, 100 * space.inodes_used / limit, "inodes", figures)
 
 
-def _share(filesystem: Filesystem, percent: float, resource: str) -> tuple[Level, str]:
-    if percent >= filesystem.critical_percent:
-        return Level.CRITICAL, f"{percent:.2f}% {resource} usage, critical at {filesystem.critical_percent:g}%"
+def _share(
+    filesystem: Filesystem, percent: float, resource: str, figures: Mapping[str, Value] | None = None
+) -> tuple[Level, Statement]:
+    """Return severity and statement of a share in use; the reached limit is among the values of the statement."""
+    level, limit = Level.OK, None
     if percent >= filesystem.warning_percent:
-        return Level.WARNING, f"{percent:.2f}% {resource} usage, warning at {filesystem.warning_percent:g}%"
-    return Level.OK, f"{percent:.2f}% {resource} usage"
+        level, limit = Level.WARNING, filesystem.warning_percent
+    if percent >= filesystem.critical_percent:
+        level, limit = Level.CRITICAL, filesystem.critical_percent
+    facts: dict[str, Value] = {"used_percent": percent, "resource": resource, **(figures or {})}
+    if limit is not None:
+        facts |= {"severity": level.value, "limit_percent": limit}
+    return level, state("disk.share", **facts)
 
 
-def _hours(observation: FilesystemObservation) -> list[tuple[Level, str]]:
+def _hours(observation: FilesystemObservation) -> list[tuple[Level, Statement]]:
     """Forecast when the file system is full, at the higher of the trains' rate and the observed rate."""
     filesystem, space = observation.filesystem, observation.space
     assert space is not None
@@ -173,49 +184,44 @@ def _hours(observation: FilesystemObservation) -> list[tuple[Level, str]]:
     forecasts = []
     if rate > 0 and limit and space.used is not None:
         left = limit * filesystem.reliable_percent / 100 - space.used
-        forecasts.append(_forecast(filesystem, left / rate / 3600, "bytes", f"{format_size(rate * 86400)} a day"))
+        forecasts.append(_forecast(filesystem, left / rate / 3600, "bytes", format_size(rate * 86400)))
     inode_rate = sum(train.inodes_s for train in observation.trains)
     if inode_rate > 0 and inode_limit and space.inodes_used is not None:
         left = inode_limit - space.inodes_used
-        forecasts.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f} a day"))
+        forecasts.append(_forecast(filesystem, left / inode_rate / 3600, "inodes", f"{inode_rate * 86400:,.0f}"))
     return forecasts
 
 
-def _forecast(filesystem: Filesystem, hours: float, resource: str, rate: str) -> tuple[Level, str]:
+def _forecast(filesystem: Filesystem, hours: float, resource: str, rate: str) -> tuple[Level, Statement]:
     level = Level.OK
     if hours < filesystem.warning_hours:
         level = Level.CRITICAL if hours < filesystem.critical_hours else Level.WARNING
-    return level, f"out of {resource} in {max(0, hours):,.0f} h at {rate}"
+    return level, state(FORECAST, resource=resource, hours=max(0, hours), rate=rate)
 
 
-def _stale(observation: FilesystemObservation, now: datetime) -> str:
-    """Return why the figures are too old; empty if they are current. Some systems update every half hour or never."""
+def _stale(observation: FilesystemObservation, now: datetime) -> Statement | None:
+    """Return why the figures are too old; None if they are current. Some systems update every half hour or never."""
+    name = observation.filesystem.name
     limit = timedelta(minutes=observation.filesystem.stale_minutes)
     at = observation.space.at if observation.space else None
     if observation.filesystem.by == "du":
         limit += timedelta(minutes=observation.filesystem.every_minutes)
     if at and now - at > limit:
-        return f"the figures are of {at:%Y-%m-%d %H:%M} UTC, {_hours_of(now - at)} h ago"
-    if observation.unmoved_since and now - observation.unmoved_since > limit and observation.filesystem.by != "du":
-        return (
-            f"the figures have not moved for {_hours_of(now - observation.unmoved_since)} h,"
-            " though checkpoints were written"
-        )
-    return ""
+        return state("disk.stale", name=name, at=at, age_s=(now - at).total_seconds())
+    unmoved = observation.unmoved_since
+    if unmoved and now - unmoved > limit and observation.filesystem.by != "du":
+        return state("disk.unmoved", name=name, age_s=(now - unmoved).total_seconds())
+    return None
 
 
-def _hours_of(span: timedelta) -> str:
-    return f"{span.total_seconds() / 3600:.1f}"
-
-
-def _evidence(observation: FilesystemObservation) -> tuple[str, ...]:
+def _list_users(observation: FilesystemObservation) -> tuple[Statement, ...]:
     trains = [
-        f"{train.train}: {format_size(train.size)} in {train.inodes} inodes every {train.every_s / 3600:.1f} h"
+        state(GROWTH, train=train.train, size_bytes=train.size, inodes=train.inodes, every_s=train.every_s)
         for train in observation.trains
         if train.bytes_s
     ]
     users = [
-        f"{user.name}: {format_size(user.size)}, {user.inodes:,} inodes, most in {user.places[0]}"
+        state("disk.user", user=user.name, size_bytes=user.size, inodes=user.inodes, place=user.places[0])
         for user in observation.users
     ]
     return (*trains, *users)

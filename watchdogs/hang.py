@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.model import Finding, Job, Level
-from opsctl.base.units import format_duration
+from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.state.run_dir import Attempt
 from opsctl.state.time_stamps import date_by_first_sight, parse_past
@@ -124,32 +124,30 @@ class Hang:
         return {"since": since, "lines": lines, "silent": silent[:1]}
 
     def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
-        level, summary, remedy = Level.OK, f"{observation.train}: no task runs", ""
+        train, is_hang = observation.train, observation.is_hang(now)
+        says = state("hang.no_task", train=train)
         if observation.since is not None:
-            age, limit = (
-                format_duration(now - observation.since),
-                f"(limit {format_duration(timedelta(seconds=observation.limit_s))})",
+            says = state(
+                "hang.hangs" if is_hang else "hang.alive",
+                train=train,
+                attempt=observation.attempt,
+                phase=observation.phase,
+                step=observation.step,
+                age_s=(now - observation.since).total_seconds(),
+                limit_s=observation.limit_s,
+                silent=observation.silent,
             )
-            summary = (
-                f"{observation.train}: {observation.phase}, step {observation.step}, last sign of life {age}"
-                f" ago {limit}"
-            )
-            if observation.is_hang(now):
-                level = Level.CRITICAL
-                summary = (
-                    f"{observation.attempt} hangs: {observation.phase}, step {observation.step}, no sign of"
-                    f" life for {age} {limit}{f'; {observation.silent}' if observation.silent else ''}"
-                )
-                task = f"{observation.train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
-                remedy = f"opsctl stacks {observation.train}; opsctl cancel {task}"
+        task = f"{train}_{observation.attempt.rpartition('.')[0].rpartition('_')[2]}"
+        stop = type_now(("opsctl", "stacks", train), ("opsctl", "cancel", task))
         return [
             Finding(
-                key=f"{self.name}/{observation.train}",
-                level=level,
-                summary=summary,
-                train=observation.train,
+                key=f"{self.name}/{train}",
+                level=Level.CRITICAL if is_hang else Level.OK,
+                says=says,
+                train=train,
+                since=observation.since,
                 evidence=observation.evidence,
-                remedy=remedy,
+                fix=stop if is_hang else NO_REMEDY,
             )
         ]
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.state import switches
 from opsctl.state.switches import Switch
 from opsctl.state.time_stamps import parse_past
@@ -50,20 +51,19 @@ class HeldTrain:
         return HoldObservation(train=target.name, since=min(times), why=why, hours=hours)
 
     def judge(self, observation: HoldObservation, now: datetime) -> list[Finding]:
-        level, summary = Level.OK, f"{observation.train} is not held"
+        train = observation.train
+        level, says = Level.OK, state("held.no", train=train)
         if observation.since is not None:
-            hours = (now - observation.since).total_seconds() / 3600
-            level = judge_age(hours * 3600, observation.hours * 3600)
-            summary = (
-                f"{observation.train} has been held for {hours:.1f} h (limit {observation.hours:g} h):"
-                f" {observation.why}"
-            )
+            age_s = (now - observation.since).total_seconds()
+            level = judge_age(age_s, observation.hours * 3600)
+            says = state("held.yes", train=train, age_s=age_s, limit_h=observation.hours, why=observation.why)
         return [
             Finding(
-                key=f"{self.name}/{observation.train}",
+                key=f"{self.name}/{train}",
                 level=level,
-                summary=summary,
-                train=observation.train,
-                remedy=f"opsctl release {observation.train}" if level is not Level.OK else "",
+                says=says,
+                train=train,
+                since=observation.since,
+                fix=type_now(("opsctl", "release", train)) if level is not Level.OK else NO_REMEDY,
             )
         ]

@@ -5,16 +5,16 @@ For every trainer that logs its loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.watchdogs import step_health
 from opsctl.watchdogs.accepted_levels import read_acceptance
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
-from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, shape
+from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, find_spike_begin, shape
 from opsctl.watchdogs.loss_level import accept_level
 from opsctl.watchdogs.new_lines import new_iterations, why_idle
 from opsctl.watchdogs.step_health import StepHealth, find_problems
@@ -55,27 +55,38 @@ class Loss:
         return LossObservation(train=target.name, curve=curve, steps=steps, idle=why_idle(target))
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:
-        loss_shape = shape(observation.curve)
-        level, describe, remedy = SHAPES[loss_shape]
-        curve, key = observation.curve, f"{self.name}/{observation.train}"
+        curve, train, key = observation.curve, observation.train, f"{self.name}/{observation.train}"
+        loss_shape = shape(curve)
+        level, kind, remedy = SHAPES[loss_shape]
+        facts, parts = _list_facts(curve, loss_shape), []
         if curve.loss is None:
-            level, describe, remedy = _no_loss(observation.idle)
-        if loss_shape is LossShape.SETTLED:
-            level = Level.CRITICAL if curve.long_level.rise_share >= CRITICAL_RISE else Level.WARNING
-            remedy = f"{remedy} opsctl alerts accept {key} --reason ..."
+            # Without a loss nothing is known if the train should log one.
+            level, kind, remedy = (
+                (Level.OK, "idle", "") if observation.idle else (Level.UNKNOWN, "not_logged", "log_loss")
+            )
+            facts = {"why": observation.idle}
+        elif loss_shape is LossShape.DIVERGING and curve.spike_step is not None:
+            kind = "spike_rises"
+        elif loss_shape is LossShape.SETTLED and curve.long_level.rise_share >= CRITICAL_RISE:
+            level = Level.CRITICAL
         is_passed = level is Level.OK and bool(curve.passed)
         if is_passed:
-            level, describe, remedy = Level.WARNING, _passed, "check the data of these steps"
+            level, kind, remedy = Level.WARNING, "passed", "check_data"
+            parts = [_describe_passed(incident) for incident in curve.passed]
+            facts["since_step"] = min(incident.since for incident in curve.passed)
+        accept = [("opsctl", "alerts", "accept", key, "--reason", "...")] if loss_shape is LossShape.SETTLED else []
         finding = Finding(
             key=key,
             level=level,
-            summary=f"{observation.train}: {describe(curve)}",
-            train=observation.train,
-            evidence=_evidence(curve),
-            remedy=remedy,
+            says=state(f"loss.{kind}", *parts, train=train, **facts),
+            train=train,
+            since_step=_find_begin(curve, loss_shape, is_passed=is_passed),
+            wants_rollback=loss_shape in ROLL_BACK,
+            details=_list_details(curve),
+            fix=advise(f"remedy.{remedy}", *accept) if remedy else NO_REMEDY,
             is_certain=is_passed,
         )
-        return [finding, *_judge_steps(observation.steps, key, observation.train)]
+        return [finding, *_judge_steps(observation.steps, key, train)]
 
 
 def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
@@ -83,95 +94,80 @@ def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
     if not steps.is_known:
         return []
     problems = find_problems(steps)
-    level, summary = problems[0] if problems else (Level.OK, "steps are made")
-    remedy = "opsctl logs; lower the learning rate or roll back to an earlier checkpoint" if problems else ""
+    level = problems[0].level if problems else Level.OK
+    says = state("steps.made", train=train, step=steps.step)
+    if problems:
+        says = state("steps.trouble", problems[0].says, train=train, step=steps.step)
+    begins = [problem.since_step for problem in problems if problem.since_step is not None]
     return [
         Finding(
             key=f"{key}/steps",
             level=level,
-            summary=f"{train}: {summary}, at step {steps.step}",
+            says=says,
             train=train,
-            evidence=tuple(text for _, text in problems[1:]),
-            remedy=remedy,
+            since_step=min(begins, default=None),
+            wants_rollback=bool(problems),
+            details=tuple(problem.says for problem in problems[1:]),
+            fix=advise("remedy.steps", ("opsctl", "logs")) if problems else NO_REMEDY,
             is_certain=level is Level.WARNING and steps.has_jumped,
         )
     ]
 
 
-def _evidence(curve: LossState) -> tuple[str, ...]:
-    lines = [f"step {step}: {loss:.4g}" for step, loss in curve.points[-3:]]
+def _list_facts(curve: LossState, loss_shape: LossShape) -> dict[str, Value]:
+    """Return the figures of the current shape."""
+    facts: dict[str, Value] = {"loss": curve.loss, "step": curve.step}
+    if loss_shape in {LossShape.NAN, LossShape.DEAD}:
+        lines = curve.bad if loss_shape is LossShape.NAN else curve.no_gradient
+        return {"step": curve.step, "lines": lines, **({} if loss_shape is LossShape.NAN else {"loss": curve.loss})}
     if curve.spike_step is not None:
-        lines += [f"since step {curve.spike_step}: " + ", ".join(f"{loss:.4g}" for loss in curve.recent[-5:])]
+        return {**facts, "level": curve.level, "peak": curve.peak, "since_step": curve.spike_step}
+    raised = curve.long_level
+    if raised.is_raised:
+        rise = {"rise_percent": 100 * raised.rise_share, "before": raised.before, "since_step": raised.rise_step}
+        return {**facts, **rise}
+    return facts
+
+
+def _find_begin(curve: LossState, loss_shape: LossShape, *, is_passed: bool) -> int | None:
+    """Return the first step that may be in trouble; None if there is no trouble or its begin is unknown."""
+    if is_passed:
+        return min(incident.since for incident in curve.passed)
+    if loss_shape is LossShape.NAN:
+        return curve.bad_since
+    if loss_shape is LossShape.DEAD:
+        return curve.no_gradient_since
+    begins = [find_spike_begin(curve), curve.long_level.rise_step if curve.long_level.is_raised else None]
+    return min((step for step in begins if step is not None), default=None)
+
+
+def _list_details(curve: LossState) -> tuple[Statement, ...]:
+    details = [state("loss.point", step=step, loss=loss) for step, loss in curve.points[-3:]]
+    if curve.spike_step is not None:
+        losses = ", ".join(f"{loss:.4g}" for loss in curve.recent[-5:])
+        details.append(state("loss.since", step=curve.spike_step, losses=losses))
     if curve.grad_norm is not None and curve.has_gradient:
-        lines.append(f"grad norm {curve.grad_norm:.4g} at step {curve.step}")
-    return tuple(lines)
+        details.append(state("loss.gradient", norm=curve.grad_norm, step=curve.step))
+    return tuple(details)
 
 
-def _now(curve: LossState) -> str:
-    return f"loss {curve.loss:.4g} at step {curve.step}" if curve.loss is not None else "no loss yet"
-
-
-def _spike(curve: LossState) -> str:
-    level = f"{curve.level:.4g}" if curve.level is not None else "?"
-    return f"{_now(curve)}, spiked from {level} to {curve.peak:.4g} at step {curve.spike_step}"
-
-
-def _diverges(curve: LossState) -> str:
-    if curve.spike_step is not None:
-        return f"{_spike(curve)} and rises again"
-    return f"{_raised(curve)}, and it keeps rising"
-
-
-def _raised(curve: LossState) -> str:
-    level = curve.long_level
-    before = f"{level.before:.4g}" if level.before is not None else "?"
-    return f"{_now(curve)}, {100 * level.rise_share:.0f} % above {before}, the level before step {level.rise_step}"
-
-
-def _passed(curve: LossState) -> str:
-    return f"{_now(curve)}; " + "; ".join(map(_describe_passed, curve.passed))
-
-
-def _describe_passed(incident: PassedIncident) -> str:
+def _describe_passed(incident: PassedIncident) -> Statement:
     if incident.shape is LossShape.NAN:
-        return f"no finite loss for {incident.lines} log lines before step {incident.step}"
-    rise = f"{incident.level:.4g} to {incident.peak:.4g}"
-    return f"spiked from {rise} at step {incident.step}, and was back after {incident.lines} log lines"
+        return state("loss.passed_nan", lines=incident.lines, step=incident.step)
+    figures = {"level": incident.level, "peak": incident.peak}
+    return state("loss.passed_spike", lines=incident.lines, step=incident.step, **figures)
 
 
-_ROLL_BACK = "check the data of these steps; roll back to an earlier checkpoint and skip the steps"
-SHAPES: dict[LossShape, tuple[Level, Callable[[LossState], str], str]] = {
-    LossShape.LEARNING: (Level.OK, _now, ""),
-    LossShape.CALM: (Level.OK, _now, ""),
-    LossShape.SPIKE: (Level.WARNING, _spike, "wait: most spikes are over within some tens of steps"),
-    LossShape.SLOW: (
-        Level.CRITICAL,
-        lambda curve: f"{_spike(curve)}, and it recovers slowly or not at all",
-        _ROLL_BACK,
-    ),
-    LossShape.DIVERGING: (Level.CRITICAL, _diverges, _ROLL_BACK),
-    LossShape.SETTLED: (
-        Level.WARNING,
-        lambda curve: f"{_raised(curve)}, and it stays there",
-        "has the data or the mixture changed? If the level is right:",
-    ),
-    LossShape.NAN: (
-        Level.CRITICAL,
-        lambda curve: f"no finite loss for {curve.bad} log line{'s' * (curve.bad != 1)}, at step {curve.step}",
-        _ROLL_BACK,
-    ),
-    LossShape.DEAD: (
-        Level.CRITICAL,
-        lambda curve: f"{_now(curve)}, and the gradient norm has been zero for {curve.no_gradient} lines",
-        "the model does not learn: has the loss scale collapsed, or is the data empty?",
-    ),
+ROLL_BACK = frozenset({LossShape.SLOW, LossShape.DIVERGING, LossShape.NAN})
+"""Shapes after which the training is repeated from an earlier checkpoint."""
+SHAPES: dict[LossShape, tuple[Level, str, str]] = {
+    LossShape.LEARNING: (Level.OK, "now", ""),
+    LossShape.CALM: (Level.OK, "now", ""),
+    LossShape.SPIKE: (Level.WARNING, "spike", "wait"),
+    LossShape.SLOW: (Level.CRITICAL, "slow", "roll_back"),
+    LossShape.DIVERGING: (Level.CRITICAL, "rises", "roll_back"),
+    LossShape.SETTLED: (Level.WARNING, "settled", "settled"),
+    LossShape.NAN: (Level.CRITICAL, "nan", "roll_back"),
+    LossShape.DEAD: (Level.CRITICAL, "dead", "dead"),
 }
-"""Severity, description and remedy of each shape."""
-
-
-def _no_loss(idle: str) -> tuple[Level, Callable[[LossState], str], str]:
-    """Return what is known without a loss: nothing, if the train should log one."""
-    if idle:
-        return Level.OK, lambda _: f"no loss: {idle}", ""
-    remedy = "if the trainer logs its loss in a form of its own: [progress] pattern in TRAIN.toml"
-    return Level.UNKNOWN, lambda _: "no loss in the log", remedy
+"""Severity, sentence and remedy of each shape."""

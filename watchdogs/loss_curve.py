@@ -66,6 +66,8 @@ class PassedIncident:
     shape: LossShape
     step: int
     """The first step, or for NaN the first step afterwards."""
+    since: int = 0
+    """The first step that may have been in trouble."""
     lines: int
     peak: float = math.nan
     level: float = math.nan
@@ -94,7 +96,10 @@ class LossState:
     """Number of consecutive newest lines above the spike threshold."""
     bad: int = 0
     """Number of consecutive newest lines with a loss that is not finite, or with a step skipped for that reason."""
+    bad_since: int | None = None
+    """First step that may have had such a loss."""
     no_gradient: int = 0
+    no_gradient_since: int | None = None
     has_gradient: bool = False
     signed_lines: float = 0.0
     """Number of lines with a loss of zero or less and with a gradient; before the third, earlier ones count less."""
@@ -155,13 +160,21 @@ def _advance_line(curve: LossState, line: Iteration) -> LossState:
         return curve  # the same line twice
     if line.step < curve.step:
         curve = _rolled_back(curve, line.step)
-    curve = _gradient(replace(curve, step=line.step), line)
+    begin = first_new_step(curve.step, line.step)
+    curve = _gradient(replace(curve, step=line.step), line, begin)
     # For a NaN step a trainer prints no loss, or the previous one.
     if line.loss is None or not math.isfinite(line.loss) or line.nans:
-        return replace(curve, bad=curve.bad + 1, loss=line.loss if line.loss is not None else math.nan)
+        since = curve.bad_since if curve.bad and curve.bad_since is not None else begin
+        return replace(
+            curve,
+            bad=curve.bad + 1,
+            bad_since=since,
+            loss=line.loss if line.loss is not None else math.nan,
+        )
     if curve.bad >= MIN_PASSED_LINES:
-        curve = _note(curve, PassedIncident(shape=LossShape.NAN, step=line.step, lines=curve.bad))
-    curve = replace(curve, bad=0, loss=line.loss, recent=(*curve.recent, line.loss)[-TREND:])
+        since = curve.bad_since or line.step
+        curve = _note(curve, PassedIncident(shape=LossShape.NAN, step=line.step, since=since, lines=curve.bad))
+    curve = replace(curve, bad=0, bad_since=None, loss=line.loss, recent=(*curve.recent, line.loss)[-TREND:])
     return _judge_point(_note_sign(curve, line.loss, line.grad_norm), line.loss)
 
 
@@ -189,14 +202,16 @@ def _rolled_back(curve: LossState, step: int) -> LossState:
         curve,
         points=tuple(point for point in curve.points if point[0] < step),
         long_level=roll_back(curve.long_level, step),
+        step=0,
         bad=0,
+        bad_since=None,
     )
     if curve.spike_step is not None and curve.spike_step < step:
         return curve
     return replace(curve, recent=(), spike_step=None, spike_lines=0, above=0)
 
 
-def _gradient(curve: LossState, line: Iteration) -> LossState:
+def _gradient(curve: LossState, line: Iteration, begin: int) -> LossState:
     """A norm of zero says something only where it was not zero before: some trainers never compute it."""
     if line.grad_norm is None:
         return curve
@@ -206,6 +221,7 @@ def _gradient(curve: LossState, line: Iteration) -> LossState:
         grad_norm=line.grad_norm,
         has_gradient=curve.has_gradient or not is_zero,
         no_gradient=curve.no_gradient + 1 if is_zero else 0,
+        no_gradient_since=(curve.no_gradient_since if curve.no_gradient else begin) if is_zero else None,
     )
 
 
@@ -228,7 +244,10 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
     noise, step = curve.noise, curve.spike_step or curve.step
     if median(curve.recent[-3:]) < level + JUMP / 2 * noise:
         if lines > MIN_PASSED_LINES:
-            spike = PassedIncident(shape=LossShape.SPIKE, step=step, lines=lines, peak=curve.peak, level=level)
+            since = find_spike_begin(curve) or step
+            spike = PassedIncident(
+                shape=LossShape.SPIKE, step=step, since=since, lines=lines, peak=curve.peak, level=level
+            )
             curve = _note(curve, spike)
         # Losses during the spike must not influence the judgement after the spike.
         return _take(replace(curve, spike_step=None, spike_lines=0, above=0, recent=()), loss, level, noise=noise)
@@ -240,6 +259,18 @@ def _in_spike(curve: LossState, loss: float, level: float) -> LossState:
             raised = raise_level(raised, before=before, after=median(curve.recent), step=step)
         return replace(curve, points=fresh, spike_step=None, spike_lines=0, above=0, long_level=raised)
     return replace(curve, spike_lines=lines, peak=max(curve.peak, loss))
+
+
+def first_new_step(before: int, step: int) -> int:
+    """Return the first step that the line of `step` may report, after the line of the step `before`; 0: no line."""
+    return before + 1 if 0 < before < step else step
+
+
+def find_spike_begin(curve: LossState) -> int | None:
+    """Return the first step after the last normal line before a spike; None without a spike."""
+    if curve.spike_step is None:
+        return None
+    return min(first_new_step(curve.points[-1][0] if curve.points else 0, curve.spike_step), curve.spike_step)
 
 
 def _is_flat(recent: Sequence[float]) -> bool:

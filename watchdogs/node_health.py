@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from opsctl.base.model import Finding, Level, Node
 from opsctl.base.nodesets import union
+from opsctl.base.statements import Remedy, Statement, state, type_now
 from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.state.site_dir import SiteDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
@@ -64,14 +65,8 @@ class NodeHealth:
     def judge(self, observation: NodesObservation, now: datetime) -> list[Finding]:
         key = f"{self.name}/{observation.train}"
         if not observation.is_known:
-            return [
-                Finding(
-                    key=key,
-                    level=Level.UNKNOWN,
-                    summary=f"{observation.train}: Slurm did not report the nodes",
-                    train=observation.train,
-                )
-            ]
+            says = state("nodes.not_reported", train=observation.train)
+            return [Finding(key=key, level=Level.UNKNOWN, says=says, train=observation.train)]
         records = {
             record.node: record for record in observation.records if _is_recent(record, now, observation.record_hours)
         }
@@ -80,11 +75,11 @@ class NodeHealth:
             for node in observation.nodes
             if (finding := judge_node(observation.train, node, records.get(node.name)))
         ]
-        summary = f"{observation.train}: {len(observation.nodes)} nodes, {len(bad)} unhealthy"
         level = Level.UNKNOWN if observation.missing else Level.OK
+        says = state("nodes.counted", train=observation.train, nodes=len(observation.nodes), unhealthy=len(bad))
         if observation.missing:
-            summary = f"{observation.train}: Slurm does not list {','.join(observation.missing[:5])}, which the job has"
-        return [Finding(key=key, level=level, summary=summary, train=observation.train), *bad]
+            says = state("nodes.not_listed", train=observation.train, nodes=",".join(observation.missing[:5]))
+        return [Finding(key=key, level=level, says=says, train=observation.train), *bad]
 
 
 def judge_node(train: str, node: Node, record: NodeRecord | None) -> Finding | None:
@@ -93,19 +88,21 @@ def judge_node(train: str, node: Node, record: NodeRecord | None) -> Finding | N
     verdict = VERDICTS.get(record.health, Level.OK) if record else Level.OK
     if level is Level.OK and verdict is Level.OK:
         return None
-    reason = f": {node.reason}" if node.reason else ""
-    summary = f"{node.name} is {node.state} under {train}{reason}"
+    says = state("nodes.bad_state", node=node.name, state=node.state, train=train, reason=node.reason)
     if record and level is Level.OK:
-        first = f": {record.evidence[0]}" if record.evidence else ""
-        summary = f"{node.name} under {train} is {record.health}{first}"
+        first = record.evidence[0] if record.evidence else ""
+        says = state("nodes.bad_health", node=node.name, health=record.health, train=train, evidence=first)
     return Finding(
         key=f"node_health/{train}/{node.name}",
         level=Level.CRITICAL if Level.CRITICAL in {level, verdict} else Level.WARNING,
-        summary=summary,
+        says=says,
         train=train,
         node=node.name,
         evidence=record.evidence if record and verdict is not Level.OK else (),
-        remedy=f"opsctl health {node.name}; opsctl release {train} --exclude {node.name}",
+        fix=type_now(
+            ("opsctl", "health", node.name),
+            ("opsctl", "release", train, "--exclude", node.name),
+        ),
     )
 
 
@@ -119,16 +116,20 @@ def judge_left_node(context: WatchContext, finding: Finding) -> list[Finding]:
     name = finding.key.rpartition("/")[2]
     node = next((node for node in context.nodes if node.name == name), None)
     if node is None:
-        return [replace(finding, level=Level.OK, summary=f"Slurm no longer lists {name}", evidence=(), remedy="")]
+        return [end_finding(finding, state("nodes.gone", node=name))]
     history = NodeHistory(site=SiteDir(context.site_dir), clock=context.clock)
     record = history.read(name)
     recent = record if _is_recent(record, context.now, context.site.health.xid_hours) else None
     if judge_node(finding.train, node, recent) is None:
-        return [replace(finding, level=Level.OK, summary=f"{name} is {node.state} again", evidence=(), remedy="")]
-    reason = f": {node.reason}" if node.reason else ""
-    state = node.state if worst_severity(node.state) is not Level.OK or recent is None else recent.health
-    summary = f"{name} is {state}{reason}; {finding.train} no longer runs there"
-    return [replace(finding, level=Level.WARNING, summary=summary, remedy=f"opsctl health {name}")]
+        return [end_finding(finding, state("nodes.again", node=name, state=node.state))]
+    word = node.state if worst_severity(node.state) is not Level.OK or recent is None else recent.health
+    says = state("nodes.left", node=name, state=word, reason=node.reason, train=finding.train)
+    return [replace(finding, level=Level.WARNING, says=says, fix=type_now(("opsctl", "health", name)))]
+
+
+def end_finding(finding: Finding, says: Statement) -> Finding:
+    """Return the finding that is over: `says` tells why."""
+    return replace(finding, level=Level.OK, says=says, details=(), evidence=(), fix=Remedy())
 
 
 def _is_recent(record: NodeRecord, now: datetime, hours: float) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Finding, Level
 from opsctl.base.ports import TimedOut
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, quote, state
 from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.own_check_table import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
@@ -158,47 +159,50 @@ def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tup
 def judge_checks(observation: OwnCheckResults, now: datetime) -> list[Finding]:
     """Return one finding for each check, or one that nothing is configured. Pure."""
     findings = [_judge(observation, result, now) for result in observation.results]
-    nothing = Finding(key=observation.key, level=Level.OK, summary="no checks are configured", train=observation.train)
+    nothing = Finding(key=observation.key, level=Level.OK, says=state("check.none"), train=observation.train)
     return findings or [nothing]
 
 
 def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:
-    level, text = _judge_result(result, now)
+    level, says = _judge_result(result, now)
     return Finding(
         key=f"{observation.key}/{result.check.name}",
         level=level,
-        summary=f"{f'{observation.train}: ' if observation.train else ''}{result.check.name}: {text}",
+        says=state("check.result", says, train=observation.train, name=result.check.name),
         train=observation.train,
         evidence=result.lines if result.check.kind == "log" and level is not Level.OK else result.lines[1:],
-        remedy=result.check.remedy if level is not Level.OK else "",
+        fix=Remedy(advice=quote(result.check.remedy)) if level is not Level.OK else NO_REMEDY,
     )
 
 
-def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Level, str]:
+def _judge_result(result: OwnCheckResult, now: datetime) -> tuple[Level, Statement]:
     check = result.check
     if result.problem:
-        return Level.UNKNOWN, result.problem
+        return Level.UNKNOWN, quote(result.problem)
     if check.kind == "log":
         is_bad = result.matched_at is not None and now - result.matched_at < timedelta(minutes=check.minutes)
-        return (Level(check.level), result.lines[-1].strip()) if is_bad else (Level.OK, "no bad line")
+        return (
+            (Level(check.level), quote(result.lines[-1].strip())) if is_bad else (Level.OK, state("check.no_bad_line"))
+        )
     first = result.lines[0].partition("|")[0].strip() if result.lines else ""
     if check.kind == "command":
         level = EXIT_LEVELS.get(result.code if result.code is not None else -1, Level.UNKNOWN)
-        return level, first or f"exit code {result.code} without output"
+        return level, quote(first) if first else state("check.no_output", code=result.code)
     match = _NUMBER.search(first)
-    if result.code or match is None:
-        return Level.UNKNOWN, f"no number: {first or 'no output'}" if not result.code else f"exit code {result.code}"
+    if result.code:
+        return Level.UNKNOWN, state("check.exit_code", code=result.code)
+    if match is None:
+        return Level.UNKNOWN, state("check.no_number", text=first or "no output")
     return _judge_number(check, float(match[0]))
 
 
-def _judge_number(check: CheckTable, number: float) -> tuple[Level, str]:
-    shown = f"{number:g}{f' {check.unit}' if check.unit else ''}"
+def _judge_number(check: CheckTable, number: float) -> tuple[Level, Statement]:
     for level, above, below in (
         (Level.CRITICAL, check.critical_above, check.critical_below),
         (Level.WARNING, check.warning_above, check.warning_below),
     ):
         if above is not None and number > above:
-            return level, f"{shown}, above {above:g}"
+            return level, state("check.number", number=number, unit=check.unit, above=above)
         if below is not None and number < below:
-            return level, f"{shown}, below {below:g}"
-    return Level.OK, shown
+            return level, state("check.number", number=number, unit=check.unit, below=below)
+    return Level.OK, state("check.number", number=number, unit=check.unit)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.model import Finding, Job, JobState, Level
-from opsctl.base.units import format_duration
+from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
 from opsctl.settings.watch import WatchSettings
@@ -122,16 +122,19 @@ class SlurmStatus:
         return {"pulse": context.now.isoformat(), "state": state}
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
-        level, summary, remedy = _judged(observation, now)
-        rows = tuple(f"{job.array} {job.state.value} {job.reason}".rstrip() for job in observation.jobs)
+        level, says, command = _judged(observation, now)
+        rows = [
+            state("queue.row", array=job.array, state=job.state.value, reason=job.reason) for job in observation.jobs
+        ]
         return [
             Finding(
                 key=f"{self.name}/{observation.train}",
                 level=level,
-                summary=summary,
+                says=says,
                 train=observation.train,
-                evidence=rows[:10],
-                remedy=remedy,
+                since=observation.idle_since,
+                details=tuple(rows[:10]),
+                fix=type_now(command) if command else NO_REMEDY,
             )
         ]
 
@@ -156,98 +159,83 @@ def find_related_jobs(
     )
 
 
-def _judged(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+_Judgement = tuple[Level, Statement, tuple[str, ...]]
+"""Severity, statement, and the command to type; empty without one."""
+
+
+def _judged(queue: QueueObservation, now: datetime) -> _Judgement:
     if queue.active:
         return _runs(queue, now)
     if queue.waiting:
         return _waits(queue, now)
     if queue.jobs:
-        return (
-            Level.UNKNOWN,
-            f"{queue.train} is {queue.jobs[0].state.value}, a state that opsctl does not know",
-            "squeue",
-        )
+        says = state("queue.unknown_state", train=queue.train, state=queue.jobs[0].state.value)
+        return Level.UNKNOWN, says, ("squeue",)
     return _is_nowhere(queue, now)
 
 
-def _runs(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+def _runs(queue: QueueObservation, now: datetime) -> _Judgement:
     job = queue.active[-1]
-    text = f"{queue.train} is {job.state.value.lower()} on {job.nodes or '?'}"
+    facts = {"train": queue.train, "state": job.state.value.lower(), "nodes": job.nodes or "?"}
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
-        return Level.WARNING, text, f"scontrol resume {job.id}"
+        return Level.WARNING, state("queue.runs", **facts), ("scontrol", "resume", job.id)
     blocked = _minutes(queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
-        return (
-            Level.WARNING,
-            f"{text} for {format_duration(now - job.end)}: a node does not finish its cleanup",
-            "opsctl nodes",
-        )
+        age_s = (now - job.end).total_seconds()
+        return Level.WARNING, state("queue.cleans_up", age_s=age_s, **facts), ("opsctl", "nodes")
     if never := queue.kinds.get(WaitKind.NEVER):
-        return (
-            Level.WARNING,
-            f"{text}, but {never.array} {explain_wait(never)}",
-            f"opsctl status {queue.train}",
-        )
-    return Level.OK, text, ""
+        says = state("queue.runs_last", array=never.array, why=explain_wait(never), **facts)
+        return Level.WARNING, says, ("opsctl", "status", queue.train)
+    return Level.OK, state("queue.runs", **facts), ()
 
 
-def _waits(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
-    kinds, status = queue.kinds, f"opsctl status {queue.train}"
+def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
+    kinds, status = queue.kinds, ("opsctl", "status", queue.train)
     for bad, level in (
         (WaitKind.NEVER, Level.CRITICAL),
         (WaitKind.FAILED, Level.CRITICAL),
         (WaitKind.ADMIN, Level.WARNING),
     ):
         if job := kinds.get(bad):
-            text = (
-                explain_wait(job)
-                if bad is not WaitKind.FAILED
-                else f"could not be started: {job.reason or job.state.value}"
-            )
-            return (
-                Level.WARNING if WaitKind.FINE in kinds else level,
-                f"{queue.train}: {job.array} {text}",
-                status,
-            )
+            reason = job.reason or job.state.value
+            says = state("queue.waits", train=queue.train, array=job.array, why=explain_wait(job))
+            if bad is WaitKind.FAILED:
+                says = state("queue.not_started", train=queue.train, array=job.array, reason=reason)
+            return Level.WARNING if WaitKind.FINE in kinds else level, says, status
     job = next(iter(kinds.values()))
-    text = f"{queue.train}: {job.array} {explain_wait(job) or 'waits'}"
+    idle_s = (now - queue.idle_since).total_seconds() if queue.idle_since else None
+    facts: dict[str, Value] = {
+        "train": queue.train,
+        "array": job.array,
+        "why": explain_wait(job) or "waits",
+        "age_s": idle_s,
+    }
     if WaitKind.HELD in kinds and len(kinds) == 1:
-        return Level.OK, text, f"opsctl release {queue.train}"
+        return Level.OK, state("queue.waits", **facts), ("opsctl", "release", queue.train)
     exclusive = queue.limits.exclusive_allocation_minutes
-    if exclusive is not None and queue.idle_since and now - queue.idle_since >= _minutes(exclusive):
-        waited = format_duration(now - queue.idle_since)
-        return Level.CRITICAL, f"{text}, in an exclusive allocation, for {waited}", status
+    if exclusive is not None and idle_s is not None and idle_s >= exclusive * 60:
+        return Level.CRITICAL, state("queue.exclusive", **facts), status
     starts = min((job.start for job in queue.waiting if job.start), default=None)
     if queue.stuck_since and starts is None and now - queue.stuck_since >= _minutes(queue.limits.blocked_minutes):
         level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
-        return (
-            level,
-            f"{text}, for {format_duration(now - queue.stuck_since)}, and Slurm estimates no start time",
-            status,
-        )
-    estimate = f"Slurm estimates the start at {starts:%Y-%m-%d %H:%M} UTC" if starts else "Slurm estimates no start"
+        facts["age_s"] = (now - queue.stuck_since).total_seconds()
+        return level, state("queue.stuck", **facts), status
     is_behind = any(word(job) in BEHIND_OTHERS for job in queue.waiting)
-    if is_behind and queue.idle_since and now - queue.idle_since >= queue.waiting_limit:
-        waited, limit = format_duration(now - queue.idle_since), format_duration(queue.waiting_limit)
-        return Level.WARNING, f"{text}, for {waited} (limit {limit}); {estimate}", status
-    return Level.OK, f"{text}, starts about {starts:%Y-%m-%d %H:%M} UTC" if starts else text, ""
+    limit_s = queue.waiting_limit.total_seconds()
+    if is_behind and idle_s is not None and idle_s >= limit_s:
+        kind = "queue.long_until" if starts else "queue.long"
+        return Level.WARNING, state(kind, limit_s=limit_s, starts=starts, **facts), status
+    return Level.OK, state("queue.waits", starts=starts, **facts), ()
 
 
-def _is_nowhere(queue: QueueObservation, now: datetime) -> tuple[Level, str, str]:
+def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
+    train = queue.train
     if queue.ended:
-        return Level.OK, f"{queue.train}: {queue.ended}", ""
+        return Level.OK, state("queue.over", train=train, why=queue.ended), ()
     begun = [event.when for event in queue.snapshot.history.pending.values()]
     if begun and now - max(begun) < CUT_OFF:
-        return (
-            Level.UNKNOWN,
-            f"{queue.train}: an interrupted submission is not in the queue",
-            "opsctl launch",
-        )
-    return (
-        Level.CRITICAL,
-        f"{queue.train} is neither running nor scheduled to run",
-        f"opsctl launch {queue.train}.toml",
-    )
+        return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch")
+    return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", f"{train}.toml")
 
 
 def _minutes(minutes: float) -> timedelta:

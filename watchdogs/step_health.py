@@ -6,12 +6,13 @@ An fp16 run whose loss scale has collapsed prints steps as before, skips all of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from opsctl.base.model import Level
+from opsctl.base.statements import Statement, Value, state
 from opsctl.telemetry.progress.iteration import Iteration
 
 MAX_SKIPPED_STEPS = 50
@@ -58,6 +59,8 @@ class StepHealth:
     has_loss: bool = False
     silent_lines: int = 0
     longest_silence: int = 0
+    begins: Mapping[str, int] = field(default_factory=dict)
+    """The first step that may belong to the current run of bad lines, by the name of its counter."""
 
     @property
     def is_known(self) -> bool:
@@ -89,11 +92,26 @@ def advance(health: StepHealth, lines: Iterable[Iteration]) -> StepHealth:
             continue  # the same line twice
         if line.step < health.step:
             health = _roll_back(health)
-        steps = line.step - health.step if health.step else 1
+        before, steps = health, line.step - health.step if health.step else 1
         health = _count_skipped(health, line, steps)
         health = _watch_norm(_watch_scale(health, line), line)
-        health = replace(_watch_silence(health, line), step=line.step)
+        health = _watch_silence(health, line)
+        health = replace(health, step=line.step, begins=_find_begins(before, health, line.step))
     return health
+
+
+RUNS = ("skipped_run", "floor_lines", "nan_lines", "silent_lines")
+"""Counters of bad lines in a row."""
+
+
+def _find_begins(before: StepHealth, after: StepHealth, step: int) -> dict[str, int]:
+    """Return where each current run of bad lines began: after the last good line, or in a resumed train earlier."""
+    begin = before.step + 1 if before.step else step
+    counted = {name: (getattr(before, name), getattr(after, name)) for name in RUNS}
+    # A run that an earlier version of opsctl began to count has no known begin.
+    known = {name: before.begins.get(name) for name, (old, new) in counted.items() if old and new}
+    new_runs = {name: begin for name, (old, new) in counted.items() if new and not old}
+    return new_runs | {name: min(first, begin) for name, first in known.items() if first is not None}
 
 
 def _roll_back(health: StepHealth) -> StepHealth:
@@ -156,22 +174,36 @@ def _watch_silence(health: StepHealth, line: Iteration) -> StepHealth:
     return replace(health, has_loss=True, silent_lines=0, longest_silence=longest)
 
 
-def find_problems(health: StepHealth) -> list[tuple[Level, str]]:
-    """Return severity and description of every problem, the worst first."""
-    problems: list[tuple[Level, str]] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProblem:
+    """One trouble of the optimizer's steps."""
+
+    level: Level
+    says: Statement
+    since_step: int | None
+
+
+def find_problems(health: StepHealth) -> list[StepProblem]:
+    """Return every problem, the worst first."""
+    problems: list[StepProblem] = []
+
+    def add(level: Level, kind: str, since: int | None, **facts: Value) -> None:
+        problems.append(StepProblem(level=level, says=state(f"steps.{kind}", **facts), since_step=since))
+
+    begins = health.begins
     if health.skipped_run >= MAX_SKIPPED_STEPS:
-        problems.append((Level.CRITICAL, f"all of the last {health.skipped_run} steps were skipped"))
+        add(Level.CRITICAL, "all_skipped", begins.get("skipped_run"), steps=health.skipped_run)
     if health.floor_lines >= FLOOR_LINES:
-        text = f"the loss scale has been {health.scale:g} for {health.floor_lines} lines (it was {health.peak_scale:g})"
-        problems.append((Level.CRITICAL, text))
+        figures = {"scale": health.scale, "lines": health.floor_lines, "peak": health.peak_scale}
+        add(Level.CRITICAL, "scale_at_floor", begins.get("floor_lines"), **figures)
     if health.nan_lines >= NAN_LINES:
-        problems.append((Level.CRITICAL, f"the gradient norm has not been finite for {health.nan_lines} lines"))
+        add(Level.CRITICAL, "gradient_nan", begins.get("nan_lines"), lines=health.nan_lines)
     if health.has_loss and health.silent_lines >= max(SILENT_LINES, SILENCES * health.longest_silence):
-        problems.append((Level.CRITICAL, f"steps advance, but the last {health.silent_lines} lines state no loss"))
+        add(Level.CRITICAL, "no_loss", begins.get("silent_lines"), lines=health.silent_lines)
     if health.jump and (health.jump_lines or health.has_jumped):
         step, norm, usual = health.jump
-        problems.append((Level.WARNING, f"the gradient norm was {norm:.4g} at step {step}, usually {usual:.4g}"))
+        add(Level.WARNING, "gradient_jump", step, step=step, norm=norm, usual=usual)
     steps, skipped = (sum(counts) for counts in zip(*health.window, strict=True)) if health.window else (0, 0)
     if skipped >= MIN_SKIPPED and skipped >= SKIPPED_SHARE * steps and not health.skipped_run >= MAX_SKIPPED_STEPS:
-        problems.append((Level.WARNING, f"{skipped} of the last {steps} steps were skipped"))
+        add(Level.WARNING, "many_skipped", health.step - steps + 1, skipped=skipped, steps=steps)
     return problems

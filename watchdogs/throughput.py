@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
@@ -19,11 +20,6 @@ from opsctl.watchdogs.speed_level import SpeedState, advance
 
 MAX_BASELINES = 8
 """Configurations whose usual speed is remembered."""
-
-REMEDIES = {
-    Level.OK: "",
-    Level.UNKNOWN: "if the trainer logs its steps in a form of its own: [progress] pattern in TRAIN.toml",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +65,39 @@ class Throughput:
 
     def judge(self, observation: SpeedObservation, now: datetime) -> list[Finding]:
         speed = observation.speed
-        level, summary, slow = Level.OK, f"{observation.train}: too few steps to judge", ""
-        if not speed.recent and observation.idle:
-            summary = f"{observation.train}: no step times: {observation.idle}"
-        elif not speed.recent and not observation.unit:
-            level, summary = Level.UNKNOWN, f"{observation.train}: no step times in the log"
+        key, train, level, fix = f"{self.name}/{observation.train}", observation.train, Level.OK, NO_REMEDY
+        says = state("speed.unjudged", train=train)
+        nodes: tuple[tuple[str, float], ...] = ()
         if speed.is_known:
-            level = speed.level
-            figures = f"{speed.current:.4g} {observation.unit} at step {observation.step}, usually {speed.usual:.4g}"
-            summary = f"{observation.train}: {figures}"
-        if level in {Level.WARNING, Level.CRITICAL}:
-            slow = _slowest(observation.nodes)
-            summary += f": {speed.less_percent:.0f} % slower" + (f"; {slow}" if slow else "")
-        accept = f"find a slow node: opsctl health; if this is the new normal: opsctl alerts accept {self.name}/"
+            level, is_slow = speed.level, speed.level is not Level.OK
+            nodes = observation.nodes if is_slow and _stands_out(observation.nodes) else ()
+            slowest = dict(zip(("slow_s", "next_s"), (seconds for _, seconds in nodes), strict=False))
+            says = state(
+                "speed.slow" if is_slow else "speed.known",
+                train=train,
+                rate=speed.current,
+                unit=observation.unit,
+                step=observation.step,
+                usual=speed.usual,
+                less_percent=speed.less_percent,
+                slow_node=nodes[0][0] if nodes else "",
+                **slowest,
+            )
+            accept = ("opsctl", "alerts", "accept", key, "--reason", "...")
+            fix = advise("remedy.slow", ("opsctl", "health"), accept) if is_slow else NO_REMEDY
+        elif not speed.recent and observation.idle:
+            says = state("speed.idle", train=train, why=observation.idle)
+        elif not speed.recent and not observation.unit:
+            level, says, fix = Level.UNKNOWN, state("speed.not_logged", train=train), advise("remedy.log_steps")
         return [
             Finding(
-                key=f"{self.name}/{observation.train}",
+                key=key,
                 level=level,
-                summary=summary,
-                train=observation.train,
-                node=observation.nodes[0][0] if slow else "",
-                evidence=tuple(f"{node}: {seconds:.3g} s a step" for node, seconds in observation.nodes[:8] if slow),
-                remedy=REMEDIES.get(level, f"{accept}{observation.train} --reason ..."),
+                says=says,
+                train=train,
+                node=nodes[0][0] if nodes else "",
+                details=tuple(state("speed.node", node=node, seconds=seconds) for node, seconds in nodes[:8]),
+                fix=fix,
             )
         ]
 
@@ -131,8 +138,6 @@ def _nodes(train: WatchedTrain) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(known.items(), key=lambda pair: -pair[1]))
 
 
-def _slowest(nodes: Sequence[tuple[str, float]]) -> str:
-    """Return a sentence about the slowest node, empty if no node stands out."""
-    if len(nodes) < 2 or nodes[0][1] < 1.02 * nodes[1][1]:
-        return ""
-    return f"{nodes[0][0]} is the slowest: {nodes[0][1]:.3g} s a step, the next {nodes[1][1]:.3g} s"
+def _stands_out(nodes: Sequence[tuple[str, float]]) -> bool:
+    """Return whether the first node is slower than the others."""
+    return len(nodes) >= 2 and nodes[0][1] >= 1.02 * nodes[1][1]

@@ -27,7 +27,6 @@ from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
-from opsctl.monitor.rollback_proposal import find_trouble_step
 from opsctl.preflight.allowed_checks import list_allowed
 from opsctl.preflight.check_train import list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
@@ -343,7 +342,7 @@ def _list_steps(found: Sequence[FoundCheckpoint], *, near: int | None = None) ->
 
 
 def _find_open_trouble(app: App, run: RunDir) -> int | None:
-    """Return the first step that the open alerts about the loss of the train name; None without an open alert."""
+    """Return the first step in trouble by the open alerts about the loss of the train; None without an open alert."""
     try:
         entries = app.alerting.ledger.read().entries.values()
     except (OpsctlError, OSError, ValueError):
@@ -353,7 +352,7 @@ def _find_open_trouble(app: App, run: RunDir) -> int | None:
         for entry in entries
         if entry.finding and entry.level in {Level.WARNING, Level.CRITICAL} and _is_about_loss(entry.key, run)
     ]
-    steps = [step for step in map(find_trouble_step, findings) if step is not None]
+    steps = [finding.since_step for finding in findings if finding.since_step is not None]
     return min(steps, default=None)
 
 

@@ -58,7 +58,7 @@ def name_followers(findings: Mapping[str, Finding], causes: Mapping[str, str]) -
         followers = (findings[follower].train for follower, cause in causes.items() if cause == key)
         trains = sorted(set(followers) - {findings[key].train, ""})
         if trains:
-            named[key] = replace(findings[key], summary=f"{findings[key].summary}; also hit: {', '.join(trains)}")
+            named[key] = replace(findings[key], also_hit=tuple(trains))
     return named
 
 

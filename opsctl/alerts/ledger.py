@@ -37,6 +37,7 @@ from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.model import Finding, Level, Transition
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
+from opsctl.base.statements import Remedy, Statement
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.files import append_line
 from opsctl.state.journal import actor
@@ -281,12 +282,23 @@ def _clean(finding: Finding) -> Finding:
         key=_printable(finding.key),
         train=_printable(finding.train),
         node=_printable(finding.node),
-        summary=_printable(finding.summary),
-        evidence=tuple(_printable(line) for line in lines),
-        done=tuple(_printable(line) for line in finding.done),
-        remedy=_printable(finding.remedy),
-        rollback=_printable(finding.rollback),
+        cause=_printable(finding.cause),
+        says=_clean_statement(finding.says),
+        details=tuple(map(_clean_statement, finding.details)),
+        evidence=tuple(map(_printable, lines)),
+        names=tuple(map(_printable, finding.names[:MAX_EVIDENCE_LINES])),
+        actions=tuple(map(_clean_statement, finding.actions)),
+        fix=Remedy(
+            commands=tuple(tuple(map(_printable, command)) for command in finding.fix.commands),
+            advice=_clean_statement(finding.fix.advice) if finding.fix.advice else None,
+        ),
+        roll_back=_clean_statement(finding.roll_back) if finding.roll_back else None,
     )
+
+
+def _clean_statement(statement: Statement) -> Statement:
+    facts = {name: _printable(fact) if isinstance(fact, str) else fact for name, fact in statement.facts.items()}
+    return replace(statement, facts=facts, parts=tuple(map(_clean_statement, statement.parts)))
 
 
 def _printable(text: str) -> str:
@@ -308,5 +320,6 @@ def summarize(transition: Transition) -> dict[str, object]:
         "key": finding.key,
         "before": transition.before,
         "after": finding.level,
+        "states": finding.says.kind,
         "summary": finding.summary,
     }

@@ -85,8 +85,8 @@ def render_single(
         "at": describe_time(transition.at, rules.time_zone),
         "opened": describe_time(change.opened, rules.time_zone),
         "age": format_duration(seconds) if seconds >= MIN_AGE_S else "",
-        "evidence": finding.evidence[:MAX_EVIDENCE_LINES],
-        "left": len(finding.evidence[MAX_EVIDENCE_LINES:]),
+        "evidence": finding.lines[:MAX_EVIDENCE_LINES],
+        "left": len(finding.lines[MAX_EVIDENCE_LINES:]),
         "remedy": finding.remedy or f"opsctl status {finding.train}".strip(),
         "also": [(transition_word(other), other.transition.finding) for other in also],
         "links": [

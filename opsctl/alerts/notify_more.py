@@ -24,5 +24,5 @@ def escalate(entry: LedgerEntry, now: datetime, rules: AlertSettings) -> tuple[L
     channels: dict[str, None] = {}
     for step in due:
         channels |= dict.fromkeys(step.channels)
-    change = AlertTransition(transition=transition, opened=entry.opened or now, was="", to=tuple(channels))
+    change = AlertTransition(transition=transition, opened=entry.opened or now, to=tuple(channels))
     return replace(entry, escalated=entry.escalated + len(due), notified=number), change

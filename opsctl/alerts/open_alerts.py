@@ -29,6 +29,10 @@ class OpenAlert:
     acknowledged: bool
     silenced_until: str = ""
     """Empty if no silence covered the alert at its last check."""
+    kind: str = ""
+    """What was found: the kind of the finding's statement."""
+    node: str = ""
+    """A folded node list."""
 
 
 def open_alerts(ledger: LedgerFiles, now: datetime) -> list[OpenAlert]:
@@ -66,6 +70,8 @@ def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
         since=_as_json(entry.since),
         acknowledged=entry.acknowledged is not None,
         silenced_until=_as_json(silence.until) if silence else "",
+        kind=finding.says.kind if finding else "",
+        node=finding.node if finding else "",
     )
 
 

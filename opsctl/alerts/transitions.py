@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
 from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.statements import state
 from opsctl.settings.alerts import AlertSettings
 
 SITE_SLURM = "slurm/site"
@@ -49,7 +50,8 @@ def next_entry(
         entry = replace(entry, finding=finding, unconfirmed_cycles=0, unconfirmed_since=None)
         return _repeat(entry, finding, now, rules, is_silenced=is_silenced)
     if finding.level is Level.UNKNOWN and entry.finding and entry.level is not Level.OK:
-        blind = replace(entry.finding, evidence=(*entry.finding.evidence, f"now unknown: {finding.summary}"))
+        unknown = state("site.now_unknown", finding.says)
+        blind = replace(entry.finding, details=(*entry.finding.details, unknown))
         return _repeat(entry, blind, now, rules, is_silenced=is_silenced)
     entry = _count_cycle(entry, finding.level, now)
     if is_silenced or not (finding.is_certain or _is_confirmed(entry, finding.level, now, rules)):
@@ -128,5 +130,5 @@ def _repeat(
 
 def _make_transition(entry: LedgerEntry, finding: Finding, *, before: LedgerEntry, now: datetime) -> AlertTransition:
     transition = Transition(id=f"{entry.incident}.{entry.notified}", finding=finding, before=before.level, at=now)
-    was = before.finding.summary if before.finding else ""
+    was = before.finding.says if before.finding else None
     return AlertTransition(transition=transition, opened=entry.opened or now, was=was)

@@ -15,7 +15,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.model import Level
+from opsctl.base.model import Level, to_data
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
@@ -104,7 +104,7 @@ def show(app: App, key: str, *, as_json: bool) -> None:
         return
     finding = entry.finding
     print_text(f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}")
-    for line in (*finding.evidence, *finding.done) if finding else ():
+    for line in (*finding.lines, *finding.done) if finding else ():
         print_text(f"  {line}")
     for name, text in (("remedy", finding.remedy), ("roll back to", finding.rollback)) if finding else ():
         if text:
@@ -302,7 +302,7 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "latest_level": entry.latest_level,
         "checked_at": entry.checked_at,
         "incident": entry.incident,
-        "finding": asdict(entry.finding) if entry.finding else None,
+        "finding": to_data(entry.finding) if entry.finding else None,
         "acknowledged": asdict(entry.acknowledged) if entry.acknowledged else None,
         "silenced_until": silenced.until if silenced else None,
         "follows": entry.follows,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 
 import click
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Finding, Level, to_data
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import keep_cron
@@ -81,7 +80,7 @@ def watch(
             keep_cron(app)
             checked_at = app.clock.monotonic()
         report = watching.cycle()
-        print_json(asdict(report)) if as_json else _show(report, is_short=every is not None)
+        print_json(to_data(report)) if as_json else _show(report, is_short=every is not None)
         if every is None:
             for channel in watching.finish_sending():
                 click.echo(f"opsctl: {channel} does not answer; the next watch cycle sends its messages", err=True)
@@ -108,7 +107,7 @@ def _line(finding: Finding) -> None:
     print_text(f"{level} {finding.key:28} {finding.summary}")
     if finding.level is Level.OK:
         return
-    for line in (*finding.evidence, *finding.done, *([f"-> {finding.remedy}"] if finding.remedy else [])):
+    for line in (*finding.lines, *finding.done, *([f"-> {finding.remedy}"] if finding.remedy else [])):
         print_text(f"{'':38} {line}")
 
 

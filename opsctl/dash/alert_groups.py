@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.alerts.open_alerts import OPEN, OpenAlert
-
-LOST_NODES = re.compile(r"(goes on without \S+):")
-"""The part of a summary that trains have in common if they lost the same node."""
+from opsctl.watchdogs.failures import CONTINUES_WITHOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +63,8 @@ def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:
 def _find_cause(alert: OpenAlert) -> str:
     """Return what alerts of one group share: the lost node, the hold of a train, else the key."""
     is_failure = alert.key.startswith("failures/")
-    if is_failure and (found := LOST_NODES.search(alert.summary)):
-        return found[1]
+    if alert.kind == CONTINUES_WITHOUT:
+        return f"lost {alert.node}"
     if alert.level == "critical" and (is_failure or alert.key.startswith(("checkpoint/", "held/"))):
         return f"held {alert.train}"
     return alert.key
@@ -76,10 +73,21 @@ def _find_cause(alert: OpenAlert) -> str:
 def _write_title(alerts: Sequence[OpenAlert]) -> str:
     """Return one sentence: `tr11, llama-7b-sft: went on without node002`."""
     first = alerts[0]
-    if found := LOST_NODES.search(first.summary):
+    if first.kind == CONTINUES_WITHOUT:
         trains = list(dict.fromkeys(alert.train for alert in alerts))
-        return f"{', '.join(trains)}: {found[1].replace('goes on', 'went on')}"
-    if first.key.startswith("failures/"):
-        return first.summary.partition(": ")[0]
+        return f"{', '.join(trains)}: went on without {first.node}"
     held = next((alert for alert in alerts if alert.key.startswith("failures/")), None)
-    return held.summary.partition(": ")[0] if held else first.summary
+    return describe_failure(held) if held else first.summary
+
+
+def describe_failure(alert: OpenAlert) -> str:
+    """Return the summary of an alert about an attempt without the attempt and its end."""
+    short = _SHORT.get(alert.kind)
+    return short.format(train=alert.train, node=alert.node) if short else alert.summary
+
+
+_SHORT = {
+    "failures.held": "{train} is held",
+    CONTINUES_WITHOUT: "{train} goes on without {node}",
+    "failures.continues_with": "{train} goes on with {node}, too few other nodes",
+}

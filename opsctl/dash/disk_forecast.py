@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
+from opsctl.base.statements import Statement, say
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
 from opsctl.monitor.watch_cycle import filesystems
 from opsctl.watchdogs.context import WatchdogMemory
-from opsctl.watchdogs.fs_quota import FsQuota
+from opsctl.watchdogs.fs_quota import FORECAST, GROWTH, FsQuota
 
 HOURS_A_YEAR = 8760
-UNMEASURED = "every 0.0 h"
-_HORIZON = re.compile(r"^out of \w+ in ([\d,.]+) h")
+UNMEASURED_S = 180
+"""An interval between checkpoints that is shorter says nothing about the rate of a day."""
 _TONES = {"ok": "green", "unknown": "unknown", "warning": "amber", "critical": "red"}
 
 
@@ -48,21 +48,24 @@ def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
             text = f"{filesystem.name} ({filesystem.path}): not measured yet; opsctl watch measures it"
             yield DiskCard(name=filesystem.name, tone="unknown", text=text, checked=None, curve=None)
             continue
+        says = entry.finding.says
         samples = memory.read(FsQuota.name, filesystem.name).get("samples", [])
         yield DiskCard(
             name=filesystem.name,
             tone=_TONES[entry.level],
-            text="; ".join(part for part in entry.finding.summary.split("; ") if is_worth_showing(part)),
+            text=say(replace(says, parts=tuple(filter(is_worth_showing, says.parts)))),
             checked=entry.checked_at,
             curve=draw_sparkline(_read_values(samples)),
-            evidence=tuple(filter(is_worth_showing, entry.finding.evidence)),
+            evidence=tuple(map(say, filter(is_worth_showing, entry.finding.details))),
         )
 
 
-def is_worth_showing(part: str) -> bool:
+def is_worth_showing(part: Statement) -> bool:
     """Return False for an end that is over a year away, and for a rate that was measured over no time."""
-    horizon = _HORIZON.search(part)
-    return not part.endswith(UNMEASURED) and not (horizon and float(horizon[1].replace(",", "")) > HOURS_A_YEAR)
+    hours, every_s = part.facts.get("hours"), part.facts.get("every_s")
+    is_far = part.kind == FORECAST and isinstance(hours, int | float) and hours > HOURS_A_YEAR
+    is_unmeasured = part.kind == GROWTH and isinstance(every_s, int | float) and every_s < UNMEASURED_S
+    return not (is_far or is_unmeasured)
 
 
 def _read_values(samples: object) -> list[float]:

@@ -9,11 +9,13 @@ from datetime import datetime
 from enum import StrEnum
 
 from opsctl.alerts.open_alerts import OpenAlert
+from opsctl.dash.alert_groups import describe_failure
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
+from opsctl.watchdogs.failures import CONTINUES_WITHOUT
 
 
 class Tone(StrEnum):
@@ -33,10 +35,6 @@ class Tone(StrEnum):
 TONES = tuple(Tone)
 PLANNED = frozenset({"killed", "cancelled", "paused"})
 """Outcomes of attempts that a person has ended."""
-
-
-GOES_ON_WITHOUT = re.compile(r"goes on without (\S+?):")
-"""In the summary of an alert about an attempt after which the train went on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]
     """Yield the recovery of a running train from a failure whose alert is still open."""
     alerts = [alert for alert in status.alerts if alert.key.startswith("failures/") and alert.level == "warning"]
     began = status.running[0].since if status.running else None
-    nodes = [found[1] for alert in alerts if (found := GOES_ON_WITHOUT.search(alert.summary))]
+    nodes = [alert.node for alert in alerts if alert.kind == CONTINUES_WITHOUT]
     if status.state != "running" or began is None or not nodes or status.stop:
         return
     has_stepped = status.progress is not None and status.progress.at is not None and status.progress.at > began
@@ -133,9 +131,8 @@ _TONE_BY_LEVEL: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBE
 
 def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
     """Return the summary of an alert as a sentence, without the name of the train at its beginning."""
-    text = alert.summary.removeprefix(status.train).lstrip(": ") or alert.summary
-    if alert.key.startswith("failures/"):
-        text = text.partition(": ")[0]  # the attempt and its log follow
+    text = describe_failure(alert)
+    text = text.removeprefix(status.train).lstrip(": ") or text
     return f"{text} (acknowledged)" if alert.acknowledged else text
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from opsctl.base.errors import ConfigError
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import state
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import Event, Submitting
 from opsctl.state.files import read_text
@@ -66,9 +67,9 @@ def add_links(findings: Sequence[Finding], run: RunDir, events: Sequence[Event])
     """
     if all(finding.level is Level.OK for finding in findings):
         return list(findings)
-    lines = tuple(f"run: {link}" for link in tracker_links(run, events))
+    lines = tuple(state("site.run_link", url=link) for link in tracker_links(run, events))
     return [
-        finding if finding.level is Level.OK else replace(finding, evidence=(*lines, *finding.evidence))
+        finding if finding.level is Level.OK else replace(finding, details=(*lines, *finding.details))
         for finding in findings
     ]
 

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import state
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.watchdogs.context import WatchedTrain
 
-_STEP = re.compile(r"\bstep (\d+)", re.ASCII)
-ASKS = "roll back"
-"""Part of the remedies after which training is repeated from a checkpoint."""
 MAX_LISTED = 256
 """Checkpoints of a directory that are looked at, the newest."""
 _FAILURE = "failures/"
-"""Keys of findings about ended attempts. Their texts name steps and checkpoints of any kind."""
-
-
-def find_trouble_step(finding: Finding) -> int | None:
-    """Return the first step that a finding about the loss names; None if it names none."""
-    steps = [int(number) for number in _STEP.findall(" ".join((finding.summary, *finding.evidence)))]
-    return min(steps, default=None)
+"""Start of the keys of findings about ended attempts."""
 
 
 def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     """Return the finding with the checkpoint and the command of a rollback, if that would help.
 
-    The checkpoint is older than every step that a finding about the loss names, or than the damaged checkpoint that a
-    held train cannot load. Finding out costs a listing of the directories.
+    The checkpoint is older than the first step in trouble, or than the damaged checkpoint that a held train cannot
+    load. Finding out costs a listing of the directories.
     """
     if finding.level not in {Level.WARNING, Level.CRITICAL}:
         return finding
@@ -38,7 +29,7 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
         found = _list_checkpoints(train) if finding.level is Level.CRITICAL else []
         before = _find_damaged_step(finding, found)
     else:
-        before = find_trouble_step(finding) if ASKS in finding.remedy else None
+        before = finding.since_step if finding.wants_rollback else None
         found = _list_checkpoints(train) if before is not None else []
     if before is None:
         return finding
@@ -47,10 +38,10 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
     if chosen is None:
         chosen = next((checkpoint for checkpoint in usable if not checkpoint.is_partial), None)
     if chosen is None:
-        return replace(finding, rollback=f"no complete checkpoint before step {before} is known")
-    doubt = "" if chosen.is_complete else f"; nothing shows whether it is complete: {chosen.reason}"
-    command = f"opsctl rollback {train.name} --to {chosen.step}"
-    return replace(finding, rollback=f"step {chosen.step}: {command} ({chosen.path}{doubt})")
+        return replace(finding, roll_back=state("rollback.none", step=before))
+    doubt = "" if chosen.is_complete else chosen.reason
+    proposal = state("rollback.to", train=train.name, step=chosen.step, path=str(chosen.path), doubt=doubt)
+    return replace(finding, roll_back=proposal)
 
 
 def _list_checkpoints(train: WatchedTrain) -> list[FoundCheckpoint]:
@@ -61,17 +52,16 @@ def _list_checkpoints(train: WatchedTrain) -> list[FoundCheckpoint]:
 
 
 def _find_damaged_step(finding: Finding, found: Sequence[FoundCheckpoint]) -> int | None:
-    """Return the step of the damaged checkpoint that the evidence names; None if no checkpoint is to blame.
+    """Return the step of the damaged checkpoint that the log lines name; None if no checkpoint is to blame.
 
-    If the remedy asks for a rollback and no file shows the damage, the newest checkpoint is the one that was loaded.
+    If the finding wants a rollback and no file shows the damage, the newest checkpoint is the one that was loaded.
     """
-    text = " ".join((finding.summary, *finding.evidence))
-    asks = ASKS in finding.remedy
+    wants_rollback = finding.wants_rollback
     stepped = [checkpoint for checkpoint in found if checkpoint.step is not None]
     for checkpoint in stepped:
-        is_named = re.search(rf"(?<![\w.-]){re.escape(checkpoint.path.name)}(?![\w-])", text) is not None
-        if (is_named or asks) and checkpoint.is_partial:
+        is_named = checkpoint.path.name in finding.names
+        if (is_named or wants_rollback) and checkpoint.is_partial:
             return checkpoint.step
-        if asks and (is_named or not checkpoint.is_complete):
+        if wants_rollback and (is_named or not checkpoint.is_complete):
             return checkpoint.step
-    return stepped[0].step if stepped and asks else None
+    return stepped[0].step if stepped and wants_rollback else None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.base.model import Finding, Level
+from opsctl.base.statements import state
 from opsctl.host.isolation import Failed
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext
-from opsctl.watchdogs.node_health import judge_left_node
+from opsctl.watchdogs.node_health import end_finding, judge_left_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,12 @@ def judge_vanished(
     for key, entry in levels.items():
         if entry.level is Level.OK or key in reported or not _has_vanished(checked, key):
             continue
-        finding = entry.finding or Finding(key=key, level=Level.OK, summary="")
+        says = state("site.vanished", key=key)
+        finding = entry.finding or Finding(key=key, level=Level.OK, says=says)
         if is_node_alert(key):
             judged += judge_left_node(checked.context, finding)
         else:
-            summary = f"{key} no longer exists"
-            judged.append(replace(finding, level=Level.OK, summary=summary, evidence=(), remedy=""))
+            judged.append(end_finding(finding, says))
     return judged
 
 

@@ -21,6 +21,7 @@ from opsctl.alerts.transitions import SITE_SLURM
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.model import Finding, Job, Level, Node, Transition
 from opsctl.base.ports import Clock, Runner, Watchdog
+from opsctl.base.statements import state, type_now
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.host.isolation import Failed, Isolation
@@ -173,13 +174,14 @@ class Watch:
         Nothing is found if only watchdogs are asked that need no Slurm.
         """
         is_needed = self.acts or any(watchdog.needs_slurm for watchdog in self.watchdogs.values())
-        found = Finding(key=SITE_SLURM, level=Level.OK, summary="Slurm answers")
+        found = Finding(key=SITE_SLURM, level=Level.OK, says=state("site.slurm_answers"))
         jobs: list[Job] | None = None
         try:
             jobs = self.services.slurm.jobs()
         except OpsctlError as error:
             self._is_complete = False
-            found = replace(found, level=Level.UNKNOWN, summary=f"Slurm: {error.message}", remedy="opsctl doctor")
+            says = state("site.slurm_silent", problem=error.message)
+            found = replace(found, level=Level.UNKNOWN, says=says, fix=type_now(("opsctl", "doctor")))
         return jobs, [found] if is_needed else []
 
     def _read_nodes(self, trains: Sequence[WatchedTrain]) -> tuple[Node, ...] | None:
@@ -228,7 +230,7 @@ class Watch:
                     Finding(
                         key=f"train/{name}",
                         level=Level.WARNING,
-                        summary=f"{name} is not watched: {result.why}",
+                        says=state("site.not_watched", train=name, why=result.why),
                         train=name,
                         evidence=result.traceback,
                     )
@@ -295,7 +297,7 @@ class Watch:
                         level=Level.UNKNOWN,
                         train=target if WATCHDOGS[name].of == "train" else "",
                         evidence=result.traceback,
-                        summary=f"{name} could not check {target}: {result.why}",
+                        says=state("site.could_not_check", watchdog=name, target=target, why=result.why),
                     )
                 )
             else:
@@ -316,10 +318,10 @@ class Watch:
         reason = Reason(kind=ReasonKind.HUNG, attempt=attempt.name, text=finding.summary)
         try:
             name = self.services.chain(train.run).cancel_task(job.tasks[0], reason)
-            action = f"opsctl cancelled {name}, so that the next task starts"
+            action = state("site.cancelled", job=name)
         except OpsctlError as error:
-            action = f"opsctl could not cancel the task: {error.message}"
-        return replace(finding, done=(action,), remedy=f"opsctl status {train.name}")
+            action = state("site.not_cancelled", problem=error.message)
+        return replace(finding, actions=(action,), fix=type_now(("opsctl", "status", train.name)))
 
     def _judge_vanished(
         self, context: WatchContext, results: dict[Unit, Any], findings: Sequence[Finding]

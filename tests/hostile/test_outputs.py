@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.policy import SMTP
 
@@ -14,13 +15,15 @@ from opsctl.alerts.channels import slack
 from opsctl.alerts.channels.email import Email
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
-from opsctl.base.model import Finding, Level, Transition
+from opsctl.base import statements
+from opsctl.base.model import Level, Transition
 from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
 from opsctl.metrics.families import MetricSample, exposition
 from opsctl.preflight.security.findings import quote
 from opsctl.settings.alerts import AlertSettings, EmailTable
 from opsctl.telemetry.logs.log_lines import harmless
+from tests.support.findings import make_finding
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 PAYLOADS = {
@@ -62,9 +65,11 @@ attempts = pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
 
 
 def alert(text: str):
-    finding = Finding(key="hang/tr11", level=Level.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11")
-    transition = Transition(id="1.1", at=AT, finding=finding, before=Level.OK)
-    return render_single(AlertTransition(transition=transition, opened=AT, was=text), AlertSettings())
+    finding = make_finding(
+        key="hang/tr11", level=Level.CRITICAL, summary=text, evidence=(text,), remedy=text, train="tr11"
+    )
+    transition = Transition(id="1.1", at=AT, finding=replace(finding, train="tr11"), before=Level.OK)
+    return render_single(AlertTransition(transition=transition, opened=AT, was=statements.quote(text)), AlertSettings())
 
 
 @pytest.mark.attack("text controls the terminal through a table")

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App, build
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.cli.doctor import _root
 from opsctl.monitor.watch_cycle import Watch
 from tests.hostile.conftest import Site
+from tests.support.findings import make_finding
 from tests.support.hostile_users import OWNER, STRANGER
 
 
@@ -26,7 +27,7 @@ def test_site_directory_is_a_directory(site, kind, tmp_path):
     {"link": lambda: path.symlink_to(tmp_path), "pipe": lambda: os.mkfifo(path)}[kind]()
     app = app_of(site)
     assert app.site_problem == f"{path}: not a directory"
-    app.alerting.ledger.record([Finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)])
+    app.alerting.ledger.record([make_finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,7 +64,7 @@ class TestUsers:
 
         def record() -> list[str]:
             app = app_of(site)
-            finding = Finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)
+            finding = make_finding(key="x/y", level=Level.CRITICAL, summary="x", is_certain=True)
             [transition] = app.alerting.ledger.record([finding])
             app.alerting.ledger.journal("sent", id=transition.id)
             return [app.site_problem, str(app.alerting.site.path)]

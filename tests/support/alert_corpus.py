@@ -10,9 +10,11 @@ from pathlib import Path
 from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
-from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.model import Level, Transition
+from opsctl.base.statements import quote
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import AlertSettings, EmailTable
+from tests.support.findings import make_finding
 
 PLACE = Path(__file__).parents[1] / "corpus/alerts"
 AT = datetime(2026, 3, 1, 2, 10, tzinfo=UTC)
@@ -32,9 +34,13 @@ def load_changes() -> list[AlertTransition]:
         before, was = Level(fields.pop("before", "ok")), fields.pop("was", "")
         minutes, to = fields.pop("minutes", 0), tuple(fields.pop("to", ()))
         lists = {name: tuple(fields.pop(name, ())) for name in ("evidence", "done")}
-        finding = Finding(**{**fields, **lists, "level": Level(fields["level"])})
+        finding = make_finding(**{**fields, **lists, "level": Level(fields["level"])})
         transition = Transition(id=f"{number:012}.1", finding=finding, before=before, at=AT)
-        changes.append(AlertTransition(transition=transition, opened=AT - timedelta(minutes=minutes), was=was, to=to))
+        changes.append(
+            AlertTransition(
+                transition=transition, opened=AT - timedelta(minutes=minutes), was=quote(was) if was else None, to=to
+            )
+        )
     return changes
 
 

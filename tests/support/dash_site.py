@@ -15,7 +15,7 @@ import uvicorn
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Finding, Job, JobState, Level, Limits, Node
+from opsctl.base.model import Job, JobState, Level, Limits, Node
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.serve_pages import make_server, make_uvicorn, open_socket
 from opsctl.dash.web_app import PageServer
@@ -23,6 +23,7 @@ from opsctl.host.system import SystemClock
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
 from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
+from tests.support.findings import make_finding
 
 LINE = (
     " iteration {0}/ 1000 | elapsed time per iteration (s): 2.0 | global batch size: 64 | lm loss: {1}"
@@ -84,7 +85,7 @@ def make_alerted_site(place: Path) -> DashSite:
     """Return a site of two trains; a critical alert of the first is open."""
     site = make_site(place)
     summary = "tr11: no step for 31 min"
-    finding = Finding(key="hang/tr11", level=Level.CRITICAL, summary=summary, train="tr11", is_certain=True)
+    finding = make_finding(key="hang/tr11", level=Level.CRITICAL, summary=summary, train="tr11", is_certain=True)
     site.app.alerting.ledger.record([finding])
     return site
 

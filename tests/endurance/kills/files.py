@@ -16,13 +16,14 @@ from typing import Any
 
 from opsctl.alerts.dispatch import list_undelivered
 from opsctl.app import build
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
 from opsctl.trainer.manifest import FileRecord, Manifest
 from tests.endurance.kills.state import State, leftovers, tree
 from tests.endurance.soak.servers import Inbox, Mail, Slack
+from tests.support.findings import make_finding
 
 TRAIN = 'name = "t"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n'
 PATH = os.environ.get("PATH", "/usr/bin:/bin")
@@ -100,7 +101,7 @@ def armed(switch: Switch) -> Callable[[Place], None]:
 def raise_alert(place: Place) -> None:
     """People were told of something, so that there is something to acknowledge."""
     alerting = build(place.site).alerting
-    alerting.ledger.record([Finding(key="hang/t", level=Level.CRITICAL, summary="t hangs", train="t")])
+    alerting.ledger.record([make_finding(key="hang/t", level=Level.CRITICAL, summary="t hangs", train="t")])
 
 
 # --- alerts, at real servers

@@ -10,7 +10,8 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.app import build
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
+from tests.support.findings import make_finding
 
 SITE = """
 root = "{root}"
@@ -42,7 +43,7 @@ class Shell:
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def see(self, level):
-        finding = Finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
+        finding = make_finding(key="hang/gpt", level=level, summary="no step for 30 min", train="gpt")
         return build(self.site).alerting.ledger.record([finding])
 
 
@@ -178,7 +179,9 @@ def test_exposed_secret_is_reported_once_and_used(shell, tmp_path):
 
 def test_alert_is_shown_with_its_evidence(shell):
     evidence = tuple(f"line {number}" for number in range(9))
-    finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7")
+    finding = make_finding(
+        key="hang/gpt", level=Level.CRITICAL, summary="it hangs", evidence=evidence, rollback="step 7"
+    )
     build(shell.site).alerting.ledger.record([finding])
     shown = shell.opsctl("alerts", "show", "hang/gpt")
     assert "  line 8\n" in shown
@@ -212,7 +215,7 @@ def test_silence_in_advance_is_listed_with_its_begin(shell):
 
 
 def test_accepted_level_is_journalled_and_remembered(shell):
-    finding = Finding(key="throughput/gpt", level=Level.CRITICAL, summary="38 % slower", train="gpt")
+    finding = make_finding(key="throughput/gpt", level=Level.CRITICAL, summary="38 % slower", train="gpt")
     build(shell.site).alerting.ledger.record([finding])
     argv = ("alerts", "accept", "throughput/gpt", "--reason", "a smaller batch")
     assert json.loads(shell.opsctl(*argv, "--dry-run", "--json"))["dry_run"]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.cli import cli
 from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.monitor.steady_clock import SteadyClock
@@ -18,6 +18,7 @@ from opsctl.monitor.watch_cycle import Watch
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.cron_alive import CronAlive
+from tests.support.findings import make_finding
 from tests.support.watched_trains import ForwardClock
 
 TRAIN = 'name = "gpt"\ncommand = ["x"]\n[slurm]\nnodes = 1\nprocesses_per_node = 1\ntime_limit = "60"\n'
@@ -139,7 +140,7 @@ def test_clock_that_jumps_ahead_misses_no_tick(site):
 
 def test_alert_recorded_during_a_cycle_is_not_resolved_by_that_cycle(site, monkeypatch):
     app = build(site)
-    late = Finding(key="cron_alive/site", level=Level.CRITICAL, summary="no tick")
+    late = make_finding(key="cron_alive/site", level=Level.CRITICAL, summary="no tick")
 
     class Slow(CronAlive):
         def judge(self, observation, now):

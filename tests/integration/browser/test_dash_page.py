@@ -14,7 +14,7 @@ import pytest
 
 from opsctl.app import App
 from opsctl.base.errors import InputError
-from opsctl.base.model import Finding, Level, Node
+from opsctl.base.model import Level, Node
 from opsctl.dash.page_access import Role
 from opsctl.dash.refresher import SOON_S
 from opsctl.dash.static_pages import render_files
@@ -28,6 +28,7 @@ from opsctl.state.switches import Switch, arm, path_of
 from tests.hostile.test_outputs import FORBIDDEN, PAYLOADS
 from tests.support.chromium import Browser, browser
 from tests.support.dash_site import DashSite, Visitor, make_alerted_site, make_site, serving
+from tests.support.findings import make_finding
 from tests.support.made_events import make_diagnosed
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -296,7 +297,7 @@ def plant(site: DashSite) -> None:
     with run.main_log.open("a") as log:
         log.write(f"[n<b>:3]: {HOSTILE}\nRuntimeError: CUDA error: uncorrectable ECC error {XSS[0]}\n")
     arm(run, Switch.SAVE, why=HOSTILE)
-    finding = Finding(
+    finding = make_finding(
         key=f"hang/tr11/{XSS[0]}", level=Level.CRITICAL, summary=HOSTILE, train="tr11", evidence=(HOSTILE,)
     )
     site.app.alerting.ledger.record([finding])

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Held, HoldReleased, RequestDone
 from opsctl.state.journal import Journal
 from opsctl.state.switches import Switch, arm
+from tests.support.findings import make_finding
 from tests.support.ntfy_server import NtfyServer, press
 from tests.support.trains import Trains, trains_on
 
@@ -43,7 +44,7 @@ def trains(slurm: Sandbox, ntfy: NtfyServer) -> Iterator[Trains]:
         trains.site.chmod(0o600)
         trains.opsctl("launch", trains.toml(extra=("--begin=now+1hour",)))
         alerting = trains.app.alerting
-        alerting.ledger.record([Finding(key="loss/t/x", level=Level.CRITICAL, summary="loss diverges", train="t")])
+        alerting.ledger.record([make_finding(key="loss/t/x", level=Level.CRITICAL, summary="loss diverges", train="t")])
         dispatch.send_alerts(alerting)
         yield trains
 

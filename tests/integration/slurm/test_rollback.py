@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import RolledBack
 from opsctl.state.switches import Switch, arm
+from tests.support.findings import make_finding
 from tests.support.trains import Trains, trains_on, until
 
 TRAINER = Path(__file__).parents[2] / "support" / "tracked_trainer.py"
@@ -89,7 +90,7 @@ def test_dry_run_and_refusals_change_nothing(trains: Trains) -> None:
         trains.opsctl("rollback", "t")
     with pytest.raises(InputError, match="there is no rollback to undo"):
         trains.opsctl("rollback", "t", "--undo")
-    finding = Finding(key="loss/t", level=Level.CRITICAL, summary="spiked at step 12", train="t")
+    finding = make_finding(key="loss/t", level=Level.CRITICAL, summary="spiked at step 12", train="t")
     trains.app.alerting.ledger.record([finding])
     assert json.loads(trains.opsctl("rollback", "t", "--dry-run", "--json"))["step"] == 10
     arm(run, Switch.KILL, why="x")

@@ -9,10 +9,11 @@ import pytest
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
+from tests.support.findings import make_finding
 
 LEVELS = {".": Level.OK, "?": Level.UNKNOWN, "w": Level.WARNING, "C": Level.CRITICAL}
 
@@ -36,7 +37,7 @@ class Clock:
 
 
 def finding(level, key="hang/gpt", **more):
-    return Finding(key=key, level=level, **{"summary": f"it is {level.value}", "train": "gpt", **more})
+    return make_finding(key=key, level=level, **{"summary": f"it is {level.value}", "train": "gpt", **more})
 
 
 @dataclass

@@ -93,7 +93,7 @@ def test_repeat_reports_that_the_state_is_unknown(world):
     world.clock.forward(hours=2)
     [repeat] = world.ledger.record([finding(Level.UNKNOWN, summary="the node does not answer")])
     assert repeat.finding.level is Level.CRITICAL
-    assert repeat.finding.evidence[-1] == "now unknown: the node does not answer"
+    assert repeat.finding.lines[0] == "now unknown: the node does not answer"
 
 
 def test_empty_repeat_hours_repeat_nothing(with_rules):
@@ -210,7 +210,7 @@ def test_long_or_invalid_text_is_cut(world):
     entry = world.ledger.levels()["hang/gpt"]
     assert entry.finding.summary == "a b"
     assert len(entry.finding.evidence) == 101
-    assert entry.finding.evidence[-1] == "and 400 more lines"
+    assert entry.finding.lines[0] == "and 400 more lines"
     assert max(map(len, entry.finding.evidence)) == 1000
 
 

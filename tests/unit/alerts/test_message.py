@@ -7,6 +7,7 @@ import pytest
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render_single, render_storm
 from opsctl.base.model import Level, Transition
+from opsctl.base.statements import quote
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding
 
@@ -24,7 +25,9 @@ STOPPED = finding(
 
 def make_transition(reported=STOPPED, before=Level.OK, was="", serial=1):
     transition = Transition(id=f"0123456789ab.{serial}", finding=reported, before=before, at=AT)
-    return AlertTransition(transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=was)
+    return AlertTransition(
+        transition=transition, opened=AT - timedelta(minutes=90) if serial > 1 else AT, was=quote(was) if was else None
+    )
 
 
 def render_with(change, root="", **rules):

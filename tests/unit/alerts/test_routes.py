@@ -18,7 +18,7 @@ TWO = {"mail": {"kind": "file", "path": "a"}, "team": {"kind": "file", "path": "
 
 def make_transition(before, after, at=NOON, **more):
     transition = Transition(id="abc.1", finding=finding(after, **more), before=before, at=at)
-    return AlertTransition(transition=transition, opened=at, was="")
+    return AlertTransition(transition=transition, opened=at)
 
 
 def route(rules, transition, thread=None):

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Finding, Level
+from opsctl.base.model import Level
 from opsctl.cli import cli
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock
@@ -23,6 +23,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.findings import make_finding
 
 pytestmark = pytest.mark.skipif(not shutil.which("squeue"), reason="needs Slurm's commands")
 
@@ -122,8 +123,8 @@ def test_json_queue_is_null_and_exit_code_is_75(run: RunDir) -> None:
 
 def test_status_shows_since_when_slurm_is_silent(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(slurm_minutes=0))
-    ledger.record([Finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
-    ledger.record([Finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
+    ledger.record([make_finding(key="slurm/site", level=Level.OK, summary="Slurm answers")])
+    ledger.record([make_finding(key="slurm/site", level=Level.UNKNOWN, summary="Slurm: squeue got no answer")])
     since = next(iter(ledger.read().entries.values())).since
     assert f"Slurm does not answer, since {since:%Y-%m-%d %H:%M} UTC: squeue " in status().stdout
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from opsctl.base.model import JobState, Node
+from opsctl.base.statements import Statement, state
 from opsctl.dash.alert_groups import group_alerts
 from opsctl.dash.collect_site import collect_site
 from opsctl.dash.disk_forecast import is_worth_showing
@@ -330,11 +331,11 @@ def test_one_lost_node_is_one_row() -> None:
 @pytest.mark.parametrize(
     ("part", "is_shown"),
     [
-        ("out of bytes in 2,800,220 h at 606 KiB a day", False),
-        ("out of inodes in 2,163 h at 177,383 a day", True),
-        ("tr11: 7 B in 2 inodes every 0.0 h", False),
-        ("tr11: 2 TiB in 20 inodes every 1.5 h", True),
+        (state("disk.full", resource="bytes", hours=2_800_220, rate="606 KiB"), False),
+        (state("disk.full", resource="inodes", hours=2163, rate="177,383"), True),
+        (state("disk.grows", train="tr11", size_bytes=7, inodes=2, every_s=9.0), False),
+        (state("disk.grows", train="tr11", size_bytes=2 << 40, inodes=20, every_s=5400.0), True),
     ],
 )
-def test_far_and_unmeasured_horizons_are_hidden(part: str, *, is_shown: bool) -> None:
+def test_far_and_unmeasured_horizons_are_hidden(part: Statement, *, is_shown: bool) -> None:
     assert is_worth_showing(part) is is_shown

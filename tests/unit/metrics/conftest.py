@@ -12,13 +12,14 @@ import pytest
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Finding, Job, JobState, Level
+from opsctl.base.model import Job, JobState, Level
 from opsctl.host.system import SystemClock
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
 from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.findings import make_finding
 
 LINE = (
     "iteration {0}/ 1000 | consumed tokens: {1} | elapsed time per iteration (s): 2.0 | "
@@ -92,7 +93,7 @@ def metrics_site(tmp_path: Path) -> MetricsSite:
         (run.checkpoints / f"global_step{step}" / "mp_rank_00_model_states.pt").write_text("weights")
         (run.checkpoints / "latest").write_text(f"global_step{step}")
     app = build(site)
-    finding = Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
+    finding = make_finding(key="hang/gpt", level=Level.CRITICAL, summary="no step", train="gpt", is_certain=True)
     app.alerting.ledger.record([finding])
     app.exclusions.add([("node002", "GPU fell off the bus")], hours=24)
     record = {"node": "node002", "at": now.timestamp(), "health": "faulty", "incidents": [INCIDENT]}

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opsctl.base.model import Finding, Level
-from opsctl.monitor.rollback_proposal import find_trouble_step, propose_rollback
+from opsctl.monitor.rollback_proposal import propose_rollback
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.watchdogs import loss_curve, step_health
 from opsctl.watchdogs.context import WatchedTrain
+from opsctl.watchdogs.loss import Loss, LossObservation
+from opsctl.watchdogs.loss_curve import LossState
+from opsctl.watchdogs.step_health import StepHealth
+from tests.support.findings import make_finding
 from tests.support.saved_checkpoints import save
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 _HEADER = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
 SAFETENSORS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(8)
-DIVERGES = Finding(
+DIVERGES = make_finding(
     key="loss/t",
     level=Level.CRITICAL,
     summary="t: loss 9 at step 95, spiked from 2 to 9 at step 90",
-    evidence=("step 71: 2.0", "step 72: 2.1"),
-    remedy="roll back to an earlier checkpoint",
+    since_step=73,
+    wants_rollback=True,
 )
 
 
@@ -43,35 +53,54 @@ def test_command_names_the_newest_checkpoint_before(train: WatchedTrain) -> None
 
 
 def test_finding_without_an_earlier_checkpoint_says_so(train: WatchedTrain) -> None:
-    early = replace(DIVERGES, summary="t: loss 9 at step 40", evidence=())
+    early = replace(DIVERGES, since_step=40)
     assert propose_rollback(early, train).rollback == "no complete checkpoint before step 40 is known"
 
 
-@pytest.mark.parametrize("change", [{"level": Level.OK}, {"remedy": "wait"}, {"summary": "t: no loss", "evidence": ()}])
+@pytest.mark.parametrize("change", [{"level": Level.OK}, {"wants_rollback": False}, {"since_step": None}])
 def test_other_findings_stay_as_they_are(change, train: WatchedTrain) -> None:
     finding = replace(DIVERGES, **change)
     assert propose_rollback(finding, train) is finding
 
 
-def test_first_named_step_begins_the_trouble() -> None:
-    assert find_trouble_step(DIVERGES) == 71
+def _line(step: int, **fields: Any) -> Iteration:
+    usual: dict[str, Any] = {"step": step, "loss": 2.0, "grad_norm": 1.0, "loss_scale": 65536.0, "skipped": 0}
+    return Iteration(**{**usual, **fields})
 
 
-HELD = Finding(
+@pytest.mark.parametrize(
+    "trouble",
+    [{"grad_norm": math.nan}, {"loss_scale": 1.0}, {"skipped": 1}, {"loss": math.nan}, {"loss": 9.0}],
+    ids=["gradient", "scale", "skipped", "loss", "spike"],
+)
+def test_checkpoint_inside_the_trouble_is_not_proposed(trouble: dict[str, Any], train: WatchedTrain) -> None:
+    for step in (1000, 1100, 1200):
+        save(train.run.checkpoints, step)
+    lines = [*map(_line, range(900, 1001)), *(_line(step, **trouble) for step in range(1001, 1191))]
+    observation = LossObservation(
+        train="t", curve=loss_curve.advance(LossState(), lines), steps=step_health.advance(StepHealth(), lines)
+    )
+    worst = max(Loss().judge(observation, AT), key=lambda finding: finding.wants_rollback)
+    assert worst.since_step == 1001
+    proposed = propose_rollback(worst, train).roll_back
+    assert proposed and proposed.facts["step"] == 1000
+
+
+HELD = make_finding(
     key="failures/t/12_3.0",
     level=Level.CRITICAL,
     summary="t is held: 12_3.0 crashed: the body exited with 1",
     evidence=("FileNotFoundError: [Errno 2] No such file or directory: '/out/checkpoint-500/trainer_state.json'",),
-    remedy="opsctl why t",
+    names=("checkpoint-500", "trainer_state.json"),
 )
 NO_WEIGHTS = replace(
     HELD,
     evidence=(
         "OSError: Error no file named pytorch_model.bin, model.safetensors found in directory /out/checkpoint-500.",
     ),
-    remedy="correct its path, or roll back to an earlier one",
+    wants_rollback=True,
 )
-UNREADABLE = replace(HELD, evidence=("SafetensorError: incomplete",), remedy="roll back to the previous checkpoint")
+UNREADABLE = replace(HELD, evidence=("SafetensorError: incomplete",), names=(), wants_rollback=True)
 
 
 def _save_foreign(train: WatchedTrain, name: str, *files: str) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
-from opsctl.base.model import Finding, Job, JobState, Level
+from opsctl.base.model import Job, JobState, Level
 from opsctl.base.units import format_duration
 from opsctl.cli.output import finite
 from opsctl.cli.status import status_block
@@ -27,6 +27,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.findings import make_finding
 from tests.support.made_events import make_diagnosed
 
 NOW = datetime(2026, 11, 20, 3, 0, tzinfo=UTC)
@@ -313,10 +314,12 @@ def test_open_alerts_are_shown_worst_first(run: RunDir) -> None:
     ledger = AlertLedger(SiteDir.of(run.path.parent), SystemClock(), AlertSettings(warning_looks=1))
     ledger.record(
         [
-            Finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
-            Finding(key="hang/gpt", level=Level.CRITICAL, summary="no step for 2 h", train="gpt", is_certain=True),
-            Finding(key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True),
-            Finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
+            make_finding(key="loss/gpt", level=Level.WARNING, summary="a spike", train="gpt", is_certain=True),
+            make_finding("hang/gpt", Level.CRITICAL, "no step for 2 h", train="gpt", is_certain=True),
+            make_finding(
+                key="hang/other", level=Level.CRITICAL, summary="not this one", train="other", is_certain=True
+            ),
+            make_finding(key="held/gpt", level=Level.OK, summary="fine", train="gpt"),
         ]
     )
     ledger.ack("loss/gpt", "on it")

@@ -209,7 +209,7 @@ def test_du_measures_in_the_background_by_owner(bench: Bench) -> None:
     assert re.search(r"90\.\d\d% bytes usage, warning at 85% \(9[\d.]* MiB of 10 MiB\)", finding.summary)
     # Only root can give a directory to a second owner. Directories take some KiB or none.
     owners = ["8 MiB, 2 inodes", "1 MiB, 2 inodes"] if os.geteuid() == 0 else ["9 MiB, 4 inodes"]
-    shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in finding.evidence]
+    shown = [re.search(r": (\d+)[\d.]*( MiB, \d inodes), most in", line).expand(r"\1\2") for line in finding.lines]
     assert shown == owners
 
 
@@ -239,12 +239,12 @@ def test_checkpoints_of_a_train_make_the_forecast(bench: Bench) -> None:
     write_checkpoints(bench, 3)
     bench.start_task()
     finding = bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root)))
-    assert finding.evidence == ("gpt: 1000 B in 2 inodes every 1.0 h",)
+    assert finding.lines == ("gpt: 1000 B in 2 inodes every 1.0 h",)
 
 
 def test_unqueued_train_has_no_growth(bench: Bench) -> None:
     write_checkpoints(bench, 3)
-    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
+    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).lines == ()
 
 
 def test_train_with_keep_last_has_no_growth(bench: Bench) -> None:
@@ -255,7 +255,7 @@ def test_train_with_keep_last_has_no_growth(bench: Bench) -> None:
         directory = bench.run.checkpoints / f"step-{step:07d}"
         directory.mkdir()
         (directory / "COMPLETE").write_text("x")
-    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).evidence == ()
+    assert bench.judge("fs_quota", Filesystem(name="root", path=str(bench.root))).lines == ()
 
 
 def test_unchanged_figures_are_stale_after_a_write(bench: Bench, minutes: Minutes) -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from opsctl.base.model import Level
+from opsctl.base.statements import say
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.watchdogs.step_health import StepHealth, advance, find_problems
@@ -31,7 +32,7 @@ def lines(first: int, last: int, **fields: float | None) -> list[Iteration]:
 
 
 def texts(health: StepHealth) -> list[tuple[Level, str]]:
-    return find_problems(health)
+    return [(problem.level, say(problem.says)) for problem in find_problems(health)]
 
 
 def test_collapsed_fp16_run_is_critical(bench: Bench) -> None:
@@ -41,7 +42,7 @@ def test_collapsed_fp16_run_is_critical(bench: Bench) -> None:
     finding = bench.judge_all("loss")[1]
     assert (finding.key, finding.level) == ("loss/gpt/steps", Level.CRITICAL)
     assert finding.summary == "gpt: all of the last 300 steps were skipped, at step 2290"
-    assert finding.evidence == (
+    assert finding.lines == (
         "the loss scale has been 1 for 30 lines (it was 65536)",
         "steps advance, but the last 30 lines state no loss",
     )
@@ -129,8 +130,8 @@ def test_rollback_starts_the_counts_anew() -> None:
 )
 def test_resumed_attempt_in_the_same_trouble_resolves_nothing(usual: dict, bad: dict) -> None:
     health = advance(StepHealth(), [*lines(1, 50, **usual), *lines(50, 150, **bad)])
-    assert find_problems(health)[0][0] is Level.CRITICAL
-    assert find_problems(advance(health, lines(140, 141, **bad)))[0][0] is Level.CRITICAL
+    assert find_problems(health)[0].level is Level.CRITICAL
+    assert find_problems(advance(health, lines(140, 141, **bad)))[0].level is Level.CRITICAL
     assert texts(advance(health, lines(40, 60, **usual))) == []
 
 

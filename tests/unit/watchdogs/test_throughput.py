@@ -47,7 +47,7 @@ def test_slow_node_is_named(bench: Bench) -> None:
     assert finding.summary.endswith(
         "TFLOPs at step 110, usually 149: 6 % slower; n2 is the slowest: 107 s a step, the next 100 s"
     )
-    assert (finding.node, finding.evidence[0]) == ("n2", "n2: 107 s a step")
+    assert (finding.node, finding.lines[0]) == ("n2", "n2: 107 s a step")
 
 
 def test_uniform_slowness_names_no_node(bench: Bench) -> None:
@@ -57,7 +57,7 @@ def test_uniform_slowness_names_no_node(bench: Bench) -> None:
         write_node(bench, name, 100.0)
     write_steps(bench, 101, 10, 100)
     finding = bench.judge("throughput")
-    assert (finding.level, finding.node, finding.evidence) == (Level.CRITICAL, "", ())
+    assert (finding.level, finding.node, finding.lines) == (Level.CRITICAL, "", ())
 
 
 def test_ended_train_is_ok(bench: Bench) -> None:

@@ -1,0 +1,19 @@
+"""Findings with texts of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from opsctl.base.model import Finding, Level
+from opsctl.base.statements import Remedy, quote
+
+
+def make_finding(key: str, level: Level, summary: str = "", **fields: Any) -> Finding:
+    """Return a finding that says `summary`; `remedy`, `rollback` and `done` are texts as well."""
+    fields |= {"says": quote(summary), "actions": tuple(map(quote, fields.pop("done", ())))}
+    if remedy := fields.pop("remedy", ""):
+        fields["fix"] = Remedy(advice=quote(remedy))
+    if rollback := fields.pop("rollback", ""):
+        fields["roll_back"] = quote(rollback)
+    return replace(Finding(key=key, level=level, says=quote("")), **fields)
