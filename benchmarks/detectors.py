@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.watchdogs import speed_level, step_health
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.state.events import RollbackUndone, RolledBack

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, state, type_now
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.run_history import EntryResult, EntryRun, read_ledger

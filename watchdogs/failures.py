@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.nodesets import nodeset
 from opsctl.base.statements import Remedy, advise, quote, state
 from opsctl.state.events import (

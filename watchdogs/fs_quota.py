@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.base.units import format_size
 from opsctl.settings.watch import Filesystem

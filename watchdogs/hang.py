@@ -12,7 +12,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from opsctl.base.model import Finding, Job, Level
+from opsctl.base.findings import Finding, Level
+from opsctl.base.model import Job
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.state.run_dir import Attempt

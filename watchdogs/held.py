@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.state import switches
 from opsctl.state.switches import Switch

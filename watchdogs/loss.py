@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.watchdogs import step_health
 from opsctl.watchdogs.accepted_levels import read_acceptance

@@ -216,12 +216,13 @@ def _gradient(curve: LossState, line: Iteration, begin: int) -> LossState:
     if line.grad_norm is None:
         return curve
     is_zero = line.grad_norm == 0
+    since = curve.no_gradient_since if curve.no_gradient else begin
     return replace(
         curve,
         grad_norm=line.grad_norm,
         has_gradient=curve.has_gradient or not is_zero,
         no_gradient=curve.no_gradient + 1 if is_zero else 0,
-        no_gradient_since=(curve.no_gradient_since if curve.no_gradient else begin) if is_zero else None,
+        no_gradient_since=since if is_zero else None,
     )
 
 

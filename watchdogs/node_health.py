@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from opsctl.base.model import Finding, Level, Node
+from opsctl.base.findings import Finding, Level
+from opsctl.base.model import Node
 from opsctl.base.nodesets import union
 from opsctl.base.statements import Remedy, Statement, state, type_now
 from opsctl.nodes.history import NodeHistory, NodeRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.ports import TimedOut
 from opsctl.base.statements import NO_REMEDY, Remedy, Statement, quote, state
 from opsctl.settings.bounded_pattern import compile_bounded

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
-from opsctl.base.model import Finding, Job, JobState, Level
+from opsctl.base.findings import Finding, Level
+from opsctl.base.model import Job, JobState
 from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word

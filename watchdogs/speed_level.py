@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 
 WINDOW = 200
 """Number of log lines in the usual median."""

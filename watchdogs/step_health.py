@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.statements import Statement, Value, state
 from opsctl.telemetry.progress.iteration import Iteration
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration

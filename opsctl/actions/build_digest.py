@@ -10,7 +10,8 @@ from opsctl.actions.build_report import build_train_report
 from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Job, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import Job
 from opsctl.monitor.status import TrainStatus, read_status
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.digest import Digest, TrainDigest, list_actions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
 from opsctl.base.errors import ConfigError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.guard.attempt_record import attempt_name, expand_nodes
 from opsctl.guard.supervisor import Supervisor
 from opsctl.host.system import replace_process

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, RunDirError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.checkpoints.catalog import describe_doubt
 from opsctl.checkpoints.newer_checkpoints import (
     Pointer,

@@ -10,7 +10,7 @@ from opsctl.alerts import routes
 from opsctl.alerts.ledger_state import AlertTransition, Batch, LedgerState, Thread
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 
 ScheduledChange = tuple[AlertTransition, datetime | None]

@@ -22,7 +22,7 @@ from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Deliver
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.alerts.senders import Refill, Senders
 from opsctl.base.errors import OpsctlError, RunDirError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.ports import Clock, Runner
 from opsctl.settings.alerts import AlertSettings, ChannelTable
 from opsctl.state.site_dir import SiteDir

@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
-from opsctl.base.model import Finding
+from opsctl.base.findings import Finding
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.duty_roster import DAYS, NEXT_ON_DUTY, ON_DUTY, DutyTable, PlannedSilence
 from opsctl.settings.field_types import parse_hours

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from opsctl.alerts import routes
 from opsctl.alerts.ledger_state import SEVERITY, LedgerEntry
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.nodesets import expand
 from opsctl.settings.alerts import AlertSettings
 

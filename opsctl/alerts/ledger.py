@@ -34,7 +34,7 @@ from opsctl.alerts.ledger_state import (
 from opsctl.alerts.notify_more import escalate
 from opsctl.alerts.transitions import next_entry
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.statements import Remedy, Statement

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.statements import QUOTE, Statement
 
 

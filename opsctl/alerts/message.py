@@ -13,7 +13,7 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.units import format_duration
 from opsctl.launch.render import render
 from opsctl.settings.alerts import AlertSettings

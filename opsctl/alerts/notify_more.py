@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.settings.alerts import AlertSettings
 
 

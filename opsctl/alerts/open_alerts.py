@@ -8,7 +8,7 @@ from datetime import datetime
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.ledger_state import LedgerEntry, Silence
 from opsctl.base.errors import RunDirError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 
 OPEN = ("critical", "warning", "unknown")
 """Severities of open alerts, the worst first."""

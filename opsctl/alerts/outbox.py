@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import OpsctlError, RunDirError, cannot_write
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_RECORD_BYTES, read_bounded
 from opsctl.state.lease import HeldLease, LeaseBusy, lease

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, LedgerEntry
-from opsctl.base.model import Finding, Level, Transition
+from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.statements import state
 from opsctl.settings.alerts import AlertSettings
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from opsctl.base.errors import MissingProgram
-from opsctl.base.model import Finding
+from opsctl.base.findings import Finding
 
 Context_contra = TypeVar("Context_contra", contravariant=True)
 Target_contra = TypeVar("Target_contra", contravariant=True)

@@ -103,10 +103,10 @@ def say(statement: Statement, *commands: tuple[str, ...]) -> str:
 def read_sentences() -> dict[str, str]:
     """Return the sentences by kind, `table.name` in the file."""
     text = (Path(__file__).parents[1] / "templates/findings.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
-    return {f"{table}.{name}": sentence for table, rows in tables.items() for name, sentence in rows.items()} | {
-        QUOTE: "{text}"
-    }
+    sentences = {QUOTE: "{text}"}
+    for table, rows in tomllib.loads(text).items():
+        sentences |= {f"{table}.{name}": sentence for name, sentence in rows.items()}
+    return sentences
 
 
 class _Wording(string.Formatter):

@@ -15,7 +15,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.model import Level, to_data
+from opsctl.base.findings import Level, to_data
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text

@@ -9,7 +9,7 @@ import click
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level, to_data
+from opsctl.base.findings import Finding, Level, to_data
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import complete_trains, json_option, print_json, print_text
 from opsctl.cli.owner_tasks import keep_cron

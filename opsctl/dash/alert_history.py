@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import SEVERITY
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.files import find_matches, parse_json, read_range
 
 MAX_TAIL_BYTES = 1 << 20

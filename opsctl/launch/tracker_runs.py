@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from opsctl.base.errors import ConfigError
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import state
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import Event, Submitting

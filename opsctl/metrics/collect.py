@@ -11,7 +11,8 @@ from typing import Protocol
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Job, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import Job
 from opsctl.base.ports import Clock
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir

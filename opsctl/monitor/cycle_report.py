@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opsctl.alerts.outbox import Delivery
-from opsctl.base.model import Finding, Transition
+from opsctl.base.findings import Finding, Transition
 from opsctl.monitor.reconcile import ReconciledTrain
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.alerts import AppriseTable, EmailTable, NtfyTable, SlackTable

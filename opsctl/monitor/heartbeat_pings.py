@@ -8,7 +8,7 @@ from functools import partial
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels.heartbeat_url import PingKind
 from opsctl.alerts.dispatch import Alerting
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 
 
 def describe_cycle(findings: Sequence[Finding], problems: Iterable[str], seconds: float) -> str:

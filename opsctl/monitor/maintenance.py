@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Finding, Level, Reservation
+from opsctl.base.findings import Finding, Level
+from opsctl.base.model import Reservation
 from opsctl.base.nodesets import expand, union
 from opsctl.slurm.commands import Slurm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import state
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs

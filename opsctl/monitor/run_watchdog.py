@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from opsctl.base.model import Finding
+from opsctl.base.findings import Finding
 from opsctl.base.ports import Watchdog
 from opsctl.launch.tracker_runs import add_links
 from opsctl.monitor.rollback_proposal import propose_rollback

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import state
 from opsctl.host.isolation import Failed
 from opsctl.watchdogs import WATCHDOGS

@@ -19,7 +19,8 @@ from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
 from opsctl.alerts.senders import Senders
 from opsctl.alerts.transitions import SITE_SLURM
 from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.model import Finding, Job, Level, Node, Transition
+from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.model import Job, Node
 from opsctl.base.ports import Clock, Runner, Watchdog
 from opsctl.base.statements import state, type_now
 from opsctl.guard.node_care import NodeCare
@@ -119,7 +120,7 @@ class Watch:
         reconciled = self._reconcile(runs, jobs) if self.acts and jobs is not None else []
         context, unreadable = self._collect_context(runs, jobs)
         results = self._isolation.run(dict(self._units(context)))
-        self._is_complete = self._is_complete and not any(map(_has_failed, results.values()))
+        self._is_complete = self._is_complete and not any(isinstance(result, Failed) for result in results.values())
         findings = [*unreadable, *self._collect_findings(results), *slurm_findings]
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
@@ -396,7 +397,3 @@ class Watch:
 def filesystems(site: SiteSettings) -> tuple[Filesystem, ...]:
     """Return the file systems that the site names, or else the file system of the trains."""
     return site.filesystem or (Filesystem(name="root", path=str(site.root_path)),)
-
-
-def _has_failed(result: object) -> bool:
-    return isinstance(result, Failed)

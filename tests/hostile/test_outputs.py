@@ -16,11 +16,11 @@ from opsctl.alerts.channels.email import Email
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
 from opsctl.base import statements
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
 from opsctl.metrics.families import MetricSample, exposition
-from opsctl.preflight.security.findings import quote
+from opsctl.preflight.security.permissions import quote
 from opsctl.settings.alerts import AlertSettings, EmailTable
 from opsctl.telemetry.logs.log_lines import harmless
 from tests.support.findings import make_finding

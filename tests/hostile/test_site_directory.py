@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import App, build
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.cli.doctor import _root
 from opsctl.monitor.watch_cycle import Watch
 from tests.hostile.conftest import Site

@@ -10,7 +10,7 @@ from pathlib import Path
 from opsctl.alerts.channels import email, plain_text, slack
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.base.statements import quote
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import AlertSettings, EmailTable

@@ -15,7 +15,8 @@ import uvicorn
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Job, JobState, Level, Limits, Node
+from opsctl.base.findings import Level
+from opsctl.base.model import Job, JobState, Limits, Node
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.serve_pages import make_server, make_uvicorn, open_socket
 from opsctl.dash.web_app import PageServer

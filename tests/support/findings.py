@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import Remedy, quote
 
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from opsctl.base.model import Finding, Job, JobState
+from opsctl.base.findings import Finding
+from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemRunner
 from opsctl.launch.train_arrays import take_snapshot
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.app import App
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.ports import Clock, Runner
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.monitor.cycle_report import CycleReport

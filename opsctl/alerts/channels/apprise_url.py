@@ -12,7 +12,7 @@ import apprise
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message, find_incident
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
 from opsctl.settings.alerts import AppriseTable
 

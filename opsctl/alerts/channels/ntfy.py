@@ -10,7 +10,7 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
 from opsctl.base.web import parse_address
 from opsctl.settings.alerts import NtfyTable

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from opsctl.alerts.channel_secrets import list_secret_files
 from opsctl.host.system import user_name
-from opsctl.preflight.security.findings import (
+from opsctl.preflight.security.permissions import (
     READABLE,
     WRITABLE,
     Offence,

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from opsctl.preflight.security.findings import (
+from opsctl.preflight.security.permissions import (
     SecurityFinding,
     as_owner,
     find_offence,

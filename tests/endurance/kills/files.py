@@ -16,7 +16,7 @@ from typing import Any
 
 from opsctl.alerts.dispatch import list_undelivered
 from opsctl.app import build
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from opsctl.alerts.ledger import summarize
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch

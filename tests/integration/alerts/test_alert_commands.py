@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.app import build
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.support.findings import make_finding
 
 SITE = """

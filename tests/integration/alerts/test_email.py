@@ -9,7 +9,7 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.channels.email import Email
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import EmailTable
 from tests.integration.alerts.conftest import MailServer, read_kinds, serving

@@ -10,7 +10,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.alerts.outbox import Outbox
 from opsctl.base.errors import RunDirError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.integration.alerts.conftest import read_kinds
 from tests.support.mounts import mounting
 from tests.unit.alerts.conftest import World, finding

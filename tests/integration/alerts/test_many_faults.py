@@ -9,7 +9,7 @@ import pytest
 from opsctl.alerts import dispatch
 from opsctl.alerts.channels import CHANNELS
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.unit.alerts.conftest import finding
 
 TRAINS, CYCLES = 6, 80

@@ -12,7 +12,7 @@ from opsctl.alerts.channels.heartbeat_url import PingKind, fetch
 from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.heartbeat_pings import list_train_pings
 from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable, WebhookTable

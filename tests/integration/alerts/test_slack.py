@@ -9,7 +9,7 @@ from opsctl.alerts.channels.slack import Slack
 from opsctl.alerts.channels.webhook import Webhook
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import SlackTable, WebhookTable
 from tests.unit.alerts.conftest import Clock

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from opsctl.app import build
 from opsctl.base.errors import OpsctlError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.cli import cli
 from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
 from opsctl.monitor.steady_clock import SteadyClock

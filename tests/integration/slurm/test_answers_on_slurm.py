@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from opsctl.alerts import dispatch
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Held, HoldReleased, RequestDone
 from opsctl.state.journal import Journal

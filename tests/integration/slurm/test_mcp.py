@@ -15,7 +15,7 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemClock
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.alerts import AlertSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import RolledBack
 from opsctl.state.switches import Switch, arm

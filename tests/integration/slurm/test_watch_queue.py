@@ -18,7 +18,8 @@ import click
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.base.model import JobState, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import JobState
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.watch_cycle import Watch

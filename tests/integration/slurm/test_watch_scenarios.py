@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.actions.build_digest import build_digest
-from opsctl.base.model import JobState, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import JobState
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.report.digest import render
 from opsctl.sandbox.cluster import Sandbox

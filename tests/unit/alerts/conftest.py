@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir

@@ -9,7 +9,7 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import MIN_TRIES_BEFORE_ABANDON
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.cli import cli
 
 

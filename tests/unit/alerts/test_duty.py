@@ -6,7 +6,8 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.alerts.duty import expand_channels, find_shift, is_in_force
-from opsctl.base.model import Level, Reservation
+from opsctl.base.findings import Level
+from opsctl.base.model import Reservation
 from opsctl.monitor.maintenance import find_maintenance
 from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.duty_roster import PlannedSilence

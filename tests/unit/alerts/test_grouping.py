@@ -1,7 +1,7 @@
 """One cause, one message: what follows from a bad node, and what happens to one train at once."""
 
 from opsctl.alerts import dispatch
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.unit.alerts.conftest import finding
 
 LOG = {"file": {"kind": "file", "path": "{path}"}}

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.alerts import dispatch
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.files import write_atomic
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock, World, finding, format_change
@@ -210,7 +210,7 @@ def test_long_or_invalid_text_is_cut(world):
     entry = world.ledger.levels()["hang/gpt"]
     assert entry.finding.summary == "a b"
     assert len(entry.finding.evidence) == 101
-    assert entry.finding.lines[0] == "and 400 more lines"
+    assert entry.finding.lines[-1] == "and 400 more lines"
     assert max(map(len, entry.finding.evidence)) == 1000
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition, Batch
 from opsctl.alerts.message import MAX_LISTED_IN_STORM, MAX_SUBJECT_CHARS, render_single, render_storm
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.base.statements import quote
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding

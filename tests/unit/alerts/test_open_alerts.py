@@ -5,7 +5,7 @@ from datetime import timedelta
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.unit.alerts.conftest import finding
 
 

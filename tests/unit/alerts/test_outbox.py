@@ -9,7 +9,7 @@ import pytest
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import MAX_WAIT, MIN_TRIES_BEFORE_ABANDON, Outbox, Undelivered
 from opsctl.alerts.outbox_item import OutboxItem
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock
 

@@ -7,7 +7,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition, Thread
 from opsctl.alerts.routes import find_destinations, find_fallback, select_channels
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 from tests.unit.alerts.conftest import finding

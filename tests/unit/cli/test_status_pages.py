@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from opsctl.alerts.open_alerts import OpenAlert
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import LastAttempt, Running, TrainStatus, Waiting, unreadable

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.cli import cli
 from opsctl.guard.attempt_record import Start, write_start
 from opsctl.host.system import SystemClock

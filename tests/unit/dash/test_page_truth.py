@@ -32,7 +32,13 @@ from tests.support.dash_site import DashSite
 from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
 RUNNING = Running(job="1_2", state="RUNNING", nodes="node[004-006]", since=AT, ends=None)
-LOST = alert("warning", key="failures/tr11/1_1.0", summary="tr11 goes on without node002: 1_1.0: node: Slurm lost it")
+LOST = alert(
+    "warning",
+    key="failures/tr11/1_1.0",
+    kind="failures.continues_without",
+    node="node002",
+    summary="tr11 goes on without node002: 1_1.0: node: Slurm lost it",
+)
 PAGES = (render_overview, render_wall)
 SHORT = QueueEnd(queued=44, needed=156, at=AT + timedelta(hours=15), command="opsctl launch train.toml --tasks 112")
 
@@ -86,7 +92,8 @@ def test_finished_train_is_never_red() -> None:
 
 def test_kept_faulty_node_asks_for_a_decision() -> None:
     summary = "tr11 goes on with node002, too few other nodes: 1_1.0: gpu: fell off"
-    found = headline(running(alerts=(replace(LOST, level="critical", summary=summary),)))
+    kept = replace(LOST, level="critical", kind="failures.continues_with", summary=summary)
+    found = headline(running(alerts=(kept,)))
     assert (found.tone, found.text) == (Tone.AMBER, "Goes on with node002, too few other nodes")
 
 

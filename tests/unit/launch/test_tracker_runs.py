@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.alerts.ledger_state import AlertTransition
 from opsctl.alerts.message import render_single
-from opsctl.base.model import Level, Transition
+from opsctl.base.findings import Level, Transition
 from opsctl.guard.rank import environment_of_rank
 from opsctl.host.system import SystemClock
 from opsctl.launch.tracker_runs import add_links, tracker_links, tracker_variables

@@ -12,7 +12,8 @@ import pytest
 
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Job, JobState, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import Job, JobState
 from opsctl.host.system import SystemClock
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Submitted, Submitting
 from opsctl.state.journal import Journal, actor

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.monitor.rollback_proposal import propose_rollback
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir

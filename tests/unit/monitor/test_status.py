@@ -12,7 +12,8 @@ from rich.console import Console
 from opsctl.alerts.ledger import AlertLedger
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.alerts.open_alerts import open_alerts
-from opsctl.base.model import Job, JobState, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import Job, JobState
 from opsctl.base.units import format_duration
 from opsctl.cli.output import finite
 from opsctl.cli.status import status_block

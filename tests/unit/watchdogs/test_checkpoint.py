@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.events import AttemptFinalized, AttemptStarted, RolledBack
 from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
 from tests.support.watch_context import T0, Bench, waiting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.state.events import (
     AttemptFinalized,
     Cancelled,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from opsctl.base.errors import ConfigError
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.base.units import format_size, parse_size
 from opsctl.host.system import SystemRunner
 from opsctl.settings.loader import SiteSettings, parse

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.model import JobState, Level
+from opsctl.base.findings import Level
+from opsctl.base.model import JobState
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from opsctl.watchdogs import hang_stacks

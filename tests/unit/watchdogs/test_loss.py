@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.watchdogs.accepted_levels import accept
 from tests.support.watch_context import Bench
 

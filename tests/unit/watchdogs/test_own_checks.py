@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.base.model import Finding, Level
+from opsctl.base.findings import Finding, Level
 from opsctl.settings.own_check_table import CheckTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs import WATCHDOGS

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.base.statements import say
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import StepReader

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from opsctl.state.events import AttemptFinalized, AttemptStarted
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from opsctl.base.model import Level
+from opsctl.base.findings import Level
 from tests.support.watch_context import Bench, waiting
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.model import JobState, Level, Node
+from opsctl.base.findings import Level
+from opsctl.base.model import JobState, Node
 from opsctl.cli.watch import watch
 from opsctl.launch.wait_reasons import WaitKind, classify_wait
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Cancelled, Held, Submitting

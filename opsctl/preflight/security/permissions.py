@@ -48,6 +48,8 @@ class Offence:
     why: str
     repair: str
     is_unknown: bool = False
+    is_foreign: bool = False
+    """Whether the path belongs to another user."""
 
 
 def ok(check: str, result: str) -> SecurityFinding:
@@ -153,7 +155,8 @@ def find_offence(path: Path, trusted: frozenset[int]) -> Offence | None:
 def _find_offence(path: Path, status: os.stat_result, trusted: frozenset[int], *, is_shared: bool) -> Offence | None:
     if status.st_uid not in trusted:
         owner = "root" if stat.S_ISDIR(status.st_mode) else own_name()
-        return Offence(path, f"belongs to {user_name(status.st_uid)}", as_root("chown", "-h", owner, path))
+        repair = as_root("chown", "-h", owner, path)
+        return Offence(path, f"belongs to {user_name(status.st_uid)}", repair, is_foreign=True)
     if stat.S_ISLNK(status.st_mode) or not status.st_mode & WRITABLE:
         return None
     mode = stat.S_IMODE(status.st_mode)
@@ -224,6 +227,6 @@ def _repair_tree(offence: Offence, top: Path) -> Offence:
     """Let the command repair the whole top-level entry: there may be more offences below."""
     if offence.is_unknown or (offence.path == top and not top.is_dir()):
         return offence
-    if offence.why.startswith("belongs"):
+    if offence.is_foreign:
         return replace(offence, repair=as_root("chown", "-hR", own_name(), top))
     return replace(offence, repair=as_owner(top.lstat(), "chmod", "-R", "go-w", top))

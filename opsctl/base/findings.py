@@ -1,0 +1,106 @@
+"""Findings of watchdogs, as values: severity, kind, numbers, nodes, since which step. Texts are rendered from them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, say
+
+
+class Level(StrEnum):
+    """Severity of a finding. UNKNOWN is neither good nor bad: the probe got no data."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The severity of one thing now, as judged by one watchdog. Code decides on the fields, people read the texts."""
+
+    key: str
+    """Names the thing, the same in every cycle: `<watchdog>/<train or site>[/<thing>]`, such as `hang/tiny-gpt`."""
+    level: Level
+    says: Statement
+    """What was found, with its numbers."""
+    train: str = ""
+    node: str = ""
+    """A folded node list."""
+    cause: str = ""
+    """Name of the diagnosed cause."""
+    since: datetime | None = None
+    since_step: int | None = None
+    """The first step of the trouble: a checkpoint of an earlier step is from before it."""
+    wants_rollback: bool = False
+    """Whether the training should be repeated from an earlier checkpoint."""
+    names: tuple[str, ...] = ()
+    """File names in the log lines of a failure, one of which may be the checkpoint that could not be loaded."""
+    details: tuple[Statement, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """Lines quoted from logs and programs."""
+    also_hit: tuple[str, ...] = ()
+    """Other trains that suffer from the same cause."""
+    actions: tuple[Statement, ...] = ()
+    """Actions that opsctl has taken, if any."""
+    fix: Remedy = NO_REMEDY
+    roll_back: Statement | None = None
+    """The checkpoint to roll back to, or why there is none."""
+    is_certain: bool = False
+    """Whether the event is past, so that an alert needs no confirmation by a second cycle."""
+
+    @property
+    def summary(self) -> str:
+        """One line with the figures and their limit."""
+        others = Statement(kind="site.also_hit", facts={"trains": ", ".join(self.also_hit)})
+        return say(self.says) + (say(others) if self.also_hit else "")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines that support the finding."""
+        return (*map(say, self.details), *self.evidence)
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        return tuple(map(say, self.actions))
+
+    @property
+    def remedy(self) -> str:
+        """The command to type, or the action to take, now."""
+        return str(self.fix)
+
+    @property
+    def rollback(self) -> str:
+        return say(self.roll_back) if self.roll_back else ""
+
+    def with_texts(self) -> dict[str, object]:
+        """Return the values of the finding, and the texts that are rendered from them."""
+        texts = {name: getattr(self, name) for name in ("summary", "done", "remedy", "rollback")}
+        return {**asdict(self), "kind": self.says.kind, **texts, "evidence": self.lines}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A change of severity. Alerts are made from transitions only."""
+
+    id: str
+    """Permanent id, from which message ids and deduplication keys are derived."""
+    finding: Finding
+    before: Level
+    at: datetime
+
+
+def to_data(value: object) -> object:
+    """Return `value` for `--json`, as `asdict` does, with the texts of every finding beside its values."""
+    if isinstance(value, Finding):
+        return value.with_texts()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {place.name: to_data(getattr(value, place.name)) for place in fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_data(item) for item in value]
+    if isinstance(value, dict):
+        return {name: to_data(item) for name, item in value.items()}
+    return value
