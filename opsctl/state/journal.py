@@ -73,7 +73,7 @@ class Journal:
             append_line(path, line)
         except OSError as error:
             raise cannot_write(path, error) from error
-        log.debug("%s: %s", self.run.name, ascii(event))  # its texts may hold surrogates
+        log.debug("%s: %a", self.run.name, event)  # its texts may hold surrogates
         return event
 
     def events(self) -> list[Event]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from opsctl.alerts import ledger_state, outbox
 from opsctl.alerts.channels import slack
+from opsctl.alerts.channels.webhook import judge_status
 from opsctl.base import capabilities, secret_formats, units, web
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Answer, Completed
@@ -111,7 +112,7 @@ def refuse_slack(data: bytes) -> object:
     status = int(code) if code.isdecimal() and len(code) < 4 else 429
     response = SimpleNamespace(status_code=status, headers={"Retry-After": rest}, data={"error": rest})
     error = channel._refused(SimpleNamespace(response=response))  # type: ignore[arg-type]  # what slack_sdk raises
-    return error, outbox._retry_not_before(error, NOW), channel._status(status, {"retry-after": [rest]}, rest)
+    return error, outbox._retry_not_before(error, NOW), judge_status(status, {"retry-after": [rest]}, rest, str)
 
 
 def read_corpus(path: Path) -> object:

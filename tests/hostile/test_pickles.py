@@ -115,7 +115,6 @@ def test_working_directory_replaces_no_module(tmp_path, made, monkeypatch):
         (tmp_path / f"{name}.py").write_text(f"import os; os.mkdir({str(made)!r})\n")
     monkeypatch.chdir(tmp_path)
     path = checkpoint(tmp_path, {"weight": torch.zeros(4)})
-    assert tool("list", path).returncode == 0
     assert tool("bf16", path, tmp_path / "target").returncode == 0
     for program in (FREEZE, LIST):
         subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=100, check=False)

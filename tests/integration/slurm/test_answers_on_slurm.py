@@ -56,7 +56,7 @@ def test_answer_holds_and_releases_the_queue(trains: Trains, ntfy: NtfyServer) -
     assert all(job.is_held for job in trains.rows())
     assert any("anna: t: held " in message["title"] for message in ntfy.topics["alerts"][1:])
     held = [event for event in Journal(trains.run(), trains.app.clock).events() if isinstance(event, Held)]
-    assert [event.why for event in held] == ["anna by phone: answered"]
+    assert [str(event.reason) for event in held] == ["anna by phone: answered"]
 
     press(release)
     trains.opsctl("watch", "failures", "--once")

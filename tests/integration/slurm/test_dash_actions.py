@@ -41,7 +41,7 @@ def test_owner_holds_and_releases(shared: Trains) -> None:
     card = collect_site(shared.app).trains[0]
     assert card.headline.word == "QUEUED"
     held = [event for event in Journal(shared.run(), shared.app.clock).events() if isinstance(event, Held)]
-    assert held[0].why.startswith("noon, ana (")
+    assert str(held[0].reason).startswith("noon, ana (")
 
 
 @pytest.mark.root

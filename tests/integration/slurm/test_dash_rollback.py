@@ -135,7 +135,7 @@ def test_rollback_outlives_the_page(trains: Trains) -> None:
     events = Journal(trains.run(), trains.app.clock).events()
     (rolled_back,) = [event for event in events if isinstance(event, RolledBack)]
     assert rolled_back.why.startswith("noon, ana (")
-    holds = [event.why for event in events if isinstance(event, Held)]
+    holds = [str(event.reason) for event in events if isinstance(event, Held)]
     assert any(why.startswith("opsctl rollback to step 5: noon, ana (") for why in holds), holds
     page = "".join(path.read_text() for path in trains.app.site_dir.alerts.glob("journal-*.jsonl"))
     assert '"verb": "rollback"' in page

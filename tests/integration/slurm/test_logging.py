@@ -53,7 +53,7 @@ def test_logs_tell_what_the_guard_did_and_why(train: GuardedTrain) -> None:
     assert [text for text, line in zip(expected, lines, strict=True) if not line.startswith(text)] == []
     [path] = SiteDir.of(train.path).logs.glob("*.log")
     debug = path.read_text()
-    for text in ("journal   [", "gpt: attempt-finalized ", "command   [", f"scontrol hold {array}: exit 0 in "):
+    for text in ("journal   [", "gpt: AttemptFinalized(", "command   [", f"scontrol hold {array}: exit 0 in "):
         assert text in debug
     assert f"guard run {train.run.path}" in debug
     assert "rotate ***" in train.log
