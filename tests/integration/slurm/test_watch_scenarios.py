@@ -218,7 +218,7 @@ def test_filling_disk_is_reported_and_resolved(make, slurm, clock, tmp_path, sma
     assert list_transitions(report) == [("fs_quota/scratch", Level.WARNING)]
     finding = find_finding(report, "fs_quota/scratch")
     assert finding.summary == f"scratch ({small_disk}): 87.50% bytes usage, warning at 85% (56 MiB of 64 MiB)"
-    assert finding.evidence[-1].startswith("root: 56 MiB, ")
+    assert finding.lines[-1].startswith("root: 56 MiB, ")
     (small_disk / "step2").mkdir()
     with pytest.raises(OSError, match="No space"):
         (small_disk / "step2/model").write_bytes(bytes(56 << 20))
