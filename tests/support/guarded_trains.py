@@ -40,6 +40,8 @@ class GuardedTrain:
     guard: str = "poll_seconds = 0.2"
     """The [guard] table of the TRAIN.toml."""
     arrays: list[str] = field(default_factory=list)
+    ended: dict[str, Job] = field(default_factory=dict)
+    """Final rows by their id: Slurm forgets them, on a busy machine before the test has looked."""
 
     def __post_init__(self) -> None:
         self.run = RunDir(self.path / "gpt")
@@ -87,7 +89,9 @@ class GuardedTrain:
 
     @property
     def jobs(self) -> list[Job]:
-        return [job for job in self.slurm.jobs() if job.array in self.arrays]
+        rows = {job.id: job for job in self.slurm.jobs() if job.array in self.arrays}
+        self.ended |= {id: job for id, job in rows.items() if job.state.is_final}
+        return list((self.ended | rows).values())
 
     @property
     def waiting(self) -> list[Job]:
@@ -96,7 +100,8 @@ class GuardedTrain:
     @property
     def is_over(self) -> bool:
         """Whether no task runs and no waiting task can start."""
-        return all(job.state.is_final or job.is_held for job in self.jobs)
+        jobs = self.jobs
+        return bool(jobs) and all(job.state.is_final or job.is_held for job in jobs)
 
     def wait(self, *, seconds: float = 250) -> None:
         until(lambda: self.is_over, seconds=seconds)

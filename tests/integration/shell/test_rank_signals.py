@@ -20,7 +20,8 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
-time.sleep(300)
+while True:
+    time.sleep(0.1)  # a signal just before a sleep is handled only after it
 """
 LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
 SCRIPTS = {
