@@ -90,7 +90,7 @@ def test_dry_run_and_refusals_change_nothing(trains: Trains) -> None:
         trains.opsctl("rollback", "t")
     with pytest.raises(InputError, match="there is no rollback to undo"):
         trains.opsctl("rollback", "t", "--undo")
-    finding = make_finding(key="loss/t", level=Level.CRITICAL, summary="spiked at step 12", train="t")
+    finding = make_finding("loss/t", Level.CRITICAL, "spiked", train="t", since_step=12, wants_rollback=True)
     trains.app.alerting.ledger.record([finding])
     assert json.loads(trains.opsctl("rollback", "t", "--dry-run", "--json"))["step"] == 10
     arm(run, Switch.KILL, why="x")
