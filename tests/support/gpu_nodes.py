@@ -76,7 +76,9 @@ def gpu_nodes(sandbox: Sandbox, *, more: str = "", ssh: bool = False) -> Iterato
             keys = trains.place / "sshd"
             keys.mkdir()
             remote = stack.enter_context(sshd(keys, NODES, path=f"{nodes.bin}:/usr/sbin:/usr/bin:/sbin:/bin")).toml
-        health = f"[health]\nsection_seconds = 30\ndrain_percent = 50\nundrain_gap_seconds = 0\n{more}\n"
+        # stuck_seconds: processes of this machine that wait for its disk are no part of the test
+        health = "[health]\nsection_seconds = 30\ndrain_percent = 50\nundrain_gap_seconds = 0\nstuck_seconds = 1e9\n"
+        health += f"{more}\n"
         trains.site.write_text(trains.site.read_text() + remote + health)
         yield trains, nodes
         _restore_nodes(trains)
