@@ -109,7 +109,8 @@ def _of(
         says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")
     actions = [quote(text) for text in (taken.done if taken else ())]
     actions += [state("failures.held_queued", train=train)] if holds else []
-    evidence = (*cause.evidence, *cause.also) if cause else ()
+    quoted = cause.evidence if cause else ()
+    evidence = (*quoted, *cause.also) if cause else ()
     name = cause.cause if cause else ""
     advice = cause.advice if cause else ""
     return Finding(
@@ -121,7 +122,7 @@ def _of(
         cause=name,
         since=_find_time(taken, held),
         wants_rollback=name in ROLLBACK_CAUSES,
-        names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(evidence)))),
+        names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(quoted)))),
         evidence=evidence,
         actions=tuple(actions),
         fix=_advise(train, advice, nodes if taken else "", holds=holds),

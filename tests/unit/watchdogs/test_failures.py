@@ -148,3 +148,12 @@ def test_lost_node_and_hold_are_reported_once(bench: Bench) -> None:
     finalize(bench, "hold-queued")
     [finding] = judge(bench)
     assert (finding.level, finding.done) == (Level.CRITICAL, ("excluded node003", "held what is queued of gpt"))
+
+
+def test_names_of_files_are_read_in_quoted_lines_only(bench: Bench) -> None:
+    quoted, own = ("no such file: /out/checkpoint-500",), ("the same node ended checkpoint-400",)
+    bench.journal.append(replace(CAUSE, evidence=quoted, also=own))
+    finalize(bench, "hold-queued")
+    [finding] = judge(bench)
+    assert finding.names == ("checkpoint-500",)
+    assert finding.evidence == (*quoted, *own)
