@@ -16,11 +16,10 @@ from opsctl.base.ports import Clock, Runner
 from opsctl.base.units import format_duration, format_size
 from opsctl.cli.output import json_option, print_json, print_text
 from opsctl.host import log_config
-from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.cluster import Sandbox, SandboxStatus
 from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
-from opsctl.sandbox.sandbox_status import SandboxStatus
 from opsctl.sandbox.slurm_conf import SandboxSpec
 
 F = TypeVar("F", bound=Callable[..., Any])

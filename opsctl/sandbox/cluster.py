@@ -5,26 +5,48 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from opsctl.base.errors import InputError, SandboxError
 from opsctl.base.ports import Clock, Runner
+from opsctl.host.processes import memory_of
 from opsctl.sandbox import daemons
 from opsctl.sandbox.accounting_daemons import start_accounting
 from opsctl.sandbox.daemons import Tools
 from opsctl.sandbox.directories import make_directories, make_site, remove_run_directory
 from opsctl.sandbox.faults import FaultKind, inject
-from opsctl.sandbox.members import EndedProcesses, end_members
+from opsctl.sandbox.members import EndedProcesses, end_members, find_members
 from opsctl.sandbox.port_range import NameTaken, hold_names, hold_ports
 from opsctl.sandbox.programs import find_programs, read_slurm_version
-from opsctl.sandbox.record import Places, SandboxRecord, read_record
-from opsctl.sandbox.sandbox_status import SandboxStatus, is_up, read_sandbox_status
+from opsctl.sandbox.record import CONTROLLER, Places, SandboxRecord, read_record
 from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, count_ports
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxStatus:
+    """The present status of a sandbox."""
+
+    name: str
+    is_up: bool
+    nodes: Mapping[str, str]
+    """The state of every node; empty if the controller does not answer."""
+    dead: tuple[str, ...]
+    """The daemons that have ended."""
+    processes: int
+    memory_bytes: int
+    uptime_s: float
+    conf: str
+
+
+def is_up(record: SandboxRecord) -> bool:
+    """Return whether the sandbox started completely and its controller runs. Nodes may be down."""
+    controller = record.daemon(CONTROLLER)
+    return record.complete and controller is not None and controller.process.is_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +136,19 @@ class Sandbox:
 
     def status(self) -> SandboxStatus:
         """Return the present status. Takes up to 12 s if the controller does not answer."""
-        return read_sandbox_status(self._read_record() or self.record, self.clock, self.runner)
+        record = self._read_record() or self.record
+        has_controller = is_up(record)
+        processes = find_members(record.site.run, record)
+        return SandboxStatus(
+            name=record.spec.name,
+            is_up=has_controller,
+            nodes=daemons.read_node_states(record, self.runner) if has_controller else {},
+            dead=tuple(daemon.name for daemon in record.daemons if not daemon.process.is_alive),
+            processes=len(processes),
+            memory_bytes=memory_of(processes),
+            uptime_s=(self.clock.now() - record.started).total_seconds(),
+            conf=str(record.site.conf),
+        )
 
     def _read_record(self) -> SandboxRecord | None:
         # A fault, injected by this process or another, may have restarted daemons since `self.record` was read.

@@ -8,14 +8,13 @@ import os
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import state_home
-from opsctl.sandbox.loopback import Network
-from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, check_name
+from opsctl.sandbox.slurm_conf import SandboxSite, SandboxSpec, check_name
 from opsctl.state.files import write_atomic
+from opsctl.state.records import decode
 
 MUNGED, DATABASE, SLURMDBD, CONTROLLER = "munged", "mariadbd", "slurmdbd", "slurmctld"
 """The names of the daemons other than slurmd."""
@@ -88,29 +87,6 @@ class SandboxRecord:
 def read_record(home: Path) -> SandboxRecord | None:
     """Return the record in `home`; None if the file is missing or invalid. Processes are found without a record."""
     try:
-        return parse_record(json.loads((home / "sandbox.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError, InputError, RecursionError):
+        return decode(SandboxRecord, json.loads((home / "sandbox.json").read_text()))
+    except (OSError, ValueError, InputError, RecursionError):
         return None
-
-
-def parse_record(fields: dict[str, Any]) -> SandboxRecord:
-    site = fields["site"]
-    paths = {"home": Path(site["home"]), "run": Path(site["run"])}
-    return SandboxRecord(
-        spec=SandboxSpec(**fields["spec"]),
-        site=SandboxSite(
-            **{
-                **site,
-                **paths,
-                "version": tuple(site["version"]),
-                "auth": Auth(site["auth"]),
-                "network": Network(**{**site["network"], "parameters": tuple(site["network"]["parameters"])}),
-            }
-        ),
-        started=datetime.fromisoformat(fields["started"]),
-        complete=fields["complete"],
-        daemons=tuple(
-            SandboxDaemon(name=daemon["name"], argv=tuple(daemon["argv"]), process=ProcessId(**daemon["process"]))
-            for daemon in fields["daemons"]
-        ),
-    )

@@ -115,60 +115,31 @@ def count_ports(spec: SandboxSpec) -> int:
     return spec.nodes + 2
 
 
-FAST = """\
-SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=0
-KillWait=5
-SlurmdTimeout=10
-SlurmctldTimeout=10
-MessageTimeout=10
-TCPTimeout=2
-UnkillableStepTimeout=50
-MinJobAge=300
-PriorityCalcPeriod=1
-"""
-
-
 def slurm_conf(spec: SandboxSpec, site: SandboxSite) -> str:
     """Return the text of slurm.conf. Nodes may be larger than this machine, because of config_overrides."""
     gres = f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else ""
-    return f"""\
-ClusterName={CLUSTER}
-SlurmctldHost={site.host}({site.network.address})
-SlurmctldPort={site.controller_port}
-SlurmUser={site.user}
-SlurmdUser={site.user}
-{_communication(site)}{_auth(spec, site)}
-StateSaveLocation={site.home}/state
-SlurmdSpoolDir={site.run}/spool/%n
-SlurmctldPidFile={site.home}/slurmctld.pid
-SlurmdPidFile={site.home}/slurmd-%n.pid
-SlurmctldLogFile={site.home}/log/slurmctld.log
-SlurmdLogFile={site.home}/log/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-PlugStackConfig=/dev/null
-MailProg=/bin/true
-Epilog=/bin/true
-PropagateResourceLimits=NONE
-SlurmdParameters=config_overrides
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=512
-PriorityType=priority/multifactor
-PriorityWeightAge=10000
-PriorityWeightJobSize=100
-PriorityMaxAge=7-0
-ReturnToService=2
-CompleteWait=0
-TreeWidth=65533
-{FAST if spec.fast else ""}{_accounting(spec, site)}{"GresTypes=gpu" if gres else ""}
-NodeName={_span(spec)} NodeHostname={site.host} NodeAddr={site.network.address} Port={_port_span(spec, site)} \
-CPUs=16 RealMemory=65536{gres} State=UNKNOWN
-PartitionName=main Default=YES Nodes=ALL MaxTime=1-00:00:00 State=UP
-PartitionName=cpu Nodes={spec.node_names[0]} MaxTime=01:00:00 State=UP
-"""
+    return _fill(
+        "slurm.conf.template",
+        site=site,
+        cluster=CLUSTER,
+        communication=_communication(site),
+        auth=_auth(spec, site),
+        fast=_read("slurm_fast.conf") if spec.fast else "",
+        accounting=_accounting(spec, site),
+        gres_types="GresTypes=gpu" if gres else "",
+        span=_span(spec),
+        ports=_port_span(spec, site),
+        gres=gres,
+        first_node=spec.node_names[0],
+    )
+
+
+def _fill(template: str, **values: object) -> str:
+    return _read(template).format_map(values)
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _communication(site: SandboxSite) -> str:
@@ -231,16 +202,4 @@ def slurmdbd_conf(site: SandboxSite) -> str:
         auth = f"AuthType=auth/munge\nAuthInfo=socket={site.munge_socket}"
     else:
         auth = "AuthType=auth/none"
-    return f"""\
-{auth}
-{_communication(site)}DbdHost={site.host}
-DbdAddr={site.network.address}
-DbdPort={site.dbd_port}
-SlurmUser={site.user}
-LogFile={site.home}/log/slurmdbd.log
-PidFile={site.home}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=root
-StorageLoc=slurm_acct
-"""
+    return _fill("slurmdbd.conf.template", site=site, auth=auth, communication=_communication(site))

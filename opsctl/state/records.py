@@ -15,6 +15,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from opsctl import __version__
@@ -164,4 +165,5 @@ _SIMPLE: dict[Any, Convert] = {
     **{kind: _checked(kind) for kind in (str, int, bool, type(None))},
     float: _checked(int, float),
     datetime: to_time,
+    Path: lambda value: Path(_SIMPLE[str](value)),
 }
