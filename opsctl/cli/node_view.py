@@ -27,7 +27,7 @@ from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
 from opsctl.settings.loader import TrainSettings, parse, read_toml
-from opsctl.slurm.allocation import Allocation
+from opsctl.slurm.steps import Allocation
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
 

@@ -49,31 +49,20 @@ def parse_accounting(user: str, outputs: Mapping[str, str]) -> Accounting:
     """Parse the outputs of the `build_queries` commands, keyed as there."""
     user_rows = list(_split_rows(outputs["user"], USER_FIELDS))
     account_rows = _split_rows(outputs["accounts"], ACCOUNT_FIELDS)
-    of_user = [_parse_user_association(user, row) for row in user_rows if row["Account"]]
-    of_accounts = [_parse_account_association(row) for row in account_rows]
+    of_user = [_parse_association(row, user) for row in user_rows if row["Account"]]
     return Accounting(
         default_account=next((row["DefaultAccount"] for row in user_rows), ""),
-        associations=(*of_user, *of_accounts),
+        associations=(*of_user, *map(_parse_association, account_rows)),
         qos=tuple(_parse_qos(row) for row in _split_rows(outputs["qos"], QOS_FIELDS)),
     )
 
 
-def _parse_user_association(user: str, row: Mapping[str, str]) -> Association:
+def _parse_association(row: Mapping[str, str], user: str = "") -> Association:
     return Association(
         account=row["Account"],
         user=user,
-        partition=row["Partition"],
-        parent=row["Account"],
-        qos=split_list(row["QOS"]),
-        default_qos=row["DefaultQOS"],
-        bounds=_parse_bounds(row, ASSOCIATION_LIMITS),
-    )
-
-
-def _parse_account_association(row: Mapping[str, str]) -> Association:
-    return Association(
-        account=row["Account"],
-        parent=row["ParentName"],
+        partition=row.get("Partition", ""),
+        parent=row["Account"] if user else row["ParentName"],
         qos=split_list(row["QOS"]),
         default_qos=row["DefaultQOS"],
         bounds=_parse_bounds(row, ASSOCIATION_LIMITS),

@@ -113,8 +113,7 @@ class Slurm:
 
     def nodes(self) -> list[Node]:
         """Return every node."""
-        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(SINFO_FIELDS, self.mark)}")
-        return parse_nodes(whole(self._run_checked(*argv), self.mark, len(SINFO_FIELDS)), self.mark)
+        return parse_nodes(self._list_nodes(SINFO_FIELDS), self.mark)
 
     def features(self) -> frozenset[str]:
         """Return the features of all nodes, which a job may ask for by --constraint."""
@@ -208,13 +207,11 @@ class Slurm:
 
     def kinds(self) -> dict[str, str]:
         """Return the CPUs, memory and gres that the configuration gives each node, as text, by node."""
-        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(KIND_FIELDS, self.mark)}")
-        return parse_kinds(whole(self._run_checked(*argv), self.mark, len(KIND_FIELDS)), self.mark)
+        return parse_kinds(self._list_nodes(KIND_FIELDS), self.mark)
 
     def reasons(self) -> list[DrainReason]:
         """Return why nodes are out of service, since when, and the user who took each node out."""
-        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(REASON_FIELDS, self.mark)}")
-        reasons = parse_reasons(self._run_checked(*argv).out, self.mark)
+        reasons = parse_reasons(self._list_nodes(REASON_FIELDS), self.mark)
         # Slurm 24.11 and newer also print the old reasons of nodes that are back in service.
         out_of_service = {node.name for node in self.nodes() if node.reason}
         return [reason for reason in reasons if reason.node in out_of_service]
@@ -234,6 +231,10 @@ class Slurm:
     def end_time(self, job: str) -> datetime | None:
         """Return the end of the running `job` by its current time limit; None without a limit."""
         return parse_end(self._list_job(job, f"--Format={long_format(END_FIELDS, self.mark)}"), self.mark)
+
+    def _list_nodes(self, fields: Sequence[str]) -> str:
+        argv = ("sinfo", "--noheader", "--all", "--Node", f"--Format={long_format(fields, self.mark)}")
+        return whole(self._run_checked(*argv), self.mark, len(fields))
 
     def _list_job(self, job: str, *options: str) -> str:
         argv = ("squeue", "--noheader", "--all", "--states=all", f"--jobs={checked(job)}", *options)

@@ -49,22 +49,23 @@ SQUEUE_FIELDS = (
     "Comment",
     "Name",
 )
-SACCT_FIELDS = (
-    "JobIDRaw",
-    "JobID",
-    "State",
-    "Reason",
-    "NodeList",
-    "NNodes",
-    "User",
-    "Partition",
-    "Start",
-    "End",
-    "Submit",
-    "ExitCode",
-    "Comment",
-    "JobName",
-)
+SACCT_FIELDS = {
+    "JobIDRaw": "JobID",
+    "JobID": "TaskID",
+    "State": "State",
+    "Reason": "Reason",
+    "NodeList": "NodeList",
+    "NNodes": "NumNodes",
+    "User": "UserName",
+    "Partition": "Partition",
+    "Start": "StartTime",
+    "End": "EndTime",
+    "Submit": "SubmitTime",
+    "ExitCode": "exit_code",
+    "Comment": "Comment",
+    "JobName": "Name",
+}
+"""The fields of sacct, and squeue's names for them. sacct's JobID of an array task is `12_3`."""
 SINFO_FIELDS = ("NodeList", "StateComplete", "NodeAddr", "Reason")
 UNSET_MEMORY_MB = frozenset({"", "0", "1"})
 """Slurm prints 1 MB for a node without RealMemory."""
@@ -100,10 +101,10 @@ def parse_rows(parse: Callable[[dict[str, str]], T], text: str, mark: str, field
 
 def parse_jobs(text: str, mark: str) -> list[Job]:
     """Parse `squeue --Format` with SQUEUE_FIELDS."""
-    return parse_rows(_parse_queued_job, text, mark, SQUEUE_FIELDS)
+    return parse_rows(_parse_job, text, mark, SQUEUE_FIELDS)
 
 
-def _parse_queued_job(row: dict[str, str]) -> Job:
+def _parse_job(row: dict[str, str]) -> Job:
     return Job(
         id=parse_job_number(row["JobID"]),
         array=parse_job_number(row["ArrayJobID"]),
@@ -132,31 +133,15 @@ def parse_past(text: str, mark: str) -> list[Job]:
     """
     last_restart: dict[str, int] = {}
     attempts = []
-    for job in parse_rows(_parse_past_job, text, mark, SACCT_FIELDS):
+    for job in parse_rows(_parse_past_job, text, mark, tuple(SACCT_FIELDS.values())):
         last_restart[job.id] = last_restart.get(job.id, -1) + 1
         attempts.append(replace(job, restarts=last_restart[job.id]))
     return attempts
 
 
 def _parse_past_job(row: dict[str, str]) -> Job:
-    array, _, tasks = row["JobID"].partition("_")
-    return Job(
-        id=parse_job_number(row["JobIDRaw"]),
-        array=parse_job_number(array),
-        tasks=parse_tasks(tasks),
-        name=row["JobName"],
-        user=row["User"],
-        state=parse_state(row["State"]),
-        reason=parse_text(row["Reason"]),
-        nodes=parse_text(row["NodeList"]),
-        node_count=parse_count(row["NNodes"]),
-        partition=row["Partition"],
-        comment=parse_text(row["Comment"]),
-        start=parse_time(row["Start"]),
-        end=parse_time(row["End"]),
-        submitted=parse_time(row["Submit"]),
-        exit_code=row["ExitCode"],
-    )
+    array, _, tasks = row["TaskID"].partition("_")
+    return _parse_job({**row, "ArrayJobID": array, "ArrayTaskID": tasks, "AccrueTime": "", "RestartCnt": ""})
 
 
 def parse_nodes(text: str, mark: str) -> list[Node]:

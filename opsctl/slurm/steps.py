@@ -1,14 +1,18 @@
-"""Run commands through Slurm: as a step in a running job of the caller, or as a short job on an idle node."""
+"""Run commands through Slurm: as a step in a job of the caller, or as a short job on an idle node. Hold idle nodes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar
 
+from opsctl.base.errors import MissingProgram
+from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer, Runner, TimedOut, run_here
 
 NOT_STARTED = re.compile(
@@ -22,6 +26,9 @@ NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
 """Variables that this process may have from its own job, and that would change the step."""
+GRANTED = re.compile(r"Granted job allocation (\d+)")
+ANSWER_S = 30.0
+"""Time limit for Slurm's commands, beyond the wait for the start of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +70,54 @@ class ShortJob:
         return node in self.idle
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        options = [f"--immediate={max(1, math.ceil(self.wait_s))}", "--exclusive", "--job-name=opsctl-node"]
-        options += [f"--partition={self.partition}"] if self.partition else []
-        options += [f"--account={self.account}"] if self.account else []
-        options.append(f"--time={self.minutes}")
+        options = _list_job_options(self, "opsctl-node")
         return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout + self.wait_s, stdin=stdin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Holds nodes in one job that runs nothing. Needs the right to submit jobs, and nothing else."""
+
+    runner: Runner
+    minutes: int
+    """Time limit of the job, which also ends the job of a command that was killed."""
+    partition: str = ""
+    account: str = ""
+    wait_s: float = 10
+    """Time limit for the start of the job."""
+
+    @contextmanager
+    def hold(self, nodes: Sequence[str]) -> Iterator[dict[str, str]]:
+        """Yield the job by node; no node if Slurm does not grant all nodes at once."""
+        if not nodes:
+            yield {}
+            return
+        name = f"opsctl-node-{secrets.token_hex(4)}"
+        try:
+            job = self._submit(nodes, name)
+            yield dict.fromkeys(nodes, job) if job else {}
+        finally:
+            # By its name: after a time-out the id is not known.
+            with suppress(MissingProgram, TimedOut, OSError):
+                self.runner.run(("scancel", f"--name={name}"), timeout=ANSWER_S, env=REMOVED_ENV)
+
+    def _submit(self, nodes: Sequence[str], name: str) -> str:
+        """Return the id of the job; empty without a job."""
+        options = _list_job_options(self, name)
+        options += [f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}", "--chdir=/"]
+        try:
+            done = self.runner.run(("salloc", "--no-shell", *options), timeout=self.wait_s + ANSWER_S, env=REMOVED_ENV)
+        except (MissingProgram, TimedOut, OSError):
+            return ""
+        granted = GRANTED.search(done.err)
+        return granted[1] if granted and done.code == 0 else ""
+
+
+def _list_job_options(job: ShortJob | Allocation, name: str) -> list[str]:
+    options = [f"--immediate={max(1, math.ceil(job.wait_s))}", "--exclusive", f"--job-name={name}"]
+    options += [f"--partition={job.partition}"] if job.partition else []
+    options += [f"--account={job.account}"] if job.account else []
+    return [*options, f"--time={job.minutes}"]
 
 
 def misses_a_node(runner: Runner, job: str, count: int, *, timeout: float) -> bool:
