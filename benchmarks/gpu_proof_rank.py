@@ -24,8 +24,7 @@ from trainer_ranks import RATE, Bench, Plain, config, saving
 from opsctl.trainer import architecture, compiled_blocks, footprint, gpt, process_groups, tensor_parallel
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
-from opsctl.trainer.flops import peak_tflops
-from opsctl.trainer.model_size import step_flops
+from opsctl.trainer.model_size import peak_tflops, step_flops
 
 Figures = dict[str, Any]
 

@@ -28,7 +28,7 @@ from opsctl.settings.write_toml import dump_toml
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
-from opsctl.trainer.sample_ranges import check_range
+from opsctl.trainer.sample_order import check_range
 
 if TYPE_CHECKING:
     from opsctl.actions.rollback import RollbackResult

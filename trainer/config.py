@@ -170,7 +170,7 @@ class TrainerConfig(ConfigTable):
         refuse(
             [
                 *self._wrong_sequence_parallel(),
-                *self._wrong_without_zero(),
+                *self._without_zero(),
                 *self._endless_warmup(),
                 *self._early_anneal(),
                 *self._wrong_data(),
@@ -193,18 +193,12 @@ class TrainerConfig(ConfigTable):
                 f"use sequence = {-(-sequence // tensor) * tensor}"
             )
 
-    def _wrong_without_zero(self) -> Iterator[str]:
-        if self.parallel.zero_stage:
-            return
-        if self.precision != "fp32":
+    def _without_zero(self) -> Iterator[str]:
+        if not self.parallel.zero_stage:
             yield (
-                f"precision = {self.precision} with zero_stage = 0 cannot sum gradients in fp32: DeepSpeed does so "
-                "only where it shares the optimizer's state; use zero_stage = 1"
-            )
-        else:
-            yield (
-                "precision = fp32 with zero_stage = 0 leaves the later stages out of the gradient's norm and clips "
-                "wrongly, and takes a step with gradients that are not numbers; use zero_stage = 1"
+                "zero_stage = 0 is refused: with bf16, DeepSpeed cannot sum gradients in fp32; with fp32, it leaves "
+                "the later stages out of the gradient's norm, clips wrongly, and takes a step with gradients that are "
+                "not numbers; use zero_stage = 1"
             )
 
     def _endless_warmup(self) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from opsctl.trainer.sample_ranges import check_range
+from opsctl.trainer.sample_order import check_range
 from opsctl.trainer.schedule import Ramp
 
 Count = Annotated[int, Field(ge=1)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from opsctl.trainer.bounded_files import read_bounded
 
-T = TypeVar("T")
+T = TypeVar("T", "Heartbeat", "StopReason", "RankStepTimes")
 
 MAX_RECORD_BYTES = 64 << 10
 """A heartbeat, a stop reason or a time. A longer file is not read."""
@@ -140,106 +139,55 @@ def to_json(record: Heartbeat | StopReason | RankStepTimes) -> str:
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """Return the heartbeat at `path`; None if the file is missing or invalid."""
-    return _read(path, Heartbeat, _HEARTBEAT_FIELDS)
+    return _read(path, Heartbeat)
 
 
 def read_stop_reason(path: Path) -> StopReason | None:
     """Return the stop reason at `path`; None if the file is missing or invalid."""
-    return _read(path, StopReason, _STOP_REASON_FIELDS)
+    return _read(path, StopReason)
 
 
 def read_step_times(path: Path) -> RankStepTimes | None:
     """Return the step times at `path`; None if the file is missing or invalid."""
-    return _read(path, RankStepTimes, _STEP_TIMES_FIELDS)
+    times = _read(path, RankStepTimes)
+    return times if times and times.compute_s > 0 else None
 
 
-def _read(path: Path, cls: Callable[..., T], fields: Mapping[str, Callable[[Any], Any]]) -> T | None:
+def _read(path: Path, cls: type[T]) -> T | None:
     try:
         record = json.loads(read_bounded(path, MAX_RECORD_BYTES))
-        return cls(**{key: fields[key](value) for key, value in record.items()})
+        kinds = cls.__annotations__  # texts, by the import of annotations
+        return cls(**{key: _parse(kinds[key], value) for key, value in record.items()})
     except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
         return None
 
 
-def _text(value: object) -> str:
-    if isinstance(value, str) and len(value) <= MAX_TEXT_CHARS:
-        return value
-    raise ValueError("not a text")
+def _parse(kind: str, value: Any) -> Any:
+    """Return the value of a field with the annotation `kind`. Raises ValueError, OverflowError.
 
-
-def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, list):
-        return tuple(map(_text, value))
-    raise ValueError("not a list of texts")
-
-
-def _step(value: object) -> int:
-    if type(value) is int and 0 <= value <= MAX_STEP:
-        return value
-    raise ValueError("not a step")
-
-
-def _number(value: object) -> float:
-    """Return a number; a loss may be nan or infinite."""
-    if type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]  # mypy does not narrow by `type() in`
-    raise ValueError("not a number")
-
-
-def _finite(value: object) -> float:
-    number = _number(value)
-    if math.isfinite(number):
-        return number
-    raise ValueError("not finite")
-
-
-def _positive(value: object) -> float:
-    number = _finite(value)
-    if number > 0:
-        return number
-    raise ValueError("not positive")
-
-
-def _or_none(parse: Callable[[Any], T]) -> Callable[[Any], T | None]:
-    return lambda value: None if value is None else parse(value)
-
-
-_HEARTBEAT_FIELDS: Mapping[str, Callable[[Any], Any]] = {
-    "attempt": _text,
-    "node": _text,
-    "rank": _step,
-    "phase": Phase,
-    "step": _step,
-    "at": _finite,
-    "limit_s": _finite,
-    "last_steps": _or_none(_step),
-    "checkpoint_step": _or_none(_step),
-    "loss": _or_none(_number),
-    "step_s": _or_none(_number),
-    "note": _text,
-}
-_STOP_REASON_FIELDS: Mapping[str, Callable[[Any], Any]] = {
-    "reason": TrainerStop,
-    "step": _step,
-    "at": _finite,
-    "detail": _text,
-    "checkpoint_step": _or_none(_step),
-    "notes": _texts,
-}
-
-_STEP_TIMES_FIELDS: Mapping[str, Callable[[Any], Any]] = {
-    "node": _text,
-    "rank": _step,
-    "local_rank": _step,
-    "steps": _step,
-    "compute_s": _positive,
-    "work": _text,
-}
+    Times are finite; a loss, which may be absent, may be nan or infinite as well.
+    """
+    is_optional, kind = kind.endswith(" | None"), kind.removesuffix(" | None")
+    match kind, value:
+        case _, None if is_optional:
+            return None
+        case "str", str() if len(value) <= MAX_TEXT_CHARS:
+            return value
+        case "tuple[str, ...]", list():
+            return tuple(_parse("str", text) for text in value)
+        case "int", int() if type(value) is int and 0 <= value <= MAX_STEP:  # a bool is an int as well
+            return value
+        case "float", int() | float() if type(value) is not bool and (is_optional or math.isfinite(value)):
+            return float(value)
+        case "Phase" | "TrainerStop", str():
+            return {"Phase": Phase, "TrainerStop": TrainerStop}[kind](value)
+    raise ValueError(f"{value!r:.80} is no {kind}")
 
 
 def read_time(path: Path) -> float | None:
     """Return the time in the file `path`, in seconds since the epoch; None if the file cannot be read."""
     try:
-        return _finite(float(read_bounded(path, MAX_RECORD_BYTES)))
+        time = float(read_bounded(path, MAX_RECORD_BYTES))
     except (OSError, ValueError):
         return None
+    return time if math.isfinite(time) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from opsctl.trainer import flops, nan_search, schedule
+from opsctl.trainer import nan_search, schedule
 from opsctl.trainer.batches import Batches
 from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
 from opsctl.trainer.checkpoint.save import Checkpoints
@@ -20,7 +20,7 @@ from opsctl.trainer.evaluate import Evaluation, evaluations, line
 from opsctl.trainer.heartbeats import Pulse, now_text, print_line, warn, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
-from opsctl.trainer.model_size import model_parameters
+from opsctl.trainer.model_size import assumed_save_s, model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.read_ahead import ReadAhead
@@ -44,7 +44,7 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     cut, data = check_start(config, process, directory)
     held_out = evaluations(data, cut, process.rank)
     parameters = model_parameters(config.model)
-    state = RunState(save_s=flops.assumed_save_s(total_parameters=parameters, ranks=process.world_size))
+    state = RunState(save_s=assumed_save_s(total_parameters=parameters, ranks=process.world_size))
     pulse = Pulse(environ, process, config)
     pulse.write_heartbeat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)

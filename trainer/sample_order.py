@@ -6,11 +6,13 @@ data-parallel ranks, reads exactly the remaining samples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ROUNDS = 4
 _MASK = (1 << 64) - 1
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,14 @@ def mix(value: int) -> int:
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
     return value ^ value >> 31
+
+
+def check_range(text: str) -> str:
+    """Return a range of samples `A-B`, such as those of a loss spike: `2048000-2049023`. Raises ValueError."""
+    match = _RANGE.fullmatch(text)
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"{text!r:.80} is not a range of samples A-B with A up to B")
+    return text
 
 
 def taken(consumed: int, count: int, skipped: Sequence[range]) -> list[int]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from opsctl.trainer import flops
 from opsctl.trainer.config import TrainerConfig
-from opsctl.trainer.model_size import step_flops
+from opsctl.trainer.model_size import peak_tflops, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.schedule import is_due
 
@@ -68,7 +67,7 @@ class StepLog:
     def __init__(self, config: TrainerConfig, world_size: int, *, device: str = "") -> None:
         """`device` is the driver's name of the GPU; empty without a GPU."""
         self._config, self._world = config, world_size
-        self._peak = config.log.peak_tflops or flops.peak_tflops(device)
+        self._peak = config.log.peak_tflops or peak_tflops(device)
         self._losses: list[float] = []
         self._seconds = 0.0
         self._samples = 0

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError
-from opsctl.trainer.flops import peak_tflops
+from opsctl.trainer.model_size import peak_tflops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

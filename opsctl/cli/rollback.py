@@ -29,7 +29,7 @@ from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir, find
-from opsctl.trainer.sample_ranges import check_range
+from opsctl.trainer.sample_order import check_range
 
 
 def _check_ranges(_context: click.Context, _param: click.Parameter, ranges: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.calc.parallel_layout import Cluster
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest
-from opsctl.trainer import flops
+from opsctl.trainer.model_size import assumed_save_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +59,4 @@ def _predict_step_s(request: LaunchRequest, facts: Facts) -> float | None:
 
 def _predict_save_s(request: LaunchRequest) -> float | None:
     count = request.recipe.parameters()
-    return flops.assumed_save_s(total_parameters=count, ranks=request.world) if count else None
+    return assumed_save_s(total_parameters=count, ranks=request.world) if count else None

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from opsctl.settings.field_types import SettingsTable
-from opsctl.trainer.sample_ranges import check_range
+from opsctl.trainer.sample_order import check_range
 
 PLACEHOLDER = re.compile(r"\{(\w*)\}", re.ASCII)
 STEP_NAMES = ("step", "checkpoint", "name")

@@ -7,7 +7,7 @@ from tests.rules.import_map import PRODUCT, ROOT
 OWNERS = {
     r'"ledger\.json"': ("opsctl/alerts/ledger_files.py", "opsctl/cron/cron_dir.py"),
     r'"retry-after"': ("opsctl/base/web.py", "opsctl/dash/web_app.py"),
-    r'"n_embed"': ("trainer/checkpoint/transformers_keys.py",),
+    r'"n_embed"': ("trainer/checkpoint/transformers.toml",),
     r'"H100": \d|^"?H100"? = \d|^tflops = \d': ("trainer/peak_tflops.toml",),
     r"CONTEXT_BYTES = ": ("trainer/footprint.py",),
     r'"stopped by a debugger': ("opsctl/diagnosis/stack_dumps.py",),

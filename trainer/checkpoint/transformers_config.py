@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from opsctl.trainer.bounded_files import read_bounded
-from opsctl.trainer.checkpoint.transformers_keys import find_figure, with_defaults
+from opsctl.trainer.checkpoint.transformers_keys import TABLES, find_figure, with_defaults
 from opsctl.trainer.config import describe_errors
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
@@ -19,23 +19,6 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 """Files of weights: where each tensor is, or all tensors."""
 _MAX_CONFIG_BYTES = 1 << 20
 _LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-_ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
-    "gpt2": {
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "scale_attn_weights": (True,),
-        "layer_norm_epsilon": (1e-5,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,),
-    },
-    "bloom": {
-        "apply_residual_connection_post_layernorm": (False,),
-        "layer_norm_epsilon": (1e-5,),
-        "tie_word_embeddings": (True,),
-    },
-    "llama": {"hidden_act": ("silu", "swish"), "attention_bias": (False,), "mlp_bias": (False,)},
-}
-"""The values that this trainer has, the default of transformers first, by type of model."""
 _FREE = ("dropout", "init_std", "sequence")
 """Keys of the model table that the weights do not determine."""
 
@@ -199,7 +182,7 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
     """Yield what the model has and this trainer has not."""
     if fields.get("quantization_config"):
         yield "its weights are quantised"
-    for key, values in _ONLY.get(kind, _ONLY["llama"]).items():
+    for key, values in TABLES["only"].get(kind, TABLES["only"]["llama"]).items():
         if fields.get(key, values[0]) not in values:
             yield f"{key} is {fields[key]}, and this trainer has only {' or '.join(map(str, values))}"
     width = fields.get("n_inner")

@@ -7,45 +7,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from opsctl.trainer.checkpoint.transformers_keys import TABLES
 from opsctl.trainer.model_config import ModelConfig
 
 Layer = dict[str, Tensor]
 """The whole parameters of one layer of the trainer, by name."""
-
-_BLOCKS = {
-    "gpt2": {
-        "norm1": "ln_1",
-        "qkv": "attn.c_attn",
-        "out": "attn.c_proj",
-        "norm2": "ln_2",
-        "up": "mlp.c_fc",
-        "down": "mlp.c_proj",
-    },
-    "bloom": {
-        "norm1": "input_layernorm",
-        "qkv": "self_attention.query_key_value",
-        "out": "self_attention.dense",
-        "norm2": "post_attention_layernorm",
-        "up": "mlp.dense_h_to_4h",
-        "down": "mlp.dense_4h_to_h",
-    },
-    "llama": {
-        "norm1": "input_layernorm",
-        "qkv": "self_attn.{}_proj",
-        "q_norm": "self_attn.q_norm",
-        "k_norm": "self_attn.k_norm",
-        "out": "self_attn.o_proj",
-        "norm2": "post_attention_layernorm",
-        "gate": "mlp.gate_proj",
-        "up": "mlp.up_proj",
-        "down": "mlp.down_proj",
-    },
-}
-_PREFIXES = {"gpt2": "transformer.h.", "bloom": "transformer.h.", "llama": "model.layers."}
-_EMBEDDINGS = {"gpt2": "transformer.wte", "bloom": "transformer.word_embeddings", "llama": "model.embed_tokens"}
-_BEHIND = {"gpt2": "transformer.wpe", "bloom": "transformer.word_embeddings_layernorm", "llama": ""}
-_NORMS = {"gpt2": "transformer.ln_f", "bloom": "transformer.ln_f", "llama": "model.norm"}
-_OUTPUT = "lm_head"
 
 
 def to_transformers(config: ModelConfig, number: int, layer: Layer) -> Iterator[tuple[str, Tensor]]:
@@ -76,15 +42,14 @@ def from_transformers(config: ModelConfig, number: int, names: Iterator[str], re
 
 def layer_name(config: ModelConfig, number: int) -> str:
     """Return the name in transformers of layer `number`; empty if it has no parameters there."""
-    if number == config.layers + 3:
-        return _OUTPUT
-    ends = {0: _EMBEDDINGS, 1: _BEHIND, config.layers + 2: _NORMS}
-    return ends[number][config.family] if number in ends else f"{_PREFIXES[config.family]}{number - 2}"
+    layers: dict[str, str] = TABLES["layers"][config.family]
+    ends = {0: "embedding", 1: "behind", config.layers + 2: "norm", config.layers + 3: "output"}
+    return layers[ends[number]] if number in ends else layers["block"].format(number - 2)
 
 
 def _transformers_name(config: ModelConfig, number: int, name: str) -> str:
     part, _, kind = name.rpartition(".")
-    inner = f".{_BLOCKS[config.family][part]}" if 2 <= number < config.layers + 2 else ""
+    inner = f".{TABLES['tensors'][config.family][part]}" if 2 <= number < config.layers + 2 else ""
     return f"{layer_name(config, number)}{inner}.{kind}"
 
 

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from opsctl.trainer import flops, manifest
+from opsctl.trainer import manifest
+from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import model_parameters
 from tests.integration.trainer.conftest import tiny
 
 pytestmark = pytest.mark.torch
@@ -39,7 +41,7 @@ def heavy(trains):
 
 def test_checkpoint_takes_fifteen_bytes_per_parameter(heavy):
     path = heavy.checkpoints / "step-0000008"
-    parameters = flops.parameters(layers=4, hidden=256, sequence=64, vocabulary=264)
+    parameters = model_parameters(ModelConfig(layers=4, hidden=256, sequence=64, vocabulary=264))
     files = manifest.read_manifest(path).files
     weights = sum(record.size for name, record in files.items() if name.startswith("layer_"))
     tied = 264 * 256  # embedding and output are one weight, in two files

@@ -75,10 +75,13 @@ def test_every_key_is_documented():
         ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
         ({"evaluation": {"sets": [{"name": "a", "prefix": "x"}, {"name": "a", "prefix": "y"}]}}, "have one name: a, a"),
         ({"evaluation": {"sets": [{"name": "a b", "prefix": "x"}]}}, "should match pattern"),
-        ({"parallel": {"zero_stage": 0}}, "precision = auto with zero_stage = 0 cannot sum gradients in fp32"),
+        (
+            {"parallel": {"zero_stage": 0}},
+            "zero_stage = 0 is refused: with bf16, DeepSpeed cannot sum gradients in fp32",
+        ),
         (
             {"precision": "fp32", "parallel": {"zero_stage": 0}},
-            "leaves the later stages out of the gradient's norm and clips wrongly, and takes a step with",
+            "leaves the later stages out of the gradient's norm, clips wrongly, and takes a step with",
         ),
     ],
 )

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from opsctl.trainer import flops
+from opsctl.trainer.model_config import ModelConfig
+from opsctl.trainer.model_size import model_parameters, step_flops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import SampleOrder, permute
 from opsctl.trainer.schedule import Decay, Rate, is_due
@@ -62,9 +63,9 @@ def test_order_of_samples_never_changes():
 
 
 def test_sizes_of_gpt2():
-    small = {"layers": 12, "hidden": 768, "sequence": 1024, "vocabulary": 50257}
-    assert flops.parameters(**small) == 124_439_808  # as published for GPT-2
-    plain, again = flops.step_flops(batch=1, **small), flops.step_flops(batch=1, recompute=True, **small)
+    small = ModelConfig(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
+    assert model_parameters(small) == 124_439_808  # as published for GPT-2
+    plain, again = step_flops(small, batch=1), step_flops(small, batch=1, recompute=True)
     assert 1.2 < again / plain < 4 / 3
     weights, attention = 12 * 12 * 768**2 + 50257 * 768, 12 * 12 * 768 * 1024
     assert plain == pytest.approx(1024 * (6 * weights + attention))  # tokens x 6 operations a weight, and attention

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from opsctl.trainer import flops
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.metrics_log import Metrics
+from opsctl.trainer.model_size import peak_tflops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import StepLog
 
@@ -90,7 +90,7 @@ def test_operations_match_the_report_for_bloom():
     ],
 )
 def test_peak_is_known_by_the_full_device_name(device, peak):
-    assert flops.peak_tflops(device) == peak
+    assert peak_tflops(device) == peak
 
 
 def log_step(step):

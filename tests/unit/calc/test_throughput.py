@@ -10,7 +10,7 @@ from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import PUBLISHED
 from opsctl.calc.time_left import time_left
 from opsctl.telemetry.progress.iteration_lines import parse
-from opsctl.trainer.flops import peak_tflops
+from opsctl.trainer.model_size import peak_tflops
 
 HOUR = 3600.0
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
