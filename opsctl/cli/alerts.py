@@ -15,10 +15,19 @@ from opsctl.alerts.ledger_state import LedgerEntry, LedgerState, Silence
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
-from opsctl.base.findings import Level, to_data
+from opsctl.base.findings import Level
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_table, print_text
+from opsctl.cli.output import (
+    app_and_json,
+    dry_run_option,
+    print_json,
+    print_on_stderr,
+    print_result,
+    print_table,
+    print_text,
+    wants_json,
+)
 from opsctl.state.journal import actor
 
 STYLES = {Level.OK: "green", Level.UNKNOWN: "magenta", Level.WARNING: "yellow", Level.CRITICAL: "red"}
@@ -46,9 +55,8 @@ def alerts() -> None:
 
 @alerts.command("list")
 @click.option("--all", "show_all", is_flag=True, help="List keys that are ok as well.")
-@json_option
-@click.pass_obj
-def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
+@app_and_json
+def list_alerts(app: App, *, show_all: bool) -> None:
     """List open alerts, silences and undelivered messages.
 
     The column `alerted` holds the severity of the last alert, `last check` the severity at the last check. They differ
@@ -62,11 +70,11 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
     entries = [entry for entry in state.entries.values() if show_all or {entry.level, entry.latest_level} != {Level.OK}]
     silences = state.in_force(now)
     undelivered, abandoned = dispatch.list_undelivered(alerting), dispatch.list_abandoned(alerting)
-    if as_json:
+    if wants_json():
         print_json(
             {
                 "open": [_as_data(state, entry, now) for entry in entries],
-                "silences": [asdict(silence) for silence in silences],
+                "silences": silences,
                 "undelivered": [_item_as_data(outbox_item) for outbox_item in undelivered],
                 "abandoned": [_item_as_data(outbox_item) for outbox_item in abandoned],
             }
@@ -89,9 +97,8 @@ def list_alerts(app: App, *, show_all: bool, as_json: bool) -> None:
 
 @alerts.command()
 @click.argument("key")
-@json_option
-@click.pass_obj
-def show(app: App, key: str, *, as_json: bool) -> None:
+@app_and_json
+def show(app: App, key: str) -> None:
     """Show the open alert KEY with all its evidence.
 
     \b
@@ -99,24 +106,20 @@ def show(app: App, key: str, *, as_json: bool) -> None:
     """
     ledger = app.alerting.ledger
     entry = ledger.find(key)
-    if as_json:
-        print_json(_as_data(ledger.read(), entry, app.clock.now()))
-        return
     finding = entry.finding
-    print_text(f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}")
-    for line in (*finding.lines, *finding.done) if finding else ():
-        print_text(f"  {line}")
-    for name, text in (("remedy", finding.remedy), ("roll back to", finding.rollback)) if finding else ():
-        if text:
-            print_text(f"{name}: {text}")
+    lines = [f"{entry.level.value} since {entry.since:%Y-%m-%d %H:%M} UTC: {finding.summary if finding else key}"]
+    if finding:
+        lines += [f"  {line}" for line in (*finding.lines, *finding.done)]
+        lines += [f"remedy: {finding.remedy}"] * bool(finding.remedy)
+        lines += [f"roll back to: {finding.rollback}"] * bool(finding.rollback)
     if entry.acknowledged:
-        print_text(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
+        lines.append(f"acknowledged by {entry.acknowledged.by}: {entry.acknowledged.reason}")
+    print_result(_as_data(ledger.read(), entry, app.clock.now()), "\n".join(lines))
 
 
 @alerts.command("test")
-@json_option
-@click.pass_obj
-def test_alerts(app: App, *, as_json: bool) -> int:
+@app_and_json
+def test_alerts(app: App) -> int:
     """Send a test message through every channel now.
 
     Prints the result of each channel, and warns of secret files that others can read. Exit 1 if a delivery failed.
@@ -127,12 +130,12 @@ def test_alerts(app: App, *, as_json: bool) -> int:
     results = []
     for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
-        if not as_json:
+        if not wants_json():
             print_text(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
-    if as_json:
+    if wants_json():
         print_json(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
-        click.echo(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}", err=True)
+        print_on_stderr(f"opsctl: {place}: others can read {path}\n        chmod 600 {path}")
     return 0 if all(result["delivered"] for result in results) else 1
 
 
@@ -158,8 +161,7 @@ def test_alerts(app: App, *, as_json: bool) -> int:
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @dry_run_option
-@json_option
-@click.pass_obj
+@app_and_json
 def silence(
     app: App,
     key: str,
@@ -169,7 +171,6 @@ def silence(
     end: bool,
     reason: str,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Silence KEY, or all keys that match a pattern.
 
@@ -192,22 +193,18 @@ def silence(
     new_silence = Silence(pattern=key, since=at, until=until, reason=reason, by="", at=now)
     if not dry_run:
         new_silence = app.alerting.ledger.silence(key, until, reason, since=at)
-    would = "would be " if dry_run else ""
-    if as_json:
-        print_json({**asdict(new_silence), "dry_run": dry_run})
-    else:
-        begin = f"from {at:%Y-%m-%d %H:%M} " if at else ""
-        text = f"silenced {begin}until {until:%Y-%m-%d %H:%M} UTC"
-        print_text(f"{key}: {would}{'no longer silenced' if end else text}")
+    begin = f"from {at:%Y-%m-%d %H:%M} " if at else ""
+    change = "no longer silenced" if end else f"silenced {begin}until {until:%Y-%m-%d %H:%M} UTC"
+    data = {**asdict(new_silence), "dry_run": dry_run}
+    print_result(data, f"{key}: {'would be ' if dry_run else ''}{change}")
 
 
 @alerts.command()
 @click.argument("key")
 @reason_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def ack(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Acknowledge the alert KEY.
 
     An acknowledged alert is not repeated until it gets worse or is resolved.
@@ -217,21 +214,16 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> Non
     """
     ledger = app.alerting.ledger
     entry = ledger.find(key) if dry_run else ledger.ack(key, reason)
-    if as_json:
-        print_json({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
-    else:
-        print_text(
-            f"{key}: {'would be ' if dry_run else ''}acknowledged; opsctl alerts again if it gets worse or is resolved"
-        )
+    text = f"{'would be ' if dry_run else ''}acknowledged; opsctl alerts again if it gets worse or is resolved"
+    print_result({**_as_data(ledger.read(), entry, app.clock.now()), "dry_run": dry_run}, f"{key}: {text}")
 
 
 @alerts.command()
 @click.argument("key")
 @reason_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def accept(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def accept(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Accept the current level of the alert KEY as the new normal.
 
     For loss/TRAIN and throughput/TRAIN: the next watch cycle learns the level anew, and the alert is resolved.
@@ -253,17 +245,14 @@ def accept(app: App, key: str, *, reason: str, dry_run: bool, as_json: bool) -> 
         if memory.problems:
             raise RunDirError(memory.problems[0], hint="only the owner of the site's directory can accept a level")
         app.alerting.ledger.journal("accept", key=key, reason=reason)
-    if as_json:
-        print_json({**_as_data(app.alerting.ledger.read(), entry, app.clock.now()), "dry_run": dry_run})
-    else:
-        is_now = "would be" if dry_run else "is"
-        print_text(f"{key}: the current level {is_now} accepted; the next watch cycle learns the level anew")
+    data = {**_as_data(app.alerting.ledger.read(), entry, app.clock.now()), "dry_run": dry_run}
+    is_now = "would be" if dry_run else "is"
+    print_result(data, f"{key}: the current level {is_now} accepted; the next watch cycle learns the level anew")
 
 
 @alerts.command()
-@json_option
-@click.pass_obj
-def duty(app: App, *, as_json: bool) -> None:
+@app_and_json
+def duty(app: App) -> None:
     """Show who is on duty now and in the next shifts.
 
     \b
@@ -278,12 +267,12 @@ def duty(app: App, *, as_json: bool) -> None:
     for _ in range(SHOWN_SHIFTS):
         shifts.append(find_shift(rules.duty, at, rules.time_zone))
         at = shifts[-1].end
-    if as_json:
-        print_json([asdict(shift) for shift in shifts])
-        return
-    for shift in shifts:
-        override = " (override)" if shift.is_override else ""
-        print_text(f"{shift.begin:%Y-%m-%d %H:%M} to {shift.end:%Y-%m-%d %H:%M %Z}: {shift.person}{override}")
+    lines = [
+        f"{shift.begin:%Y-%m-%d %H:%M} to {shift.end:%Y-%m-%d %H:%M %Z}: {shift.person}"
+        + " (override)" * shift.is_override
+        for shift in shifts
+    ]
+    print_result(shifts, "\n".join(lines))
 
 
 def _check_silenced(app: App, key: str, now: datetime) -> None:
@@ -302,8 +291,8 @@ def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str,
         "latest_level": entry.latest_level,
         "checked_at": entry.checked_at,
         "incident": entry.incident,
-        "finding": to_data(entry.finding) if entry.finding else None,
-        "acknowledged": asdict(entry.acknowledged) if entry.acknowledged else None,
+        "finding": entry.finding,
+        "acknowledged": entry.acknowledged,
         "silenced_until": silenced.until if silenced else None,
         "follows": entry.follows,
     }

@@ -18,7 +18,18 @@ from opsctl.checkpoints.save_directories import SaveDirectory
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape, shrink
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
-from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text, train_argument
+from opsctl.cli.output import (
+    app_and_json,
+    cell,
+    dry_run_option,
+    json_flag,
+    print_json,
+    print_result,
+    print_table,
+    print_text,
+    train_argument,
+    wants_json,
+)
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings
@@ -78,9 +89,8 @@ def checkpoint() -> None:
 
 @checkpoint.command("list")
 @train_argument
-@json_option
-@click.pass_obj
-def list_(app: App, train: str, *, as_json: bool) -> int:
+@app_and_json
+def list_(app: App, train: str) -> int:
     """List the checkpoints of TRAIN.
 
     Shows step, size, samples, layout and copies, and reads only the manifests. Exit 1 if a manifest cannot be read.
@@ -94,32 +104,29 @@ def list_(app: App, train: str, *, as_json: bool) -> int:
     run = app.find(train)
     rows = catalog.list_checkpoints(run.checkpoints)
     directories, found = find_foreign(run) if not rows else ([], [])
-    if found and as_json:
+    if found and wants_json():
         print_json(to_rows(found))
         return 0
-    if directories and not as_json:
+    if directories and not wants_json():
         print_foreign(directories, found)
         return 0
     code = int(any(row.is_unread for row in rows))
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return code
     table = Table("step", "size", "samples", "written by", "keep", "also in", box=None, pad_edge=False)
     for row in rows:
         where = ", ".join(row.offloaded)
         last = row.problem or row.topology
         known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
         table.add_row(*map(cell, (str(row.step), *known, last, row.keep_reason, where)))
-    print_table(table) if rows else print_text(f"{train}: no checkpoints")
+    print_result(rows, table if rows else f"{train}: no checkpoints")
     return code
 
 
 @checkpoint.command()
 @train_argument
 @click.option("--step", type=int, help="Verify only the checkpoint of this step.")
-@json_option
+@json_flag
 @click.pass_context
-def verify(context: click.Context, train: str, *, step: int | None, as_json: bool) -> None:
+def verify(context: click.Context, train: str, *, step: int | None) -> None:
     """Verify the hash of every file of every checkpoint.
 
     Exit 1 if a checkpoint of TRAIN is damaged or cannot be read.
@@ -138,9 +145,9 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
         verdicts.append(
             {"step": checkpoint.step, "path": str(checkpoint.path), "verdict": verdict, "problems": problems}
         )
-        if not as_json:
+        if not wants_json():
             print_text(f"{checkpoint.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in problems))
-    if as_json:
+    if wants_json():
         print_json(verdicts)
     elif not verdicts:
         print_text(f"{train}: no checkpoints")
@@ -154,9 +161,8 @@ def verify(context: click.Context, train: str, *, step: int | None, as_json: boo
     "--keep-every", type=click.IntRange(min=0), default=0, help="Keep multiples of this step as well (0: none)."
 )
 @dry_run_option
-@json_option
-@click.pass_obj
-def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool) -> None:
     """Remove old checkpoints of TRAIN.
 
     Always keeps the newest two checkpoints that verify, and checkpoints marked to be kept. A damaged or unreadable
@@ -174,22 +180,10 @@ def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: boo
             superfluous, not_removed = catalog.remove(superfluous)
             failed += not_removed
     freed = sum(sizes[checkpoint] for checkpoint in superfluous)
-    if as_json:
-        print_json(
-            {
-                "removed": [checkpoint.step for checkpoint in superfluous],
-                "bytes": freed,
-                "dry_run": dry_run,
-                "failed": failed,
-            }
-        )
-    else:
-        action = "would remove" if dry_run else "removed"
-        print_text(
-            f"{run.name}: {action} {steps(superfluous)}, {format_size(freed)}"
-            if superfluous
-            else f"{run.name}: nothing to remove"
-        )
+    text = f"{'would remove' if dry_run else 'removed'} {steps(superfluous)}, {format_size(freed)}"
+    removed = [checkpoint.step for checkpoint in superfluous]
+    data = {"removed": removed, "bytes": freed, "dry_run": dry_run, "failed": failed}
+    print_result(data, f"{run.name}: {text if superfluous else 'nothing to remove'}")
     if failed:
         raise OpsctlError("\n".join(failed), hint=recheck(run))
 

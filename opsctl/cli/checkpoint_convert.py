@@ -17,7 +17,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.checkpoints import catalog
 from opsctl.cli.checkpoint_offload import ours, steps
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
+from opsctl.cli.output import app_and_json, dry_run_option, json_flag, print_result, train_argument, wants_json
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
@@ -35,9 +35,8 @@ step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of t
 @train_argument
 @trust_option
 @dry_run_option
-@json_option
-@click.pass_context
-def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def shrink(app: App, train: str, *, trust: bool, dry_run: bool) -> int:
     """Rewrite checkpoints without their unused storage.
 
     Runs the Python of TRAIN, which has torch.
@@ -45,9 +44,9 @@ def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as
     \b
     opsctl checkpoint shrink tiny-gpt --dry-run
     """
-    run = ours(context.obj, train)
+    run = ours(app, train)
     words = ["shrink", str(run.checkpoints), *(["--dry-run"] * dry_run), *(["--trust-pickle"] * trust)]
-    context.exit(_trainer(context.obj, run, words, as_json=as_json))
+    return _trainer(app, run, words)
 
 
 @click.command()
@@ -61,10 +60,9 @@ def shrink(context: click.Context, train: str, *, trust: bool, dry_run: bool, as
     help="Model whose tokenizer to copy (default: the first weights).",
 )
 @trust_option
-@json_option
-@click.pass_context
+@app_and_json
 def export(
-    context: click.Context,
+    app: App,
     train: str,
     target: Path,
     *,
@@ -72,8 +70,7 @@ def export(
     compare: bool,
     tokenizer: Path | None,
     trust: bool,
-    as_json: bool,
-) -> None:
+) -> int:
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 
     Writes the newest checkpoint to the directory TARGET, with the tokenizer and the special tokens of the model that
@@ -83,13 +80,12 @@ def export(
     \b
     opsctl checkpoint export tiny-gpt /tmp/tiny-gpt-hf --compare
     """
-    app: App = context.obj
     run = app.find(train)
     words = ["export", str(_newest(run, step).path), str(target.absolute()), *(["--compare"] * compare)]
     tokenizer = tokenizer or _first_weights(run)
     words += ["--tokenizer", str(tokenizer.absolute())] if tokenizer else []
     words += ["--trust-pickle"] * trust
-    context.exit(_trainer(app, run, words, as_json=as_json))
+    return _trainer(app, run, words)
 
 
 def _first_weights(run: RunDir) -> Path | None:
@@ -103,9 +99,8 @@ def _first_weights(run: RunDir) -> Path | None:
 @click.command("import")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample (default: the longest of the model).")
-@json_option
-@click.pass_context
-def import_model(context: click.Context, directory: Path, *, sequence: int | None, as_json: bool) -> None:
+@json_flag
+def import_model(directory: Path, *, sequence: int | None) -> int:
     """Print the settings to begin with a transformers model.
 
     DIRECTORY holds config.json and safetensors of a Llama, Mistral, Qwen, GPT-2 or BLOOM. Every rank reads the weights
@@ -116,8 +111,7 @@ def import_model(context: click.Context, directory: Path, *, sequence: int | Non
     echo "steps = 20000" >> train.toml
     """
     words = ["import", str(directory.absolute()), *(["--sequence", str(sequence)] if sequence else [])]
-    argv = [sys.executable, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
-    context.exit(run_attached(argv, env=os.environ))
+    return _run_trainer(sys.executable, words)
 
 
 @click.command()
@@ -125,11 +119,8 @@ def import_model(context: click.Context, directory: Path, *, sequence: int | Non
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @step_option
 @trust_option
-@json_option
-@click.pass_context
-def compare(
-    context: click.Context, train: str, directory: Path, *, step: int | None, trust: bool, as_json: bool
-) -> None:
+@app_and_json
+def compare(app: App, train: str, directory: Path, *, step: int | None, trust: bool) -> int:
     """Compare the logits of a checkpoint of TRAIN and an export.
 
     Loads DIRECTORY in transformers, and computes the logits of random tokens in fp32 on both sides. Exit 1 if they
@@ -138,24 +129,23 @@ def compare(
     \b
     opsctl checkpoint compare tiny-gpt /tmp/tiny-gpt-hf
     """
-    app: App = context.obj
     run = app.find(train)
     words = ["compare", str(_newest(run, step).path), str(directory.absolute()), *(["--trust-pickle"] * trust)]
-    context.exit(_trainer(app, run, words, as_json=as_json))
+    return _trainer(app, run, words)
 
 
 def takes_target(function: F) -> F:
     """Add the arguments and options of a command that writes a checkpoint into another directory."""
     directory = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-    call: Any = click.pass_context(function)
-    for option in (json_option, dry_run_option, trust_option, step_option, directory, train_argument):
+    call: Any = app_and_json(function)
+    for option in (dry_run_option, trust_option, step_option, directory, train_argument):
         call = option(call)
     return call  # type: ignore[no-any-return]  # click's options wrap a function without its type
 
 
 @click.command()
 @takes_target
-def reshape(context: click.Context, /, **words: Any) -> None:
+def reshape(app: App, /, **words: Any) -> int:
     """Write a checkpoint of TRAIN for any layout and precision.
 
     Writes the newest checkpoint below DIRECTORY, the checkpoint directory of another train. The first task of that
@@ -165,12 +155,12 @@ def reshape(context: click.Context, /, **words: Any) -> None:
     \b
     opsctl checkpoint reshape tiny-gpt trains/tiny-gpt-wide/checkpoints --dry-run
     """
-    _convert(context, "reshape", **words)
+    return _convert(app, "reshape", **words)
 
 
 @click.command()
 @takes_target
-def bf16(context: click.Context, /, **words: Any) -> None:
+def bf16(app: App, /, **words: Any) -> int:
     """Write only the weights of a checkpoint of TRAIN, in bf16.
 
     Writes the newest checkpoint to the new DIRECTORY. No train can resume from the result; `export` reads it.
@@ -178,30 +168,19 @@ def bf16(context: click.Context, /, **words: Any) -> None:
     \b
     opsctl checkpoint bf16 tiny-gpt /archive/tiny-gpt-bf16 --step 4000
     """
-    _convert(context, "bf16", **words)
+    return _convert(app, "bf16", **words)
 
 
 def _convert(
-    context: click.Context,
-    command: str,
-    *,
-    train: str,
-    directory: Path,
-    step: int | None,
-    trust: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    app: App = context.obj
+    app: App, command: str, *, train: str, directory: Path, step: int | None, trust: bool, dry_run: bool
+) -> int:
     run = app.find(train)
     source, target = _newest(run, step).path, directory.absolute()
-    if dry_run and as_json:
-        print_json({"source": str(source), "target": str(target), "dry_run": True})
-    elif dry_run:
-        print_text(f"{run.name}: would write {source.name} into {target}")
-    else:
-        words = [command, str(source), str(target), *(["--trust-pickle"] * trust)]
-        context.exit(_trainer(app, run, words, as_json=as_json))
+    if dry_run:
+        data = {"source": str(source), "target": str(target), "dry_run": True}
+        print_result(data, f"{run.name}: would write {source.name} into {target}")
+        return 0
+    return _trainer(app, run, [command, str(source), str(target), *(["--trust-pickle"] * trust)])
 
 
 def _newest(run: RunDir, step: int | None) -> Checkpoint:
@@ -216,13 +195,17 @@ def _no_checkpoints(run: RunDir) -> InputError:
     return InputError(f"{run.name}: no checkpoints in {run.checkpoints}")
 
 
-def _trainer(app: App, run: RunDir, words: list[str], *, as_json: bool) -> int:
+def _trainer(app: App, run: RunDir, words: list[str]) -> int:
     """Run `python -m opsctl.trainer.checkpoint` with the Python of the train, which has torch; return the exit code."""
     python = sys.executable
     if run.is_ours:  # a program named by another user is never run
         check_trusted([run.config], root=app.root if app.site.trust_parents else None)
         python = str(read_toml(run.config).get("python") or python)
-    argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * as_json)]
+    return _run_trainer(python, words)
+
+
+def _run_trainer(python: str, words: list[str]) -> int:
+    argv = [python, "-P", "-m", "opsctl.trainer.checkpoint", *words, *(["--json"] * wants_json())]
     return run_attached(argv, env=os.environ)
 
 

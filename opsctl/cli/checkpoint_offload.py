@@ -18,7 +18,7 @@ from opsctl.base.units import format_size
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
+from opsctl.cli.output import app_and_json, dry_run_option, print_result, train_argument
 from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
@@ -45,8 +45,7 @@ program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
 @click.option("--copy-only", is_flag=True, help="Copy only; remove nothing here.")
 @program_option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
 @dry_run_option
-@json_option
-@click.pass_obj
+@app_and_json
 def offload_(
     app: App,
     train: str,
@@ -58,7 +57,6 @@ def offload_(
     copy_only: bool,
     timeout: timedelta,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Copy checkpoints of TRAIN elsewhere and verify the copies.
 
@@ -78,7 +76,7 @@ def offload_(
     destination = _destination(app, run, to, push=push, sums=sums, timeout=timeout)
     plan = offload.plan(run.checkpoints, destination.label, keep_local=keep_local)
     if dry_run:
-        _print_plan(run, plan, copy_only=copy_only, as_json=as_json)
+        _print_plan(run, plan, copy_only=copy_only)
         return
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
@@ -97,14 +95,14 @@ def offload_(
         planned = [] if copy_only else offload.removable(plan, destination.label)
         removed, not_removed = catalog.remove(planned)
     failures = [*(error.message for error in failed), *leftovers, *not_removed]
-    if as_json:
-        done = {
-            "copied": [checkpoint.step for checkpoint in copied],
-            "removed": [checkpoint.step for checkpoint in removed],
-        }
-        print_json({**done, "to": destination.label, "failed": failures})
-    else:
-        print_text(f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(removed)} here")
+    data = {
+        "copied": [checkpoint.step for checkpoint in copied],
+        "removed": [checkpoint.step for checkpoint in removed],
+        "to": destination.label,
+        "failed": failures,
+    }
+    text = f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(removed)} here"
+    print_result(data, text)
     if failures:
         raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or recheck(run))
 
@@ -125,19 +123,16 @@ def _destination(
     )
 
 
-def _print_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool, as_json: bool) -> None:
+def _print_plan(run: RunDir, plan: offload.OffloadPlan, *, copy_only: bool) -> None:
     gone = () if copy_only else plan.removals
     total = sum(offload.size(checkpoint) for checkpoint in plan.copies)
-    if as_json:
-        would = {
-            "would_copy": [checkpoint.step for checkpoint in plan.copies],
-            "would_remove": [checkpoint.step for checkpoint in gone],
-        }
-        print_json({**would, "bytes": total})
-    else:
-        print_text(
-            f"{run.name}: would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here"
-        )
+    data = {
+        "would_copy": [checkpoint.step for checkpoint in plan.copies],
+        "would_remove": [checkpoint.step for checkpoint in gone],
+        "bytes": total,
+    }
+    text = f"would copy {steps(plan.copies)}, {format_size(total)}; would remove {steps(gone)} here"
+    print_result(data, f"{run.name}: {text}")
 
 
 def ours(app: App, train: str) -> RunDir:

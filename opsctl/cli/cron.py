@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime, tzinfo
 
 import click
@@ -16,7 +15,7 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError, SlurmError, Unreachable
 from opsctl.base.units import format_duration
-from opsctl.cli.output import console, json_option, print_json, print_table, print_text
+from opsctl.cli.output import app_and_json, console, print_json, print_result, print_table, print_text, wants_json
 from opsctl.cron.cron_status import CronStatus, EntryStatus, read_cron_status
 from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
@@ -34,9 +33,8 @@ STYLES = {"ok": "green", "running": "cyan", "": "dim"}
 
 
 @click.command()
-@json_option
-@click.pass_obj
-def status(app: App, *, as_json: bool) -> int:
+@app_and_json
+def status(app: App) -> int:
     """Show the driver and the schedule of cron.
 
     For each entry: last run, duration, result and next run. Exit 1 if ticks are overdue.
@@ -45,8 +43,8 @@ def status(app: App, *, as_json: bool) -> int:
     opsctl cron status
     """
     cron_status = read_cron_status(app.cron)
-    if as_json:
-        print_json(asdict(cron_status))
+    if wants_json():
+        print_json(cron_status)
     else:
         for line in _head(cron_status, app.clock.now()):
             console().print(line)
@@ -105,9 +103,8 @@ def cron() -> None:
 
 @cron.command()
 @click.argument("driver", required=False, type=click.Choice(DRIVERS))
-@json_option
-@click.pass_obj
-def start(app: App, driver: str | None, *, as_json: bool) -> None:
+@app_and_json
+def start(app: App, driver: str | None) -> None:
     """Start the cron of opsctl.
 
     Without DRIVER: the first entry of `drivers` in site.toml that works. Starting twice is safe.
@@ -126,18 +123,18 @@ def start(app: App, driver: str | None, *, as_json: bool) -> None:
     refused: dict[str, str] = {}
     for name in named[:-1]:
         try:
-            _start(app, name, refused, as_json=as_json)
+            _start(app, name, refused)
         except Unreachable:
             raise
         except (SlurmError, MissingProgram) as error:
             refused[name] = error.message
-            if not as_json:
+            if not wants_json():
                 print_text(f"skipped the {name} driver: {error.message}")
         else:
             return
     if not named:
         raise InputError("`drivers` in site.toml allows only export", hint="opsctl cron export crontab")
-    _start(app, named[-1], refused, as_json=as_json)
+    _start(app, named[-1], refused)
 
 
 def _check_schedule(app: App) -> None:
@@ -149,24 +146,21 @@ def _check_schedule(app: App) -> None:
         app.cron.check_trusted(entry)
 
 
-def _start(app: App, driver: str, refused: Mapping[str, str], *, as_json: bool) -> None:
+def _start(app: App, driver: str, refused: Mapping[str, str]) -> None:
     begun = {"driver": driver, "every": app.site.cron.every, "refused": refused}
     if driver == "daemon":
         log_config.show_progress()
         signal.signal(signal.SIGTERM, _leave)
         CronDaemon(cron=app.cron, runner=app.runner, tick=tick_argv(app)).run(
-            lambda: print_json({**begun, "pid": os.getpid()}) if as_json else None
+            lambda: print_json({**begun, "pid": os.getpid()}) if wants_json() else None
         )
         return
     other = daemons.alive(app.cron)
     if other and other.driver not in {driver, exported_lines.NAME}:
         raise InputError(f"cron is driven already, by {daemons.describe(other)}", hint="opsctl cron stop")
     job, already = app.slurm_cron.start()
-    if as_json:
-        print_json({**begun, "job": job, "was_started": already})
-        return
-    print_text(f"{'already ticks' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}")
-    print_text("  opsctl cron status")
+    text = f"{'already ticks' if already else 'ticks'} every {app.site.cron.every} s, next as job {job}"
+    print_result({**begun, "job": job, "was_started": already}, f"{text}\n  opsctl cron status")
 
 
 def tick_argv(app: App) -> list[str]:
@@ -174,9 +168,8 @@ def tick_argv(app: App) -> list[str]:
 
 
 @cron.command()
-@json_option
-@click.pass_obj
-def stop(app: App, *, as_json: bool) -> None:
+@app_and_json
+def stop(app: App) -> None:
     """Stop the cron of opsctl.
 
     A running tick finishes first.
@@ -194,10 +187,7 @@ def stop(app: App, *, as_json: bool) -> None:
     else:
         cancelled = _stop_slurm(app) if app.cron.place.exists else []
         done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
-    if as_json:
-        print_json({"driver": running.driver if running else None, "done": done, "cancelled": cancelled})
-    else:
-        print_text(done)
+    print_result({"driver": running.driver if running else None, "done": done, "cancelled": cancelled}, done)
 
 
 def _stop_slurm(app: App) -> list[str]:
@@ -208,9 +198,8 @@ def _stop_slurm(app: App) -> list[str]:
 @cron.command()
 @click.option("--slot", type=int, default=0, hidden=True, help="Due time of this tick, set by the slurm driver.")
 @click.option(exported_lines.FLAG, "is_exported", is_flag=True, hidden=True, help="Set by the lines of cron export.")
-@json_option
-@click.pass_obj
-def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
+@app_and_json
+def tick(app: App, *, slot: int, is_exported: bool) -> int:
     """Run the cron entries that are due.
 
     Each entry runs at most once, however long ago the last tick was. Exit 1 if an entry failed.
@@ -225,7 +214,7 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     else:
         log_config.show_progress()
     if not slot:
-        return _tick(app, None, as_json=as_json)
+        return _tick(app, None)
     due, began = datetime.fromtimestamp(slot, UTC), app.clock.monotonic()
     driver, own = app.slurm_cron, own_job(os.environ)
     try:
@@ -233,7 +222,7 @@ def tick(app: App, *, slot: int, is_exported: bool, as_json: bool) -> int:
     except OpsctlError as error:
         log.warning("the next tick: %s", error.message)
     try:
-        return _tick(app, due, as_json=as_json)
+        return _tick(app, due)
     finally:
         left = app.site.cron.limit_seconds - 60 - (app.clock.monotonic() - began)
         if not driver.follow(due, own, seconds=left):
@@ -247,15 +236,15 @@ def _expect(app: App) -> None:
         log.warning(error.message)  # a full disk is no reason not to tick
 
 
-def _tick(app: App, slot: datetime | None, *, as_json: bool) -> int:
+def _tick(app: App, slot: datetime | None) -> int:
     work = TickRunner(cron=app.cron, slot=slot)
     try:
         ran = work.run()
     except LeaseBusy as error:
         log.warning(error.message)
         return 0
-    if as_json:
-        print_json({id: asdict(entry_run) for id, entry_run in ran.items()})
+    if wants_json():
+        print_json(ran)
     elif slot is None:
         for id, entry_run in ran.items():
             result = " ".join(filter(None, (entry_run.result, entry_run.detail)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, print_result
 from opsctl.host.system import state_home
 from opsctl.state.files import write_atomic
 
@@ -39,8 +38,7 @@ PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 )
 @server_option("--new-token", is_flag=True, help="Make new links; earlier links and sessions end.")
 @click.option("--static", "directory", type=click.Path(path_type=Path), help="Write the pages to a directory and exit.")
-@json_option
-@click.pass_obj
+@app_and_json
 def dash(
     app: App,
     *,
@@ -52,7 +50,6 @@ def dash(
     every: timedelta,
     new_token: bool,
     directory: Path | None,
-    as_json: bool,
 ) -> None:
     """Show all trains on a web page, for phone, desk and wall.
 
@@ -67,7 +64,7 @@ def dash(
     opsctl dash --static public/
     """
     if directory:
-        _write_files(app, directory, as_json=as_json)
+        _write_files(app, directory)
         return
     _check_names(listen, hosts, prefix)
     from opsctl.dash.page_access import PageAccess, load_secret  # noqa: PLC0415 (after the checks of the options)
@@ -78,13 +75,8 @@ def dash(
     prefix = prefix.rstrip("/")
     with open_socket(listen, own_port() if port is None else port) as listener:
         links = make_links(access, listener.getsockname()[1], prefix, address=listen)
-        if as_json:
-            print_json(asdict(links))
-        else:
-            print_text(f"read-only:    {links.view}")
-            if links.act:
-                print_text(f"with actions: {links.act}")
-            print_text(f"from another machine, first run: {links.ssh}")
+        with_actions = f"with actions: {links.act}\n" if links.act else ""
+        print_result(links, f"read-only:    {links.view}\n{with_actions}from another machine, first run: {links.ssh}")
         serve(make_server(app, access, every_s=every.total_seconds(), prefix=prefix), listener)
 
 
@@ -105,7 +97,7 @@ def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:
         )
 
 
-def _write_files(app: App, directory: Path, *, as_json: bool) -> None:
+def _write_files(app: App, directory: Path) -> None:
     from opsctl.dash.static_pages import render_files  # noqa: PLC0415 (slow import: templates)
 
     pages = render_files(app)
@@ -115,7 +107,5 @@ def _write_files(app: App, directory: Path, *, as_json: bool) -> None:
             write_atomic(directory / name, text)
     except OSError as error:
         raise cannot_write(directory, error) from error
-    if as_json:
-        print_json({"directory": str(directory), "files": sorted(pages)})
-    else:
-        print_text(f"{directory}: {len(pages)} pages; open {directory / 'index.html'}")
+    text = f"{directory}: {len(pages)} pages; open {directory / 'index.html'}"
+    print_result({"directory": str(directory), "files": sorted(pages)}, text)

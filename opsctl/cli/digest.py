@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import click
@@ -14,7 +13,7 @@ from opsctl.alerts.message import make_message
 from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.cli.options import Since
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, print_result, print_text, wants_json
 from opsctl.report.digest import render, render_subject
 
 
@@ -22,9 +21,8 @@ from opsctl.report.digest import render, render_subject
 @click.option("--since", type=Since(), help="Start: 2026-03-01, 3d, 12h (default: one day ago).")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @click.option("--send", "channels", multiple=True, metavar="CHANNEL", help="Send to this channel; repeatable.")
-@json_option
-@click.pass_obj
-def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequence[str], as_json: bool) -> int:
+@app_and_json
+def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequence[str]) -> int:
     """Sum up progress, lost hours, alerts and disks.
 
     Shows for every train the progress, the lost hours by cause, what opsctl did by itself and why, and the expected
@@ -36,17 +34,14 @@ def digest(app: App, *, since: datetime | None, markdown: bool, channels: Sequen
     opsctl digest --since 7d --markdown
     opsctl digest --send mail                  daily, from the crontab
     """
-    if markdown + as_json + bool(channels) > 1:
+    if markdown + wants_json() + bool(channels) > 1:
         raise click.UsageError("--markdown, --send and --json exclude each other.")
     if unknown := [name for name in channels if name not in app.alerting.channels]:
         known = ", ".join(app.alerting.channels)
         raise InputError(f"--send: no channel {unknown[0]!r} in [alerts.channels]; there are: {known}")
     made = build_digest(app, since or app.clock.now() - timedelta(days=1))
-    if as_json:
-        print_json(asdict(made))
-        return 0
     if not channels:
-        print_text(render(made, is_markdown=markdown))
+        print_result(made, render(made, is_markdown=markdown))
         return 0
     message = make_message("digest", render_subject(made), render(made), made.made)
     failed = False

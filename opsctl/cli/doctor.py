@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ from opsctl.base.capabilities import Capability, parse_version
 from opsctl.base.errors import MissingProgram, OpsctlError
 from opsctl.base.extras import EXTRAS, install_command, is_installed
 from opsctl.base.units import format_duration, format_size
-from opsctl.cli.output import cell, json_option, print_json, print_table
+from opsctl.cli.output import app_and_json, cell, print_result
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
@@ -52,9 +52,8 @@ class DoctorRow:
 
 @click.command()
 @click.option("--security", is_flag=True, help="Check who else could read or change what opsctl uses.")
-@json_option
-@click.pass_obj
-def doctor(app: App, *, security: bool, as_json: bool) -> None:
+@app_and_json
+def doctor(app: App, *, security: bool) -> None:
     """Check that everything opsctl needs is installed.
 
     Each row shows a check, the result, and the command that repairs it. Exit 1 if a required part is missing.
@@ -69,10 +68,7 @@ def doctor(app: App, *, security: bool, as_json: bool) -> None:
     rows: list[DoctorRow] = []
     for check in (_security,) if security else CHECKS:
         rows += check(app)
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    else:
-        print_table(_table(rows))
+    print_result(rows, _table(rows))
     if any(row.level in {"missing", "unsafe"} for row in rows):
         click.get_current_context().exit(1)
 

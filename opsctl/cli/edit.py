@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.cli.owner_tasks import reconcile_as_owner
+from opsctl.cli.output import app_and_json, dry_run_option, print_on_stderr, print_result, train_argument
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
@@ -31,9 +31,8 @@ from opsctl.state.run_dir import RunDir
 @click.argument("changed", type=click.Path(path_type=Path))
 @allow_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run: bool) -> None:
     """Change what the next task of a train runs.
 
     The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
@@ -56,19 +55,14 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
     new, code, allowed = _checked(app, run, changed, allow)
     difference = diff(now, new)
     if dry_run:
-        if as_json:
-            print_json({"train": run.name, "would_change": bool(difference), "diff": difference})
-        else:
-            print_text(difference or f"{run.name}: nothing would change")
+        data = {"train": run.name, "would_change": bool(difference), "diff": difference}
+        print_result(data, difference or f"{run.name}: nothing would change")
         return
-    reconcile_as_owner(app, run)
+    reconcile_own_train(app, run, show=print_on_stderr)
     revision = _replace(app, run, now, new, code=code, allowed=allowed)
-    if as_json:
-        print_json({"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference})
-    elif revision:
-        print_text(f"{run.name}: the next task runs the changed files; the earlier ones are in revisions/{revision}")
-    else:
-        print_text(f"{run.name}: nothing has changed")
+    done = f"the next task runs the changed files; the earlier ones are in revisions/{revision}"
+    data = {"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference}
+    print_result(data, f"{run.name}: {done if revision else 'nothing has changed'}")
 
 
 def _replace(
@@ -111,12 +105,11 @@ def _checked(
     body = planning.render_body(after, run, python=sys.executable, code=code)
     hint = f"for another [slurm]: opsctl cancel {run.name} --queued-only, then launch again" if frozen else ""
     refuse_errors(str(changed), problems, [*refusals, *frozen, *syntax_problems(body, app.runner)], hint=hint)
-    show_warnings(run.name, problems, lambda text: click.echo(text, err=True))
+    show_warnings(run.name, problems, print_on_stderr)
     if before.rollback.step is not None and after.rollback != before.rollback:
-        click.echo(
+        print_on_stderr(
             f"{run.name}: warning: [rollback] differs from that of {run.config}: the skipped samples, the scale of the"
-            " learning rate or the first step change",
-            err=True,
+            " learning rate or the first step change"
         )
     trainer = planning.trainer_json(resolved, changed.absolute().parent)
     config = changed.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 
 import click
@@ -12,17 +11,16 @@ from opsctl.base.nodesets import fold
 from opsctl.base.ports import Answer
 from opsctl.cli.node_view import NodeView, check_named
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, print_json, print_text, wants_json
 from opsctl.nodes.remote.fanout import AnswerGroup, group_answers
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("-w", "--nodes", required=True, callback=check_named, help="Nodes to run on, such as node[001-064].")
 @click.option("--timeout", type=INTERVAL, default="60s", show_default=True, help="Time limit of one node.")
-@json_option
 @click.argument("command", nargs=-1, required=True)
-@click.pass_obj
-def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...], as_json: bool) -> None:
+@app_and_json
+def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...]) -> None:
     """Run a command on many nodes and group the output.
 
     Reaches nodes through running jobs, short jobs or ssh, as `remote.ways` allows. A single word is run by a shell on
@@ -36,8 +34,8 @@ def exec_(app: App, *, nodes: str, timeout: timedelta, command: tuple[str, ...],
     view = NodeView(app)
     argv = ("sh", "-c", command[0]) if len(command) == 1 else command
     answers = view.fanout().run(view.chosen(nodes), argv, timeout=timeout.total_seconds())
-    if as_json:
-        print_json([asdict(answer) for answer in answers.values()])
+    if wants_json():
+        print_json(list(answers.values()))
     else:
         for group in group_answers(answers.values()):
             _show(group)

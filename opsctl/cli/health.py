@@ -17,7 +17,7 @@ from opsctl.app import App
 from opsctl.base.nodesets import fold
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
-from opsctl.cli.output import cell, json_option, print_json, print_table, print_text
+from opsctl.cli.output import app_and_json, cell, print_json, print_on_stderr, print_table, print_text, wants_json
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
@@ -52,8 +52,7 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 )
 @cluster_option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
 @click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
-@json_option
-@click.pass_obj
+@app_and_json
 def health(
     app: App,
     nodes: str,
@@ -67,7 +66,6 @@ def health(
     node_local: bool,
     record: bool,
     verbose: bool,
-    as_json: bool,
 ) -> None:
     """Check the health of nodes and show the evidence.
 
@@ -84,7 +82,7 @@ def health(
     opsctl health --node-local
     """
     if node_local:
-        _check_this_machine(app, nodes or train or partition or fio, verbose=verbose, as_json=as_json)
+        _check_this_machine(app, nodes or train or partition or fio, verbose=verbose)
     if fio and not fio.startswith("/"):
         raise click.UsageError(f"--fio {fio}: must be an absolute path.")
     view = NodeView(app)
@@ -94,23 +92,23 @@ def health(
     if new_baseline:
         app.history.forget_baseline(chosen)
     checked = view.check(chosen, dcgm=dcgm or 0, fio=fio, train=train)
-    if as_json:
+    if wants_json():
         print_json([_row(app, checked, verdict) for verdict in checked.verdicts])
     else:
         show(checked.verdicts, verbose=verbose)
         for problem in checked.problems:
-            click.echo(f"opsctl: {problem}", err=True)
+            print_on_stderr(f"opsctl: {problem}")
     if not record and any(verdict.is_bad for verdict in checked.verdicts):
         click.get_current_context().exit(1)
 
 
-def _check_this_machine(app: App, selection: str, *, verbose: bool, as_json: bool) -> NoReturn:
+def _check_this_machine(app: App, selection: str, *, verbose: bool) -> NoReturn:
     """Check this machine as the prolog does, and exit with NHC's exit code."""
     if selection:
         raise click.UsageError("--node-local checks this machine: name no nodes, train, partition or directory.")
     site = app.site.health.thresholds
     verdict = check_this_node(site, runner=SystemRunner(), clock=app.clock, timeout_s=round(site.section_seconds))
-    sys.exit(report(verdict, verbose=verbose, as_json=as_json))
+    sys.exit(report(verdict, verbose=verbose, as_json=wants_json()))
 
 
 def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:

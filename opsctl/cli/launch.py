@@ -7,14 +7,11 @@ from pathlib import Path
 
 import click
 
+from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
-from opsctl.base.model import LaunchPlan
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
-from opsctl.cli.owner_tasks import reconcile_as_owner
-from opsctl.launch.submit import SubmittedArray
+from opsctl.cli.output import app_and_json, dry_run_option, print_on_stderr, print_result
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
-from opsctl.state.run_dir import RunDir
 
 
 @click.command()
@@ -25,8 +22,7 @@ from opsctl.state.run_dir import RunDir
 @click.option("--nice", type=int, help="Lower the priority of the job by this much.")
 @allow_option
 @dry_run_option
-@json_option
-@click.pass_obj
+@app_and_json
 def launch(
     app: App,
     file: Path,
@@ -37,7 +33,6 @@ def launch(
     nice: int | None,
     allow: tuple[str, ...],
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Check, render and submit a train.
 
@@ -51,33 +46,20 @@ def launch(
     opsctl launch tiny-gpt.toml --allow batch
     """
     options = LaunchOptions(after=after, tasks=tasks, exclude=exclude, nice=nice, allow=allow)
-    planned = prepare_launch(app, file, options, warn=lambda text: click.echo(text, err=True))
+    planned = prepare_launch(app, file, options, warn=print_on_stderr)
+    plan, run = planned.plan, planned.run
     if dry_run:
-        _show(planned.plan, as_json=as_json)
+        head = f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}"
+        print_result(plan, f"{head}\n# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
         return
     submitted = planned.find_submitted()
     if submitted is None:
-        reconcile_as_owner(app, planned.run)
+        reconcile_own_train(app, run, show=print_on_stderr)
         submitted = planned.carry_out()
-    if as_json:
-        print_json({"train": planned.plan.train, "run_dir": str(planned.run.path), **asdict(submitted)})
-        return
-    _print_submitted(planned.plan.train, planned.run, submitted)
-
-
-def _show(plan: LaunchPlan, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(plan))
-        return
-    print_text(f"# would submit {plan.spec.tasks} tasks of {plan.spec.nodes} nodes as train {plan.train}")
-    print_text(f"# --- wrapper.slurm\n{plan.wrapper}\n# --- body.sh\n{plan.body}")
-
-
-def _print_submitted(train: str, run: RunDir, submitted: SubmittedArray) -> None:
     action = "was already submitted" if submitted.already else "submitted"
-    print_text(
-        f"{train}: {action} as array {submitted.array}, {submitted.tasks} tasks; its run directory is {run.path}"
-    )
-    for note in submitted.notes:
-        print_text(f"  {note}")
-    print_text(f"  opsctl status {train}")
+    lines = [
+        f"{plan.train}: {action} as array {submitted.array}, {submitted.tasks} tasks; its run directory is {run.path}",
+        *(f"  {note}" for note in submitted.notes),
+        f"  opsctl status {plan.train}",
+    ]
+    print_result({"train": plan.train, "run_dir": str(run.path), **asdict(submitted)}, "\n".join(lines))

@@ -11,7 +11,7 @@ import click
 
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import json_option, optional_train
+from opsctl.cli.output import app_and_json, optional_train, print_on_stderr, wants_json
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
 from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(min=0), help="Rank to show (most recent attempt, or --task).")
 @click.option("--node", help="Node to show (most recent attempt, or --task).")
 @click.option("--from", "url", metavar="URL", help="Read a log from a web server instead of TRAIN.")
-@json_option
-@click.pass_obj
+@app_and_json
 def logs(
     app: App,
     train: str | None,
@@ -51,7 +50,6 @@ def logs(
     rank: int | None,
     node: str | None,
     url: str | None,
-    as_json: bool,
 ) -> None:
     """Show and follow the log of a train.
 
@@ -77,9 +75,14 @@ def logs(
         source = TrainLog(run)
         if picks_ranks:
             source = RankLogs(
-                run=run, journal=app.journal(run), task=task, rank=rank, node=node, with_prefix=rank is None or as_json
+                run=run,
+                journal=app.journal(run),
+                task=task,
+                rank=rank,
+                node=node,
+                with_prefix=rank is None or wants_json(),
             )
-    printer = _Printer(as_json=as_json)
+    printer = _Printer()
     printer.print(source.tail(None if whole else lines))
     if follow:
         _follow(source, printer, app.clock)
@@ -102,17 +105,17 @@ def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
             raise
         except OpsctlError as error:
             if error.message != complaint:
-                click.echo(f"opsctl: {error.message}; trying again", err=True)
+                print_on_stderr(f"opsctl: {error.message}; trying again")
             complaint = error.message
 
 
 class _Printer:
     """Writes lines: unchanged to a pipe, harmless to a terminal, or as JSON."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self) -> None:
         self.out = sys.stdout.buffer
         self.form: Callable[[bytes], bytes] = bytes
-        if as_json:
+        if wants_json():
             self.form = _to_json
         elif self.out.isatty():
             self.form = _to_terminal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +11,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError, cannot_write
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import complete_trains, json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, complete_trains, print_json, print_result, print_text, wants_json
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
@@ -49,8 +48,7 @@ TEXTFILE_SUFFIX = ".prom"
     is_flag=True,
     help="List the metrics with their descriptions.",
 )
-@json_option
-@click.pass_obj
+@app_and_json
 def metrics(
     app: App,
     trains: Sequence[str],
@@ -59,7 +57,6 @@ def metrics(
     address: str | None,
     quick: bool,
     lists: bool,
-    as_json: bool,
 ) -> None:
     """Export metrics of all trains to Prometheus.
 
@@ -75,7 +72,7 @@ def metrics(
         raise InputError(f"--textfile {textfile}: node_exporter reads only names that end in {TEXTFILE_SUFFIX}")
     place = parse_address(address) if address else None
     if lists:
-        _list(as_json=as_json)
+        _list()
         return
     runs = [app.find(train) for train in trains]
     if place:
@@ -83,8 +80,8 @@ def metrics(
     metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs))]
     if textfile:
         _write(textfile, exposition(metric_samples))
-    elif as_json:
-        print_json([asdict(metric_sample) for metric_sample in metric_samples])
+    elif wants_json():
+        print_json(metric_samples)
     else:
         click.echo(exposition(metric_samples), nl=False)
 
@@ -98,13 +95,12 @@ def _serve(app: App, runs: Sequence[RunDir], place: tuple[str, int], *, quick: b
         app.clock.sleep(EFFECTIVE_EVERY_S)
 
 
-def _list(*, as_json: bool) -> None:
-    if as_json:
-        print_json({name: asdict(family) for name, family in FAMILIES.items()})
-        return
+def _list() -> None:
+    lines = []
     for name, family in FAMILIES.items():
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
-        print_text(f"{name + labels:64} {family.help}")
+        lines.append(f"{name + labels:64} {family.help}")
+    print_result(FAMILIES, "\n".join(lines))
 
 
 def _write(path: Path, text: str) -> None:

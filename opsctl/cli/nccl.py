@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.output import json_flag, print_result
 from opsctl.diagnosis.flight_recorder import describe_dumps, find_dumps, find_problems
-from opsctl.diagnosis.nccl_debug import NO_OUTPUT, NO_PROBLEM, read_nccl_debug, render_nccl
+from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 from opsctl.state.files import open_regular
 
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@json_option
-def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
+@json_flag
+def nccl(logs: tuple[Path, ...]) -> None:
     """Read NCCL debug output for failed or late ranks.
 
     LOGS are files or directories written with NCCL_DEBUG=INFO. Shows failed connections, the collectives that each
@@ -31,13 +31,9 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
     """
     summary = read_nccl_debug(_lines(logs))
     dumps = find_dumps(logs)
-    if not as_json:
-        lines = [line for line in render_nccl(summary) if line not in (NO_OUTPUT, NO_PROBLEM) or not dumps]
-        print_text("\n".join([*describe_dumps(dumps), *lines]))
-        return
-    print_json(
+    print_result(
         {
-            "failures": [{"host": f.host, "peer": f.peer, "why": f.why, "times": f.times} for f in summary.failures],
+            "failures": summary.failures,
             "groups": [
                 {
                     "name": group.name,
@@ -53,7 +49,8 @@ def nccl(logs: tuple[Path, ...], *, as_json: bool) -> None:
             "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
             "flight_dumps": len(dumps),
             "collectives": [problem.to_json() for problem in find_problems(dumps)],
-        }
+        },
+        "\n".join([*describe_dumps(dumps), *render_nccl(summary, has_dumps=bool(dumps))]),
     )
 
 

@@ -14,7 +14,16 @@ from opsctl.base.errors import OpsctlError
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, all_option, max_option, partition_option, train_option
 from opsctl.cli.nodes_reboot import reboot
-from opsctl.cli.output import cell, dry_run_option, json_option, print_json, print_table, print_text
+from opsctl.cli.output import (
+    app_and_json,
+    cell,
+    dry_run_option,
+    print_json,
+    print_on_stderr,
+    print_result,
+    print_text,
+    wants_json,
+)
 from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
 from opsctl.nodes.drain_plan import (
     PREFIX,
@@ -75,9 +84,8 @@ nodes.add_command(reboot)
 @nodes.command("list")
 @click.argument("nodes", required=False, default="")
 @click.option("--bad", is_flag=True, help="Show only nodes out of service, excluded or flaky.")
-@json_option
-@click.pass_obj
-def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
+@app_and_json
+def list_(app: App, nodes: str, *, bad: bool) -> None:
     """Show nodes, drain reasons and flaky-node scores.
 
     For each node: state, trains, health, score, and since when, by whom and why the node is out of service.
@@ -92,9 +100,6 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
     chosen = set(view.chosen(nodes, every=True))
     speeds = find_speeds(app)
     rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen and not (bad and not _is_bad(row))]
-    if as_json:
-        print_json(rows)
-        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = COLUMNS if any(row["step_time"] for row in rows) else {**COLUMNS, "step_time": ""}
     for title in filter(None, columns.values()):
@@ -103,7 +108,7 @@ def list_(app: App, nodes: str, *, bad: bool, as_json: bool) -> None:
         speed = speeds.get(str(row["node"]))
         shown = {**row, "trains": shorten(view.trains_on.get(str(row["node"]), [])), "step_time": speed}
         table.add_row(*(cell(str(shown[key] or "")) for key, title in columns.items() if title))
-    print_table(table)
+    print_result(rows, table)
 
 
 def shorten(trains: Sequence[str]) -> str:
@@ -154,11 +159,8 @@ def _is_bad(row: dict[str, object]) -> bool:
 @all_option
 @max_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def drain_bad_nodes(
-    app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool, as_json: bool
-) -> None:
+@app_and_json
+def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool) -> None:
     """Take faulty and degraded nodes out of service.
 
     Checks NODES, or the nodes of running trains, shows the plan, then drains: no new job starts there. Drains no more
@@ -187,7 +189,7 @@ def drain_bad_nodes(
         most=most,
     )
     done: list[NodeAction] = []
-    if not as_json:
+    if not wants_json():
         show(checked.verdicts)
         _print_plan(plan, "drain")
     if (plan.steps or plan.left) and not dry_run:
@@ -197,9 +199,9 @@ def drain_bad_nodes(
         if any(node_action.action == "excluded" for node_action in done)
         else ""
     )
-    _finish(plan, done, checked, as_json=as_json, dry_run=dry_run, text=text)
+    _finish(plan, done, checked, dry_run=dry_run, text=text)
     if text:
-        _keep_report(app, text, quiet=as_json)
+        _keep_report(app, text)
 
 
 def _node_demands(view: NodeView) -> list[NodeDemand]:
@@ -214,9 +216,9 @@ def _node_demands(view: NodeView) -> list[NodeDemand]:
     return demands
 
 
-def _keep_report(app: App, text: str, *, quiet: bool) -> None:
+def _keep_report(app: App, text: str) -> None:
     path = keep_report(app.history.site, text)
-    if not quiet:
+    if not wants_json():
         print_text(f"report for the administrators, also written to {path}:\n\n{text}")
 
 
@@ -224,9 +226,8 @@ def _keep_report(app: App, text: str, *, quiet: bool) -> None:
 @click.argument("nodes", required=False, default="")
 @click.option("--kill-orphans", is_flag=True, help="End orphan processes that hold a GPU of an idle node first.")
 @dry_run_option
-@json_option
-@click.pass_obj
-def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool) -> None:
     """Return healthy nodes to service.
 
     Returns nodes that opsctl drained and that passed two checks in a row, and nodes that Slurm drained for a reason in
@@ -241,7 +242,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
     out = [node for node in view.nodes if node.name in chosen and (is_ours(node) or is_listed(node, app.site.health))]
     names = [node.name for node in out if node.name in view.reachable]
     checked = view.check(names)
-    if kill_orphans and not dry_run and _end_orphans(app, view, checked, quiet=as_json):
+    if kill_orphans and not dry_run and _end_orphans(app, view, checked):
         checked = view.check(names)
     reasons = [reason for reason in app.slurm.reasons() if reason.at and reason.text.startswith(PREFIX)]
     plan = plan_undrain(
@@ -253,13 +254,13 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
         since={reason.node: reason.at.timestamp() for reason in reasons if reason.at},
         amended=find_amended(out, {node.name: app.history.read(node.name) for node in out}, reasons),
     )
-    if not as_json:
+    if not wants_json():
         _print_plan(plan, "undrain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).undrain(plan)
-    _finish(plan, done, checked, as_json=as_json, dry_run=dry_run)
+    _finish(plan, done, checked, dry_run=dry_run)
 
 
-def _end_orphans(app: App, view: NodeView, checked: CheckedNodes, *, quiet: bool) -> bool:
+def _end_orphans(app: App, view: NodeView, checked: CheckedNodes) -> bool:
     ended = False
     idle = {node.name for node in view.nodes if node.name not in view.trains_on and "DRAINING" not in node.state}
     for name, snapshot in checked.snapshots.items():
@@ -267,7 +268,7 @@ def _end_orphans(app: App, view: NodeView, checked: CheckedNodes, *, quiet: bool
         if name in idle and node_processes:
             answer = end_orphans.end_orphans(view.fanout(), snapshot, node_processes)
             ended = ended or bool(answer.out.split())
-            if not quiet:
+            if not wants_json():
                 which = ", ".join(answer.out.split()) or "nothing"
                 print_text(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
     return ended
@@ -283,12 +284,12 @@ def _quarantine(app: App, view: NodeView) -> Quarantine:
     )
 
 
-def carry_out(app: App, view: NodeView, plan: NodePlan, *, quiet: bool, dry_run: bool) -> None:
+def carry_out(app: App, view: NodeView, plan: NodePlan, *, dry_run: bool) -> None:
     """Print a drain plan, and carry it out unless this is a dry run."""
-    if not quiet:
+    if not wants_json():
         _print_plan(plan, "drain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan)
-    for node_action in () if quiet else done:
+    for node_action in () if wants_json() else done:
         print_text(f"{node_action.node}: {node_action.action}: {node_action.why}")
 
 
@@ -304,20 +305,13 @@ def _print_plan(plan: NodePlan, action: str) -> None:
 
 
 def _finish(
-    plan: NodePlan, done: Sequence[NodeAction], checked: CheckedNodes, *, as_json: bool, dry_run: bool, text: str = ""
+    plan: NodePlan, done: Sequence[NodeAction], checked: CheckedNodes, *, dry_run: bool, text: str = ""
 ) -> None:
-    if as_json:
-        print_json(
-            {
-                "plan": asdict(plan),
-                "done": [asdict(node_action) for node_action in done],
-                "report": text,
-                "problems": list(checked.problems),
-            }
-        )
+    if wants_json():
+        print_json({"plan": plan, "done": done, "report": text, "problems": checked.problems})
         return
     for problem in checked.problems:
-        click.echo(f"opsctl: {problem}", err=True)
+        print_on_stderr(f"opsctl: {problem}")
     if dry_run and plan.steps:
         print_text("a dry run: nothing was done")
     for node_action in done:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 
 import click
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.cli.node_view import NodeView, check_named, max_option
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, dry_run_option, print_result
 from opsctl.nodes.drain_plan import find_amended, has_changed, is_ours, plan_reboot
 from opsctl.state.lease import lease
 
@@ -20,9 +19,8 @@ from opsctl.state.lease import lease
 @click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
 @max_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool) -> None:
     """Reboot nodes once their jobs have ended.
 
     Runs `scontrol reboot ASAP`: NODES get no new job, reboot after their last job, and return to service. Reboots no
@@ -49,17 +47,14 @@ def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool, as_js
     for step in () if dry_run else plan.steps:
         now = next((node for node in app.slurm.nodes() if node.name == step.node), None)
         done[step.node] = has_changed(step, now) or _reboot(app, step.node, step.reason)
-    if as_json:
-        print_json({"plan": asdict(plan), "done": [{"node": n, "error": error} for n, error in done.items()]})
-    else:
-        for step in plan.steps:
-            error = done.get(step.node, "")
-            outcome = "not rebooted" if error else "reboots when its jobs have ended"
-            if dry_run:
-                outcome = "would reboot"
-            print_text(f"{step.node}: {outcome}: {error or step.reason}")
-        for left in plan.left:
-            print_text(f"leave {left.node}: {left.why}")
+    lines = []
+    for step in plan.steps:
+        error = done.get(step.node, "")
+        outcome = "not rebooted" if error else "reboots when its jobs have ended"
+        lines.append(f"{step.node}: {'would reboot' if dry_run else outcome}: {error or step.reason}")
+    lines += [f"leave {left.node}: {left.why}" for left in plan.left]
+    data = {"plan": plan, "done": [{"node": node, "error": error} for node, error in done.items()]}
+    print_result(data, "\n".join(lines))
     if any(done.values()) or (plan.left and not plan.steps):
         click.get_current_context().exit(1)
 

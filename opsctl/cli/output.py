@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from rich.console import Console
@@ -17,15 +17,42 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.base.errors import OpsctlError
+from opsctl.base.findings import to_data
 from opsctl.telemetry.logs.log_lines import harmless, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 BLANKS = re.compile(r" +$", re.MULTILINE)
 
-json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+JSON_KEY = "opsctl.json"
+"""Key in `meta` of click's context."""
+
+
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 (click's signature)
+    ctx.meta[JSON_KEY] = value
+    return value
+
+
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, callback=_note_json, help="Print JSON.")
+json_flag: Callable[[F], F] = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_note_json, help="Print JSON."
+)
+"""--json for commands that print by `print_result`, or ask `wants_json`."""
 dry_run_option: Callable[[F], F] = click.option(
     "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
 )
+
+
+def app_and_json(command: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
+    """Pass the App to a command, and give the command --json."""
+    return json_flag(click.pass_obj(command))
+
+
+def wants_json() -> bool:
+    """Return whether the running command was called with --json."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(JSON_KEY))
 
 
 def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
@@ -50,7 +77,11 @@ optional_train: Callable[[F], F] = click.argument("train", required=False, shell
 
 
 def print_json(data: object) -> None:
-    click.echo(json.dumps(finite(data), indent=2, default=in_json, ensure_ascii=False, allow_nan=False))
+    click.echo(to_json(data))
+
+
+def to_json(data: object, *, indent: int | None = 2) -> str:
+    return json.dumps(finite(to_data(data)), indent=indent, default=in_json, ensure_ascii=False, allow_nan=False)
 
 
 def in_json(value: object) -> str:
@@ -67,16 +98,27 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def print_result(train: str, data: Mapping[str, object], text: str, *, as_json: bool) -> None:
-    """Print what a command did to a train, or would do."""
-    if as_json:
-        print_json({"train": train, **data})
+def print_result(data: object, text: str | Table) -> None:
+    """Print `data` with --json, else the text or the table."""
+    if wants_json():
+        print_json(data)
+    elif isinstance(text, str):
+        print_text(text)
     else:
-        print_text(f"{train}: {text}")
+        print_table(text)
+
+
+def print_train_result(train: str, data: Mapping[str, object], text: str) -> None:
+    """Print what a command did to a train, or would do."""
+    print_result({"train": train, **data}, f"{train}: {text}")
 
 
 def print_text(text: str) -> None:
     click.echo(harmless(text) if sys.stdout.isatty() else text)
+
+
+def print_on_stderr(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def cell(text: str, style: str = "") -> Text:

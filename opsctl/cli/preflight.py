@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import json_option, print_json, print_table, print_text
+from opsctl.cli.output import app_and_json, print_json, print_table, print_text, wants_json
 from opsctl.preflight.check_train import PreflightReport, check_train
 from opsctl.preflight.problem import ProblemLevel
 
@@ -22,9 +21,8 @@ STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLeve
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @allow_option
-@json_option
-@click.pass_obj
-def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...], as_json: bool) -> None:
+@app_and_json
+def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> None:
     """Check a train for known mistakes before launch.
 
     Checks settings, layout, memory, deadlines, disks, data and nodes of the train in FILE. Changes nothing. Exit 2 if
@@ -36,8 +34,8 @@ def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...], as_
     """
     report = check_train(app, file, allow)
     is_ok = report.is_ok(strict=strict)
-    if as_json:
-        print_json({"train": report.train, "ok": is_ok, "findings": [asdict(problem) for problem in report.problems]})
+    if wants_json():
+        print_json({"train": report.train, "ok": is_ok, "findings": report.problems})
     else:
         _show(report)
     if not is_ok:

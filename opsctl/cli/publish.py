@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cache, partial
 
 import click
@@ -12,7 +11,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, cannot_read
 from opsctl.base.units import format_size
-from opsctl.cli.output import dry_run_option, json_option, optional_train, print_json, print_text
+from opsctl.cli.output import app_and_json, dry_run_option, optional_train, print_result
 from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
 from opsctl.dash.static_pages import render_train_file
 from opsctl.publish import redaction
@@ -28,9 +27,8 @@ from opsctl.state.run_dir import RunDir, all_trains, check_root, may_act
 @click.command()
 @optional_train
 @dry_run_option
-@json_option
-@click.pass_obj
-def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int:
+@app_and_json
+def publish(app: App, train: str | None, *, dry_run: bool) -> int:
     """Publish logs, curves and reports of trains.
 
     Copies logs, TensorBoard events and the report of TRAIN, or of all your trains, to the target in [publish]. Only
@@ -53,18 +51,9 @@ def publish(app: App, train: str | None, *, dry_run: bool, as_json: bool) -> int
             failed[run.name] = error
         except OSError as error:
             failed[run.name] = cannot_read(run.path, error)
-    if as_json:
-        print_json(
-            {
-                "published": [asdict(published) for published in done],
-                "failed": {name: error.message for name, error in failed.items()},
-            }
-        )
-    elif not done and not failed:
-        print_text("nothing is published: there is no [publish] in site.toml or train.toml")
-    else:
-        for line in _lines(done, failed, dry_run=dry_run):
-            print_text(line)
+    data = {"published": done, "failed": {name: error.message for name, error in failed.items()}}
+    nothing = "nothing is published: there is no [publish] in site.toml or train.toml"
+    print_result(data, "\n".join(_lines(done, failed, dry_run=dry_run)) or nothing)
     return max((error.exit_code for error in failed.values()), default=0)
 
 

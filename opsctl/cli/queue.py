@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import click
 
+from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
-from opsctl.cli.output import complete_trains, dry_run_option, json_option, print_result, train_argument
-from opsctl.cli.owner_tasks import print_on_stderr, reconcile_as_owner
+from opsctl.cli.output import (
+    app_and_json,
+    complete_trains,
+    dry_run_option,
+    print_on_stderr,
+    print_train_result,
+    train_argument,
+)
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 
@@ -17,9 +24,8 @@ from opsctl.state.run_dir import RunDir
 @train_argument
 @click.option("--reason", default="", help="Reason, recorded in the journal.")
 @dry_run_option
-@json_option
-@click.pass_obj
-def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def hold(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     """Hold the queued tasks of a train.
 
     The running task of TRAIN continues. If you may not hold the job but may write to the run directory, the command
@@ -31,16 +37,15 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> 
     """
     run = app.find(train)
     result = hold_train(app, run, reason, dry_run=dry_run, show=print_on_stderr)
-    print_result(run.name, result.data, result.text, as_json=as_json)
+    print_train_result(run.name, result.data, result.text)
 
 
 @click.command()
 @train_argument
 @click.option("--exclude", metavar="NODES", default="", help="Exclude these nodes from the train as well.")
 @dry_run_option
-@json_option
-@click.pass_obj
-def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def release(app: App, train: str, *, exclude: str, dry_run: bool) -> None:
     """Release a held or paused train.
 
     Lets the queued tasks of TRAIN start, and disarms the pause switch. If you may not release the job, the command
@@ -52,7 +57,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
     """
     run = app.find(train)
     result = release_train(app, run, exclude, dry_run=dry_run, show=print_on_stderr)
-    print_result(run.name, result.data, result.text, as_json=as_json)
+    print_train_result(run.name, result.data, result.text)
 
 
 @click.command()
@@ -60,9 +65,8 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool, as_json: bool)
 @click.option("--queued-only", is_flag=True, help="Cancel only queued tasks.")
 @click.option("--reason", default="opsctl cancel", help="Reason, recorded in the journal.")
 @dry_run_option
-@json_option
-@click.pass_obj
-def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool) -> None:
     """Cancel a train, or one task of a train.
 
     Cancels every array of TRAIN, or the task _TASK. The place in the queue is lost; `opsctl hold` keeps it. Slurm ends
@@ -78,7 +82,8 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
             f"{train}: --queued-only cancels all queued tasks of a train, not one task",
             hint=f"opsctl cancel {run.name} --queued-only, or opsctl cancel {train}",
         )
-    reconcile_as_owner(app, run, dry_run=dry_run)
+    if not dry_run:
+        reconcile_own_train(app, run, show=print_on_stderr)
     chain = app.chain(run)
     snapshot = chain.check()
     ours = snapshot.waiting if queued_only else [*snapshot.waiting, *snapshot.active]
@@ -87,7 +92,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
         text = f"would cancel {name_arrays(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
-        print_result(run.name, {"would": "cancel", "arrays": arrays, "task": task}, text, as_json=as_json)
+        print_train_result(run.name, {"would": "cancel", "arrays": arrays, "task": task}, text)
         return
     try:
         why = as_written(reason)
@@ -97,7 +102,7 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
             f"{run.name}: the job is not yours to cancel",
             hint=f"opsctl kill-switch arm {run.name} --reason ... asks it to save and stop, and cancels the queue",
         ) from error
-    print_result(run.name, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}", as_json=as_json)
+    print_train_result(run.name, {"done": "cancelled", "jobs": ended}, f"cancelled {', '.join(ended)}")
 
 
 def _train_and_task(app: App, text: str) -> tuple[RunDir, int | None]:

@@ -17,7 +17,7 @@ from opsctl.actions.build_report import build_train_report
 from opsctl.base.errors import cannot_write
 from opsctl.base.units import format_duration, format_percent
 from opsctl.cli.options import Since
-from opsctl.cli.output import console, json_option, optional_train, print_json, print_text
+from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_text, wants_json
 from opsctl.report import formats
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
@@ -40,8 +40,7 @@ BAR = 40
 @click.option("--until", type=Since(), help="End of the report, in the same forms.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
-@json_option
-@click.pass_obj
+@app_and_json
 def report(
     app: App,
     train: str | None,
@@ -52,7 +51,6 @@ def report(
     until: datetime | None,
     html: Path | None,
     markdown: bool,
-    as_json: bool,
 ) -> None:
     """Account for every lost hour of a train by cause.
 
@@ -71,7 +69,7 @@ def report(
     opsctl report --log tensorboard/ --html report.html
     opsctl report --log wandb/offline-run-20260301_120000-ab12cd34/run-ab12cd34.wandb
     """
-    if markdown and as_json:
+    if markdown and wants_json():
         raise click.UsageError("--markdown or --json, not both.")
     if bool(train) == bool(log):
         raise click.UsageError(
@@ -85,7 +83,7 @@ def report(
             report_ = build_train_report(app, app.find(train or ""), sacct, period)
     if html:
         write(report_, html)
-    if as_json:
+    if wants_json():
         print_json(formats.to_json(report_))
     elif markdown:
         print_text(formats.markdown(report_))

@@ -16,14 +16,22 @@ from opsctl.actions.describe_rollback import (
     describe_undo,
     list_names,
 )
-from opsctl.actions.rollback import RollbackResult, plan_and_roll_back, plan_undo, undo
+from opsctl.actions.rollback import plan_and_roll_back, plan_undo, undo
 from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text, train_argument
-from opsctl.cli.owner_tasks import print_on_stderr
+from opsctl.cli.output import (
+    app_and_json,
+    dry_run_option,
+    print_json,
+    print_on_stderr,
+    print_result,
+    print_text,
+    train_argument,
+    wants_json,
+)
 from opsctl.launch.revisions import diff, read_files
 from opsctl.launch.rollback_record import RollbackPhase
 from opsctl.launch.train_arrays import TrainSnapshot
@@ -89,8 +97,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
 @click.option("--reason", default="", help="Reason, recorded in the journal.")
 @allow_option
 @dry_run_option
-@json_option
-@click.pass_obj
+@app_and_json
 def rollback(
     app: App,
     train: str,
@@ -103,7 +110,6 @@ def rollback(
     reason: str,
     allow: tuple[str, ...],
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Go back to an earlier checkpoint of a train.
 
@@ -130,13 +136,13 @@ def rollback(
                 "--undo cannot be combined with --to, --skip-samples, --lr-scale or --allow",
                 hint=f"opsctl rollback {run.name} --undo",
             )
-        _undo(app, run, timeout, dry_run=dry_run, as_json=as_json)
+        _undo(app, run, timeout, dry_run=dry_run)
         return
     options = RollbackOptions(to=step, skip_samples=skipped, lr_scale=lr_scale, allow=allow)
 
     def announce(plan: RollbackPlan) -> None:
-        if dry_run or not as_json:
-            _print_plan(plan, app.chain(run).check(), dry_run=dry_run, as_json=as_json)
+        if dry_run or not wants_json():
+            _print_plan(plan, app.chain(run).check(), dry_run=dry_run)
 
     if dry_run:
         announce(plan_rollback(app, run, options, show=print_on_stderr))
@@ -144,10 +150,11 @@ def rollback(
     plan, result = plan_and_roll_back(
         app, run, options, timeout, show=print_on_stderr, reason=reason, announce=announce
     )
-    _print_result(plan, result, as_json=as_json)
+    data = {**_to_json(plan), "set_aside": list(map(str, result.aside)), "released": list(result.released)}
+    print_result(data, _join(run, describe_result(plan, result)))
 
 
-def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: bool) -> None:
+def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool) -> None:
     record = plan_undo(app, run)
     data: dict[str, Any] = {"train": run.name, "rollback": record.number, "step": record.step}
     if dry_run:
@@ -155,28 +162,25 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool, as_json: 
         text = "is undone already" if is_undone else f"would be undone: {describe_undo(record)}"
         snapshot = app.chain(run).check()
         lines = [f"rollback {record.number} to step {record.step} {text}", *describe_queue(run, snapshot)]
-        print_json({**data, "would_change": not is_undone}) if as_json else _print_lines(run, lines)
+        print_result({**data, "would_change": not is_undone}, _join(run, lines))
         return
     result = undo(app, run, record, timeout, show=print_on_stderr)
-    if record.phase is RollbackPhase.UNDONE and not as_json:
-        print_text(f"{run.name}: rollback {record.number} to step {record.step} is undone already; nothing has changed")
-        return
-    if as_json:
-        paths = {"brought_back": list(map(str, result.back)), "set_aside": list(map(str, result.aside))}
-        print_json({**data, **paths, "released": list(result.released)})
-        return
     lines = [f"rollback {record.number} to step {record.step} is undone"]
     lines += [f"brought back: {list_names(result.back)}"] * bool(result.back)
     lines += [f"set aside: {list_names(result.aside)} in {record.undone}"] * bool(result.aside)
-    _print_lines(run, [*lines, describe_release(run, result)])
+    lines.append(describe_release(run, result))
+    if record.phase is RollbackPhase.UNDONE:
+        lines = [f"rollback {record.number} to step {record.step} is undone already; nothing has changed"]
+    paths = {"brought_back": list(map(str, result.back)), "set_aside": list(map(str, result.aside))}
+    print_result({**data, **paths, "released": list(result.released)}, _join(run, lines))
 
 
-def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, as_json: bool) -> None:
+def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool) -> None:
     run = plan.run
     now = read_files(run)
     assert now is not None  # app.find() found train.toml
     difference = "" if plan.is_done else diff(now, plan.files)
-    if as_json:
+    if wants_json():
         print_json(
             {
                 **_to_json(plan),
@@ -189,17 +193,9 @@ def _print_plan(plan: RollbackPlan, snapshot: TrainSnapshot, *, dry_run: bool, a
         return
     if plan.is_done and not dry_run:
         return  # the result says so
-    _print_lines(run, describe_plan(plan, snapshot, dry_run=dry_run))
+    print_text(_join(run, describe_plan(plan, snapshot, dry_run=dry_run)))
     if difference:
         print_text(difference)
-
-
-def _print_result(plan: RollbackPlan, result: RollbackResult, *, as_json: bool) -> None:
-    if as_json:
-        paths = list(map(str, result.aside))
-        print_json({**_to_json(plan), "set_aside": paths, "released": list(result.released)})
-        return
-    _print_lines(plan.run, describe_result(plan, result))
 
 
 def _to_json(plan: RollbackPlan) -> dict[str, Any]:
@@ -217,7 +213,5 @@ def _to_json(plan: RollbackPlan) -> dict[str, Any]:
     }
 
 
-def _print_lines(run: RunDir, lines: Sequence[str]) -> None:
-    print_text(f"{run.name}: {lines[0]}")
-    for line in lines[1:]:
-        print_text(f"  {line}")
+def _join(run: RunDir, lines: Sequence[str]) -> str:
+    return "\n  ".join([f"{run.name}: {lines[0]}", *lines[1:]])

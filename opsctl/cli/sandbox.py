@@ -14,7 +14,7 @@ import click
 
 from opsctl.base.ports import Clock, Runner
 from opsctl.base.units import format_duration, format_size
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.output import app_and_json, print_json, print_result, print_text, wants_json
 from opsctl.host import log_config
 from opsctl.sandbox.cluster import Sandbox, SandboxStatus
 from opsctl.sandbox.faults import FaultKind
@@ -68,9 +68,8 @@ def sandbox() -> None:
 @sandbox.command()
 @size_options
 @name_option
-@json_option
-@click.pass_obj
-def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
+@app_and_json
+def up(app: HasSeams, /, name: str, **size: Any) -> None:
     """Start a sandbox in the background.
 
     A sandbox that is up does not change.
@@ -84,7 +83,7 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
     cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
     description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
     took_s = app.clock.monotonic() - started
-    if as_json:
+    if wants_json():
         is_shared = cluster.record.site.shared
         start = {"was_up": cluster.was_up, "seconds": took_s, "env": cluster.env(), "shared": is_shared}
         print_json({**asdict(cluster.record.spec), **start})
@@ -98,9 +97,8 @@ def up(app: HasSeams, /, name: str, *, as_json: bool, **size: Any) -> None:
 
 @sandbox.command()
 @name_option
-@json_option
-@click.pass_obj
-def down(app: HasSeams, *, name: str, as_json: bool) -> None:
+@app_and_json
+def down(app: HasSeams, name: str) -> None:
     """Stop a sandbox and remove its files.
 
     Ends every process of the sandbox, jobs included.
@@ -111,19 +109,16 @@ def down(app: HasSeams, *, name: str, as_json: bool) -> None:
     """
     log_config.show_progress()
     ended = Sandbox.end(name, clock=app.clock)
-    if as_json:
-        print_json({"name": name, "ended": ended.count})
-    elif ended.count:
-        print_text(f"sandbox {name!r} is down: {ended.count} processes ended, none left")
-    else:
-        print_text(f"sandbox {name!r} was not up; no files are left")
+    text = f"sandbox {name!r} was not up; no files are left"
+    if ended.count:
+        text = f"sandbox {name!r} is down: {ended.count} processes ended, none left"
+    print_result({"name": name, "ended": ended.count}, text)
 
 
 @sandbox.command()
 @click.option("--name", help="Show only this sandbox.")
-@json_option
-@click.pass_obj
-def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
+@app_and_json
+def status(app: HasSeams, *, name: str | None) -> None:
     """Show the sandboxes that are up.
 
     For each sandbox: nodes, processes, memory and uptime.
@@ -133,12 +128,7 @@ def status(app: HasSeams, *, name: str | None, as_json: bool) -> None:
     """
     names = [name] if name else Places.default().names()
     statuses = [Sandbox.open(sandbox_name, clock=app.clock, runner=app.runner).status() for sandbox_name in names]
-    if as_json:
-        print_json([asdict(sandbox_status) for sandbox_status in statuses])
-    else:
-        print_text(
-            "\n".join(describe(sandbox_status) for sandbox_status in statuses) or "no sandbox is up; opsctl sandbox up"
-        )
+    print_result(statuses, "\n".join(map(describe, statuses)) or "no sandbox is up; opsctl sandbox up")
 
 
 def describe(status: SandboxStatus) -> str:
@@ -213,9 +203,8 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 @click.argument("target", metavar="NODE|controller")
 @click.argument("action", type=click.Choice([action.value for action in FaultKind]))
 @name_option
-@json_option
-@click.pass_obj
-def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) -> None:
+@app_and_json
+def fault(app: HasSeams, target: str, action: str, name: str) -> None:
     """Inject a fault into a sandbox.
 
     \b
@@ -227,9 +216,7 @@ def fault(app: HasSeams, target: str, action: str, name: str, *, as_json: bool) 
     """
     log_config.show_progress()
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
-    print_json({"name": name, "target": target, "action": action}) if as_json else print_text(
-        f"{target}: {action} done"
-    )
+    print_result({"name": name, "target": target, "action": action}, f"{target}: {action} done")
 
 
 def for_name(name: str) -> str:

@@ -15,7 +15,7 @@ from opsctl.base.model import Job
 from opsctl.base.nodesets import expand
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView
-from opsctl.cli.output import json_option, optional_train, print_json, print_text
+from opsctl.cli.output import app_and_json, optional_train, print_json, print_text, wants_json
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
@@ -71,8 +71,7 @@ rank_option = partial(click.option, cls=DependentOption, not_with=("--from",))
     type=click.Path(exists=True, path_type=Path),
     help="Read saved stacks or flight recorder dumps instead.",
 )
-@json_option
-@click.pass_obj
+@app_and_json
 def stacks(
     app: App,
     train: str | None,
@@ -82,7 +81,6 @@ def stacks(
     py_spy: str,
     native: bool,
     files: tuple[Path, ...],
-    as_json: bool,
 ) -> None:
     """Show where every rank is, silent and odd ranks first.
 
@@ -100,7 +98,7 @@ def stacks(
         raise click.UsageError("Name a TRAIN, or files with --from, not both.")
     if files:
         dumps = find_dumps(files)
-        _show(_read(files, must_exist=not dumps), dumps=dumps, as_json=as_json)
+        _show(_read(files, must_exist=not dumps), dumps=dumps)
         return
     run = app.find(train or "")
     job, attempt = _running(app, run)
@@ -123,7 +121,7 @@ def stacks(
     answers = inspection.run(target, py_spy, native=native)
     notes += [*inspection.notes, *([f"all of them: {target}"] if target.exists() else [])]
     dumps = read_dumps(attempt.path)
-    _show(answers, ranks=ranks, dumps=dumps, as_json=as_json, notes=[*filter(None, notes)])
+    _show(answers, ranks=ranks, dumps=dumps, notes=[*filter(None, notes)])
 
 
 @dataclass
@@ -184,11 +182,10 @@ def _show(
     stacks: list[Stack],
     *,
     dumps: list[FlightDump],
-    as_json: bool,
     ranks: int | None = None,
     notes: list[str] | None = None,
 ) -> None:
-    if as_json:
+    if wants_json():
         groups = [
             {
                 "place": group.place,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import click
@@ -19,8 +18,15 @@ from opsctl.app import App
 from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import console, finite, in_json, json_option, optional_train, print_json
-from opsctl.cli.owner_tasks import print_on_stderr
+from opsctl.cli.output import (
+    app_and_json,
+    console,
+    optional_train,
+    print_json,
+    print_on_stderr,
+    to_json,
+    wants_json,
+)
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import TrainStatus
@@ -56,11 +62,8 @@ class PageShape:
 )
 @click.option("--full", is_flag=True, help="Show every train as a card, not as one line.")
 @click.option("--read-only", is_flag=True, help="Carry out no armed switch and no overdue cron tick.")
-@json_option
-@click.pass_obj
-def status(
-    app: App, train: str | None, *, watch: bool, every: timedelta, full: bool, read_only: bool, as_json: bool
-) -> int:
+@app_and_json
+def status(app: App, train: str | None, *, watch: bool, every: timedelta, full: bool, read_only: bool) -> int:
     """Show the state, progress and time left of trains.
 
     Shows several trains in one line each, below the open alerts. Shows TRAIN, or the only train, as a card: alerts,
@@ -79,15 +82,15 @@ def status(
         return _statuses(app, train, acts=not read_only)
 
     if watch:
-        _watch(app, read, terminal, every.total_seconds(), shape=PageShape(full), as_json=as_json)
+        _watch(app, read, terminal, every.total_seconds(), shape=PageShape(full))
     statuses = read()
     away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
-    if not as_json:
+    if not wants_json():
         terminal.print(_page(statuses, app, terminal, PageShape(full)))
         if not train:
             _print_skipped(app)
         return Unreachable.exit_code if away else 0
-    print_json(_as_data(statuses))
+    print_json(statuses)
     if away:
         raise Unreachable(away)
     return 0
@@ -97,7 +100,7 @@ def _print_skipped(app: App) -> None:
     """Print which entries of the root are no trains although they look like trains."""
     if skipped := find_entries_skipped(app.root):
         more = f"; and {len(skipped) - MAX_SKIPPED} more" if len(skipped) > MAX_SKIPPED else ""
-        click.echo(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}", err=True)
+        print_on_stderr(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}")
 
 
 def _watch(
@@ -107,29 +110,25 @@ def _watch(
     every: float,
     *,
     shape: PageShape,
-    as_json: bool,
 ) -> None:
     """Refresh until Ctrl-C: in place on a terminal, otherwise page after page or one JSON line after the other."""
+    as_json = wants_json()
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
         while True:
             try:
                 statuses = read()
             except RunDirError as error:  # the file system may answer again
-                click.echo(f"opsctl: {error.message}; again in {every:g} s", err=True)
+                print_on_stderr(f"opsctl: {error.message}; again in {every:g} s")
                 app.clock.sleep(every)
                 continue
             if as_json:
-                click.echo(json.dumps(_as_data(statuses), default=in_json, ensure_ascii=False))
+                click.echo(to_json(statuses, indent=None))
             elif live:
                 page = _page(statuses, app, terminal, replace(shape, height=terminal.height - FOOTER_LINES))
                 live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
             else:
                 terminal.print(_page(statuses, app, terminal, shape))
             app.clock.sleep(every)
-
-
-def _as_data(statuses: list[TrainStatus]) -> object:
-    return finite([asdict(status) for status in statuses])
 
 
 def _footer(now: datetime, every: float) -> RenderableType:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
 
 import click
 
 from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_result, print_text, train_argument
+from opsctl.cli.output import app_and_json, dry_run_option, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.switches import Switch
 
@@ -36,9 +35,8 @@ def kill_switch() -> None:
 @click.option("--reason", required=True, help="Reason, recorded and shown with the switch.")
 @pause_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -> None:
     """Arm the kill switch of TRAIN.
 
     Needs no right over the job, only write access to switches/ in the run directory. The queued tasks are cancelled at
@@ -50,16 +48,15 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool, a
     opsctl kill-switch arm tiny-gpt --reason "loss has diverged"
     opsctl kill-switch arm tiny-gpt --pause --reason "maintenance at noon"
     """
-    _arm(app, train, Switch.PAUSE if pause else Switch.KILL, reason, dry_run=dry_run, as_json=as_json)
+    _arm(app, train, Switch.PAUSE if pause else Switch.KILL, reason, dry_run=dry_run)
 
 
 @kill_switch.command("disarm")
 @train_argument
 @pause_option
 @dry_run_option
-@json_option
-@click.pass_obj
-def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool) -> None:
     """Disarm the kill switch of TRAIN.
 
     Afterwards tasks of the train may run again. A running task that was asked to stop stops all the same, and cancelled
@@ -77,14 +74,13 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool, as_json: bo
             disarm_switch(app, run, switch)
     word = "would be disarmed" if dry_run else "disarmed"
     text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
-    print_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text, as_json=as_json)
+    print_train_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text)
 
 
 @kill_switch.command("show")
 @train_argument
-@json_option
-@click.pass_obj
-def show(app: App, train: str, *, as_json: bool) -> None:
+@app_and_json
+def show(app: App, train: str) -> None:
     """Show the armed switches of TRAIN.
 
     For each switch: since when, by whom and why.
@@ -93,24 +89,17 @@ def show(app: App, train: str, *, as_json: bool) -> None:
     opsctl kill-switch show tiny-gpt
     """
     run = app.find(train)
-    switches = [read_switch(run, switch) for switch in Switch]
-    armed_switches = [armed for armed in switches if armed]
-    if as_json:
-        print_json([asdict(armed) for armed in armed_switches])
-        return
-    for armed in armed_switches:
-        print_text(f"{run.name}: {describe_switch(armed)}")
-    if not armed_switches:
-        print_text(f"{run.name}: no switch is armed")
+    armed = list(filter(None, (read_switch(run, switch) for switch in Switch)))
+    lines = [f"{run.name}: {describe_switch(switch)}" for switch in armed]
+    print_result(armed, "\n".join(lines) or f"{run.name}: no switch is armed")
 
 
 @click.command("save-switch")
 @train_argument
 @click.option("--reason", default="", help="Reason, recorded and shown with the switch.")
 @dry_run_option
-@json_option
-@click.pass_obj
-def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bool) -> None:
+@app_and_json
+def save_switch(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     """Ask a train to save a checkpoint and continue.
 
     The running task of TRAIN saves at its next step, otherwise the next task. A trainer that does not read the save
@@ -119,10 +108,10 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool, as_json: bo
     \b
     opsctl save-switch tiny-gpt --reason "before the maintenance"
     """
-    _arm(app, train, Switch.SAVE, reason, dry_run=dry_run, as_json=as_json)
+    _arm(app, train, Switch.SAVE, reason, dry_run=dry_run)
 
 
-def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool, as_json: bool) -> None:
+def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool) -> None:
     run = app.find(train)
     result = arm_switch(app, run, switch, reason, dry_run=dry_run)
-    print_result(run.name, result.data, result.text, as_json=as_json)
+    print_train_result(run.name, result.data, result.text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import asdict
 
 import click
 
@@ -13,7 +12,15 @@ from opsctl.base.nodesets import fold
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
-from opsctl.cli.output import dry_run_option, json_option, print_json, print_text
+from opsctl.cli.output import (
+    app_and_json,
+    dry_run_option,
+    print_json,
+    print_on_stderr,
+    print_result,
+    print_text,
+    wants_json,
+)
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
@@ -49,8 +56,7 @@ from opsctl.nodes.health.node_state import Health, Verdict
 )
 @click.option("--drain", is_flag=True, help="Drain bad nodes, within the limits of drain-bad-nodes.")
 @dry_run_option
-@json_option
-@click.pass_obj
+@app_and_json
 def test_nodes(
     app: App,
     nodes: str,
@@ -64,7 +70,6 @@ def test_nodes(
     pairs: int,
     drain: bool,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Test that nodes compute and communicate together.
 
@@ -84,7 +89,7 @@ def test_nodes(
     chosen = view.chosen(nodes, train=train, partition=partition)
     if dry_run and not drain:
         text = f"would test {fold(chosen)}, each alone, then all together; a dry run: nothing was done"
-        print_json({"would_test": chosen}) if as_json else print_text(text)
+        print_result({"would_test": chosen}, text)
         return
     options = TestOptions(python=python, timeout_s=seconds, size_mib=megabytes, interface=interface)
     with view.hold(chosen, minutes=estimate_minutes(options, len(chosen), pairs)) as fanout:
@@ -94,7 +99,7 @@ def test_nodes(
             addresses={node.name: node.address for node in view.nodes},
             rng=random.SystemRandom(),
             options=options,
-            notify=(lambda _: None) if as_json else lambda line: click.echo(line, err=True),
+            notify=(lambda _: None) if wants_json() else print_on_stderr,
         )
         alone = test.test_alone(chosen)
         result = test.search([node for node, verdict in alone.items() if verdict.health is Health.HEALTHY])
@@ -102,21 +107,13 @@ def test_nodes(
     verdicts = judge_nodes(test, alone, result, speeds)
     excluded = frozenset(exclusion.node for exclusion in app.exclusions.now())
     plan = plan_drain(verdicts, view.nodes, app.site.health, scores={}, excluded=excluded) if drain else None
-    if as_json:
-        rounds = [asdict(round) for round in test.rounds]
-        print_json(
-            {
-                "nodes": [asdict(verdict) for verdict in verdicts],
-                "apart": result.apart,
-                "gigabytes_per_s": speeds,
-                "rounds": rounds,
-                "plan": asdict(plan) if plan else None,
-            }
-        )
+    if wants_json():
+        found = {"nodes": verdicts, "apart": result.apart, "gigabytes_per_s": speeds}
+        print_json({**found, "rounds": test.rounds, "plan": plan})
     else:
         _show(test, result, speeds, verdicts)
     if plan:
-        carry_out(app, view, plan, quiet=as_json, dry_run=dry_run)
+        carry_out(app, view, plan, dry_run=dry_run)
     if any(verdict.is_bad for verdict in verdicts):
         click.get_current_context().exit(1)
 

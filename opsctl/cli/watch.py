@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import click
 
+from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
-from opsctl.base.findings import Finding, Level, to_data
+from opsctl.base.findings import Finding, Level
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import complete_trains, json_option, print_json, print_text
-from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.output import app_and_json, complete_trains, print_json, print_on_stderr, print_text, wants_json
 from opsctl.host import log_config
 from opsctl.monitor.cycle_report import CycleReport
 from opsctl.monitor.steady_clock import SteadyClock
@@ -39,8 +39,7 @@ CRON_CHECK_INTERVAL_S = 60.0
 @click.option("--every", type=INTERVAL, help="Repeat until Ctrl-C, at this interval, such as 10s or 5m.")
 @click.option("--dry-run", is_flag=True, help="Only watch: finalize, cancel and send nothing.")
 @click.option("--nagios", is_flag=True, help="Only watch, and report as a Nagios plugin: exit 0 to 3.")
-@json_option
-@click.pass_obj
+@app_and_json
 def watch(
     app: App,
     names: Sequence[str],
@@ -50,7 +49,6 @@ def watch(
     every: timedelta | None,
     dry_run: bool,
     nagios: bool,
-    as_json: bool,
 ) -> int:
     """Run all watchdogs, finalize attempts, send alerts.
 
@@ -66,7 +64,7 @@ def watch(
     """
     if once and every:
         raise click.UsageError("--once or --every, not both")
-    if nagios and (every or as_json):
+    if nagios and (every or wants_json()):
         raise click.UsageError("--nagios excludes --every and --json")
     app = app.with_clock(SteadyClock(app.clock))
     if nagios:
@@ -77,13 +75,13 @@ def watch(
     checked_at = float("-inf")
     while True:
         if not dry_run and app.clock.monotonic() - checked_at >= CRON_CHECK_INTERVAL_S:
-            keep_cron(app)
+            keep_cron_alive(app, show=print_on_stderr)
             checked_at = app.clock.monotonic()
         report = watching.cycle()
-        print_json(to_data(report)) if as_json else _show(report, is_short=every is not None)
+        print_json(report) if wants_json() else _show(report, is_short=every is not None)
         if every is None:
             for channel in watching.finish_sending():
-                click.echo(f"opsctl: {channel} does not answer; the next watch cycle sends its messages", err=True)
+                print_on_stderr(f"opsctl: {channel} does not answer; the next watch cycle sends its messages")
             return 1 if report.problems else 0
         app.clock.sleep(max(0.0, every.total_seconds() - report.seconds))
 

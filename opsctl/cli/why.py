@@ -12,7 +12,7 @@ import click
 from opsctl.actions.diagnose_train import diagnose_train
 from opsctl.base.errors import InputError
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import json_option, optional_train, print_json, print_text
+from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
@@ -47,9 +47,8 @@ JSON_FORMAT = 1
     type=click.Path(exists=True, path_type=Path),
     help="Log file or directory to read instead of TRAIN; repeatable.",
 )
-@json_option
-@click.pass_obj
-def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...], as_json: bool) -> None:
+@app_and_json
+def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]) -> None:
     """Diagnose why a task of a train ended.
 
     Shows the first cause, the node and rank, the time, the log lines that prove it, and what to do.
@@ -65,10 +64,8 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
     diagnosis = diagnose_train(app, run, task) if run else diagnose_logs(_files(logs))
     finalized = read_end(run.attempt(diagnosis.attempt)) if run else None
     done = finalized.done if finalized else ()
-    if as_json:
-        print_json({"format": JSON_FORMAT, **asdict(diagnosis), "suspects": diagnosis.suspects, "done": done})
-    else:
-        print_text("\n".join(render_diagnosis(diagnosis, train or "", done)))
+    data = {"format": JSON_FORMAT, **asdict(diagnosis), "suspects": diagnosis.suspects, "done": done}
+    print_result(data, "\n".join(render_diagnosis(diagnosis, train or "", done)))
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

@@ -38,8 +38,6 @@ _CALL = re.compile(
 
 
 MORE_OUTPUT = "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL for more output"
-NO_PROBLEM = f"no NCCL problem found; {MORE_OUTPUT}"
-NO_OUTPUT = f"no output of NCCL found; {MORE_OUTPUT}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -210,14 +208,15 @@ class _NcclReader:
         )
 
 
-def render_nccl(summary: NcclSummary) -> list[str]:
-    """Return the summary as lines of text."""
+def render_nccl(summary: NcclSummary, *, has_dumps: bool = False) -> list[str]:
+    """Return the summary as lines of text. Beside dumps of the flight recorder, NCCL may have written nothing."""
     lines = [*_render_failures(summary.failures)]
     for group in summary.groups:
         lines += _render_group(group)
     for text, times in list(summary.warnings.items())[:MAX_NAMED]:
         lines += [f"warning, {times} times: {text}", f"  from: {_name_speakers(summary.speakers.get(text, []))}"]
-    return lines or [NO_PROBLEM if summary.lines else NO_OUTPUT]
+    nothing = f"no {'NCCL problem' if summary.lines else 'output of NCCL'} found; {MORE_OUTPUT}"
+    return lines or [nothing] * (not has_dumps)
 
 
 def _name_speakers(speakers: list[NcclRank]) -> str:

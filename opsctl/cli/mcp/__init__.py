@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from opsctl.base.errors import InputError
-from opsctl.cli.output import json_option, print_json
+from opsctl.cli.output import app_and_json, print_result, wants_json
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--actions", is_flag=True, help="Offer hold, release, ack, silence and save as well.")
 @click.option("--list", "lists", is_flag=True, help="List the tools and exit.")
-@json_option
-@click.pass_obj
-def mcp(app: App, *, actions: bool, lists: bool, as_json: bool) -> None:
+@app_and_json
+def mcp(app: App, *, actions: bool, lists: bool) -> None:
     """Offer tools to assistants, by the Model Context Protocol.
 
     An MCP client starts this command and talks to it over stdin and stdout. The tools are commands of opsctl: status,
@@ -34,12 +33,10 @@ def mcp(app: App, *, actions: bool, lists: bool, as_json: bool) -> None:
     from opsctl.base.extras import required  # noqa: PLC0415 (as above)
     from opsctl.cli.mcp.tool_table import offered_tools  # noqa: PLC0415 (only for this command)
 
-    if lists or as_json:
+    if lists or wants_json():
         tools = offered_tools(has_actions=actions).values()
-        if as_json:
-            print_json([{"name": tool.name, "acts": tool.acts, "arguments": tool.schema()} for tool in tools])
-        else:
-            click.echo("\n".join(f"{tool.name:<10}{tool.title}" for tool in tools))
+        data = [{"name": tool.name, "acts": tool.acts, "arguments": tool.schema()} for tool in tools]
+        print_result(data, "\n".join(f"{tool.name:<10}{tool.title}" for tool in tools))
         return
     if sys.stdin.isatty():
         raise InputError(

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job, JobState
-from opsctl.cli.owner_tasks import keep_cron
+from opsctl.cli.output import print_on_stderr
 from opsctl.cli.status import status
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.drivers import revive
@@ -190,7 +191,7 @@ def test_dead_chain_is_revived_once_by_the_next_command(
     os.utime(site.place.selected, (ago.timestamp(), ago.timestamp()))
     status.main([], obj=site.app, standalone_mode=False)
     assert "submitted the next one as job" in capsys.readouterr().err
-    keep_cron(site.app)
+    keep_cron_alive(site.app, show=print_on_stderr)
     assert capsys.readouterr().err == ""
     assert len(site.driver.jobs()) == 1
     site.driver.stop()

@@ -103,7 +103,7 @@ def test_hold_waits_for_the_end_of_a_rollback(app: App, run: RunDir) -> None:
                 call()
 
 
-@pytest.mark.parametrize("during", ["list_problems", "reconcile_as_owner"])
+@pytest.mark.parametrize("during", ["list_problems", "reconcile_own_train"])
 def test_edit_keeps_the_settings_of_a_rollback(
     app: App, run: RunDir, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_edit_keeps_the_settings_of_a_rollback(
         run.config.write_text(after)
         return []
 
-    monkeypatch.setattr("opsctl.cli.edit.reconcile_as_owner", lambda *_: None)
+    monkeypatch.setattr("opsctl.cli.edit.reconcile_own_train", lambda *_, **_options: None)
     monkeypatch.setattr(f"opsctl.cli.edit.{during}", roll_back)
     Path("t.toml").write_text(TRAIN + "[guard]\nshort_attempts = 4\n")
     with pytest.raises(RunDirError, match="changed the files meanwhile"):

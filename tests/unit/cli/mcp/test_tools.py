@@ -13,6 +13,7 @@ from opsctl.base.ports import Completed
 from opsctl.cli import cli
 from opsctl.cli.mcp.call_tool import MAX_RESULT_CHARS, NOTICE, bound, call_tool, clean
 from opsctl.cli.mcp.tool_table import MARK, AssistantTool, load_tools
+from opsctl.cli.output import wants_json
 from opsctl.host.system import SystemRunner
 
 TOOLS = load_tools()
@@ -30,8 +31,8 @@ def test_command_line_is_understood(name: str) -> None:
         found = command.get_command(context, word)
         assert found is not None, word
         command = found
-    params = command.make_context(command.name, rest, parent=context).params
-    assert params["as_json"] is True
+    with command.make_context(command.name, rest, parent=context):
+        assert wants_json()
 
 
 @pytest.mark.parametrize("name", TOOLS)
