@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 
-from opsctl.diagnosis.causes import CauseKind
+from opsctl.diagnosis.causes import CauseKind, read_table
 from opsctl.nodes.health.node_state import Health, Verdict
 
 EXCLUDE = "exclude-nodes"
@@ -77,7 +75,7 @@ class Ruling:
 @cache
 def blame_table() -> BlameTable:
     """Return the content of blame.toml."""
-    fields = tomllib.loads(files("opsctl.diagnosis").joinpath("blame.toml").read_text())
+    fields = read_table("blame")
     rules = tuple(
         Rule(
             kind=CauseKind(row["class"]),

@@ -1,4 +1,4 @@
-"""Classify single log lines by the patterns of the catalogue of causes."""
+"""Classify single log lines: by the patterns of the catalogue of causes, and by how a program writes the line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from enum import IntEnum, StrEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
-from opsctl.diagnosis.line_levels import LineLevel, find_level, is_exception
 
 
 class CauseKind(StrEnum):
@@ -57,6 +55,17 @@ class Weight(IntEnum):
     DEATH = 2
     ERROR = 3
     CAUSE = 4
+
+
+class LineLevel(IntEnum):
+    """The mark that a program puts on a line."""
+
+    NOTICE = 0
+    """A warning, information, or a line that says how the program goes on."""
+    PLAIN = 1
+    """No mark: output of the program or of a library."""
+    FATAL = 2
+    """An exception, or an error of a launcher, the shell, the kernel or Slurm."""
 
 
 class Confidence(StrEnum):
@@ -174,3 +183,25 @@ def _is_survived(cause: Cause, text: str) -> bool:
 def _as(cause: Cause, weight: Weight) -> Cause:
     """Return a cause with the weight of a line that is written as a warning, or as a last exception."""
     return replace(cause, weight=weight, sure=Confidence.POSSIBLE if weight is Weight.NOTE else cause.sure)
+
+
+def is_exception(text: str) -> bool:
+    """Return whether a line is the last of a traceback: the exception and its message."""
+    return _level_patterns()["exception"].search(text) is not None
+
+
+def find_level(text: str) -> LineLevel:
+    """Return how a line is written. An exception is fatal even where its message speaks of a warning."""
+    if is_exception(text):
+        return LineLevel.FATAL
+    patterns = _level_patterns()
+    if patterns["notice"].search(text) or patterns["goes_on"].search(text):
+        return LineLevel.NOTICE
+    return LineLevel.FATAL if patterns["fatal"].search(text) else LineLevel.PLAIN
+
+
+@cache
+def _level_patterns() -> dict[str, re.Pattern[str]]:
+    table = {mark: "|".join(patterns) for mark, patterns in read_table("line_levels").items()}
+    table["goes_on"] = rf"(?i)\b(?:{table['goes_on']})"
+    return {mark: re.compile(pattern) for mark, pattern in table.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +14,30 @@ from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
 from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
-from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.suspicious_lines import find_suspicious_lines
-from opsctl.state.files import is_regular
+from opsctl.diagnosis.speakers import speaker_of_file, split
+from opsctl.state.files import is_regular, open_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.last_lines import read_last_lines
 
 RANK_LOG_TAIL_BYTES = 4 << 20
 """Bytes read from the end of a rank's own log. A rank that ended writes nothing afterwards."""
+SUSPICIOUS_TAIL_BYTES = 256 << 10
+"""Bytes at the end of an attempt's log in which suspicious lines are searched."""
+MAX_SUSPICIOUS_LINES = 5
+MAX_QUOTED_CHARS = 300
+_SCORES = (
+    (re.compile(r"(?i)\bfatal|panic|abort|core dumped|traceback|assert"), 4),
+    (re.compile(r"(?i)error|exception|corrupt|crash"), 4),
+    (
+        re.compile(
+            r"(?i)fail|denied|refused|cannot|can't|unable|invalid|not found|killed|timed? ?out|lost|dead\b|broken"
+        ),
+        3,
+    ),
+    (re.compile(r"(?i)\bwarn|unexpected|missing|exceed|retry|exit(?:ed|ing)"), 1),
+    (re.compile(r"\bINFO\b|\bDEBUG\b|\b(?:no|0|without) (?:errors?|failures?|warnings?)\b"), -3),
+)
+"""Patterns and their scores; a line has the sum of the scores of its patterns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +95,39 @@ def _add_suspicious_lines(
     is_silent = diagnosis.cause == NOTHING
     if is_silent and (finished := read_last_lines(paths[-1], begin, end).finished):
         return replace(diagnosis, kind=CauseKind.NONE, says="the training is over", evidence=(finished,), advice="")
-    lines = find_suspicious_lines(paths[-1], begin, end, falls_back=is_silent)
+    lines = _find_suspicious_lines(paths[-1], begin, end, falls_back=is_silent)
     evidence = (*diagnosis.evidence, *(line for line in lines if line not in diagnosis.evidence))
     return replace(diagnosis, evidence=evidence, log=diagnosis.log or str(paths[-1]))
+
+
+def _find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back: bool = True) -> tuple[str, ...]:
+    """Return the lines with the highest scores, in their order; without any, the last lines if `falls_back`.
+
+    `begin` and `end` are the offsets of the attempt in the log. Raises nothing.
+    """
+    try:
+        with os.fdopen(open_regular(log), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = begin if begin <= size else 0
+            end = size if end is None or not begin <= end <= size else end
+            start = max(begin, end - SUSPICIOUS_TAIL_BYTES)
+            data = os.pread(file.fileno(), end - start, start)
+    except OSError:
+        return ()
+    lines = [line for line in map(_clean, re.split(rb"[\r\n]+", data)) if line]
+    scores = {line: score for line in dict.fromkeys(lines) if (score := _score(line)) > 0}
+    if not scores:
+        return tuple(lines[-MAX_SUSPICIOUS_LINES:]) if falls_back else ()
+    ranked = sorted(enumerate(scores), key=lambda entry: (scores[entry[1]], entry[0]))
+    return tuple(line for _, line in sorted(ranked[-MAX_SUSPICIOUS_LINES:]))
+
+
+def _clean(line: bytes) -> str:
+    return split(line[: MAX_QUOTED_CHARS * 4])[1].decode(errors="replace").strip()[:MAX_QUOTED_CHARS]
+
+
+def _score(line: str) -> int:
+    return sum(score for pattern, score in _SCORES if pattern.search(line))
 
 
 def _is_unexplained(diagnosis: Diagnosis) -> bool:

@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from opsctl.nodes.remote.fanout import AnswerGroup, Fanout, group_answers
@@ -18,50 +20,7 @@ _NOT_FOUND = 127
 AUTO = "auto"
 """As the program: py-spy beside opsctl's Python, else of the node's PATH; without either, no stacks."""
 _RANK = re.compile(r"^== node \S+ rank (\d{1,7}) ", re.MULTILINE | re.ASCII)
-_SCRIPT = r"""program=
-for candidate in "$2" "$4"; do
-  [ -z "$candidate" ] || ! command -v "$candidate" >/dev/null || { program=$candidate; break; }
-done
-read_status() { sed -n "s/^$2:[[:space:]]*\([^[:space:]]*\).*/\1/p" "$1/status"; }
-count=0
-read_variable() { tr '\0' '\n' <"$1/environ" | sed -n "s/^$2=//p"; }
-is_python() { case "$(readlink "$1/exe")" in */python*) return 0 ;; esac; return 1; }
-for environ in $(grep -lzFx -e "TRAIN_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
-  process=${environ%/environ} count=$((count + 1))
-  rank=$(read_variable "$process" RANK) node=$(read_variable "$process" SLURMD_NODENAME)
-  [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
-  is_python "$process" || { echo "== other $0 rank $rank"; continue; }
-  parent=/proc/$(read_status "$process" PPid)
-  if is_python "$parent" && [ "$(read_variable "$parent" RANK)" = "$rank" ]; then continue; fi
-  state=$(read_status "$process" State)
-  kernel=$(tr -cd '[:alnum:]_' <"$process/wchan")
-  echo "== node $0 rank $rank pid ${process#/proc/}${state:+ state $state in ${kernel:-0}}"
-  # py-spy numbers the reasons of an error like srun numbers the lines of tasks.
-  [ -z "$program" ] ||
-    "$program" dump "$3" --pid "${process#/proc/}" 2>&1 | sed 's/^ *\([0-9][0-9]*: \)/Error \1/'
-done 2>/dev/null
-# A zombie has no environment; its parent, the shim of a rank, has Slurm's number of the rank.
-for status in $(grep -lE '^State:[[:space:]]*Z' /proc/[0-9]*/status 2>/dev/null); do
-  process=${status%/status} parent=/proc/$(read_status "${status%/status}" PPid)
-  grep -qzF opsctl.guard.rank "$parent/cmdline" && grep -qzFx -e "TRAIN_ATTEMPT=$1" "$parent/environ" || continue
-  rank=$(read_variable "$parent" SLURM_PROCID) node=$(read_variable "$parent" SLURMD_NODENAME)
-  [ -n "$rank" ] && [ "${node:-$0}" = "$0" ] || continue
-  echo "== node $0 rank $rank pid ${process#/proc/} state Z"
-done 2>/dev/null
-scope=$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)
-echo "== processes $count uid $(id -u) scope ${scope:-0} py-spy $(command -v py-spy 2>/dev/null)"
-[ -n "$program$5" ] || [ -z "$2" ] || { echo "$2 is not installed" >&2; exit 127; }
-exit 0"""
-"""Prints the state of every Python process of the attempt that has a rank, and its stack if py-spy is installed; also
-the ranks that have processes of other programs.
-
-The last line says how much this user sees.
-
-Leaves out processes that a rank forked to load data.
-"""
 _SUMMARY = re.compile(r"^== processes (\d{1,7}) uid (\d{1,10}) scope (\d) py-spy (\S*)$", re.MULTILINE | re.ASCII)
-
-
 _OTHER = re.compile(r"^== other \S+ rank (\d{1,7})$", re.MULTILINE | re.ASCII)
 
 
@@ -96,7 +55,7 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
     words = (beside, mode, "py-spy", "optional") if program == AUTO else (program, mode, "", "")
 
     def argv(node: str) -> tuple[str, ...]:
-        return ("sh", "-c", _SCRIPT, node, attempt, *words)
+        return ("sh", "-c", _read_script(), node, attempt, *words)
 
     answers = fanout.map_nodes(nodes, lambda node: fanout.run_on(node, argv(node), timeout=TIMEOUT_S))
     silent = [answer for answer in answers.values() if "== node" not in answer.out or answer.code]
@@ -110,6 +69,11 @@ def dump_stacks(program: str, attempt: str, nodes: Sequence[str], fanout: Fanout
         may_answer=bool(views) and all(view and view[4] and "0" in (view[2], view[3]) for view in views),
         reached=tuple(node for node, answer in answers.items() if answer.code is not None),
     )
+
+
+@cache
+def _read_script() -> str:
+    return files("opsctl.diagnosis").joinpath("list_ranks.sh").read_text()
 
 
 def list_ranks(attempt: str, nodes: Sequence[str], fanout: Fanout) -> PySpyDump:

@@ -14,14 +14,15 @@ from opsctl.diagnosis.causes import (
     Cause,
     CauseKind,
     Confidence,
+    LineLevel,
     Scope,
     Weight,
     causes,
     classify,
+    find_level,
 )
 from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_following, read_last_lines, read_preceding
 from opsctl.diagnosis.exit_reasons import ExitReason
-from opsctl.diagnosis.line_levels import LineLevel, find_level
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
 

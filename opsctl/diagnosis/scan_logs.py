@@ -24,17 +24,10 @@ MAX_LINE_BYTES = 4000
 """Bytes of a line that are evaluated. A longer line is a data dump."""
 MAX_SHAPES = 20_000
 """Kinds of lines that are classified, from the end of the log on. More kinds are a data dump."""
-GATE = re.compile(
-    rb"A(?:ddress|ssert|bort|ER:)|B(?:ootstrap|us |roken|UG)|C(?:UDA|UBLAS|ANCELLED|annot |onnect|ould|all to|heck )"
-    rb"|D(?:ataLoader|etected|ist|UE TO|OWN|uplicate)|E(?:rr|RROR|xc|ADDR|xited|XT4)|F(?:atal|ATAL|loating)"
-    rb"|G(?:SP|PFS|radient over|PU )|H(?:IP|SA|W |ealth)|I(?:llegal|nput/|nvalid|MEX)|Kill|L(?:ustre|ink|NET)"
-    rb"|M(?:emory|IOpen|issing)|N(?:VRM|VIDIA|aN|AN|CCL WARN|o |ode|ET/|VML)|O(?:ut |OM|UT_OF|VERFLOW|RTE|PAL)"
-    rb"|P(?:ytorch|ermission|MIX)|R(?:efused by|equested|eason)|S(?:tale|egm|TEPD|ome NCCL|ocket|IG|Xid)"
-    rb"|T(?:raceback|CPStore|ransport|ime|IMEOUT|oo many|his)|U(?:nable|CX|nexpected)|W(?:atchdog|TERMSIG)|Xid"
-    rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xa9]"
-)
+_GATE = read_table("gate")
+GATE = re.compile("|".join(_GATE["expressions"]).encode())
 """A cheap filter for lines. Its first letters are rare in a log of numbers."""
-GATE_WORDS = tuple(word.encode() for word in read_table("gate")["words"])
+GATE_WORDS = tuple(word.encode() for word in _GATE["words"])
 """Texts that find further lines. A known line holds one of these or matches GATE."""
 MAX_SCAN_BYTES = 256 << 20
 """Bytes at the end of an attempt's log that are read, if no iteration lines shorten the search."""
@@ -123,7 +116,7 @@ class _LogScanner:
     def _find_events(self, at: int, chunk: bytes) -> None:
         """Add the events of a chunk. An earlier event replaces a later event of the same cause and speaker."""
         chunk_events: dict[tuple[str, Weight, Speaker], LogEvent] = {}
-        for start, line in _select_lines(chunk):
+        for start, line in select_lines(chunk):
             speaker, text = split(line, self.known)
             cause = self._classify(text)
             if cause is not None:
@@ -160,12 +153,7 @@ class _LogScanner:
         )
 
 
-def passes_gate(line: bytes) -> bool:
-    """Return whether a line is classified at all."""
-    return GATE.search(line) is not None or any(word in line for word in GATE_WORDS)
-
-
-def _select_lines(chunk: bytes) -> Iterator[tuple[int, bytes]]:
+def select_lines(chunk: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that pass the gate with their offsets, in order. Of a progress bar, yield the matching state."""
     spans: dict[int, int] = {}
     position = 0

@@ -218,28 +218,15 @@ class _Thread:
 
 @dataclass(slots=True)
 class _Process:
-    node: str
-    rank: int | None
-    pid: int | None = None
+    stack: Stack
+    """What is known of the process, without frames."""
     threads: list[_Thread] = field(default_factory=list)
     is_from_py_spy: bool = False
     """True for a dump of py-spy, False for a dump that the process printed itself."""
-    refused: bool = False
-    state: str = ""
-    kernel_function: str = ""
 
     def build_stack(self) -> Stack:
         frames = tuple(self._find_main_frames())
-        refused = self.refused and not frames
-        return Stack(
-            node=self.node,
-            rank=self.rank,
-            pid=self.pid,
-            frames=frames,
-            refused=refused,
-            state=self.state,
-            kernel_function=self.kernel_function,
-        )
+        return replace(self.stack, frames=frames, refused=self.stack.refused and not frames)
 
     def _find_main_frames(self) -> list[Frame]:
         """Return the frames of the main thread: py-spy names it, faulthandler prints it last.
@@ -273,13 +260,14 @@ class _StackReader:
 
     def read_line(self, speaker: Speaker, text: str) -> None:
         if header := _HEADER.match(text):
-            process = _Process(header[1], int(header[2]), int(header[3]), is_from_py_spy=True, state=header[4] or "")
-            process.kernel_function = (header[5] or "").removeprefix("0")  # "0": hidden from this user
-            self._begin(speaker, process)
+            node, rank, pid, state, function = header.groups(default="")
+            function = function.removeprefix("0")  # "0": hidden from this user
+            stack = Stack(node=node, rank=int(rank), pid=int(pid), state=state, kernel_function=function)
+            self._begin(speaker, _Process(stack, is_from_py_spy=True))
         elif name := _PROCESS.match(text):
             self._begin_named(speaker, int(name[1]))
         elif _DUMP_START.match(text):
-            self._begin(speaker, _Process(speaker.node, speaker.rank))
+            self._begin(speaker, _Process(Stack(node=speaker.node, rank=speaker.rank)))
         elif thread := _THREAD.match(text):
             self._begin_thread(speaker, thread[1], is_main='"MainThread"' in text)
         elif speaker in self.current:
@@ -290,23 +278,23 @@ class _StackReader:
         if frame:
             process.threads[-1].frames.append(frame)
         elif process.is_from_py_spy and _FORBIDDEN.search(text):
-            process.refused = True
+            process.stack = replace(process.stack, refused=True)
 
     def _begin(self, speaker: Speaker, process: _Process) -> None:
         self.current[speaker] = process
-        self.processes[process.node, process.rank, process.pid] = process
+        self.processes[process.stack.node, process.stack.rank, process.stack.pid] = process
 
     def _begin_named(self, speaker: Speaker, pid: int) -> None:
         process = self.current.get(speaker)
-        if process is None or process.pid != pid:
-            self._begin(speaker, _Process(speaker.node, speaker.rank, pid))
+        if process is None or process.stack.pid != pid:
+            self._begin(speaker, _Process(Stack(node=speaker.node, rank=speaker.rank, pid=pid)))
 
     def _begin_thread(self, speaker: Speaker, number: str, *, is_main: bool) -> None:
         process = self.current.get(speaker)
         if process is None or (is_main and any(thread.is_main for thread in process.threads)):
             # py-spy numbers the main thread of a process by the PID.
             pid = int(number) if is_main and number.isdecimal() else None
-            process = _Process(speaker.node, speaker.rank, pid)
+            process = _Process(Stack(node=speaker.node, rank=speaker.rank, pid=pid))
             self._begin(speaker, process)
         process.threads.append(_Thread(is_main))
 

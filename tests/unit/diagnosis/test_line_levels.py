@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opsctl.diagnosis.causes import CauseKind, Weight, classify
-from opsctl.diagnosis.line_levels import LineLevel, find_level, is_exception
+from opsctl.diagnosis.causes import CauseKind, LineLevel, Weight, classify, find_level, is_exception
 
 FATAL = [
     "RuntimeError: The server socket has failed to listen on any local network address.",

@@ -10,7 +10,7 @@ from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.excerpt import collect_excerpt, find_time
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.diagnosis.scan_logs import passes_gate, scan
+from opsctl.diagnosis.scan_logs import scan, select_lines
 
 ECHO = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited"
 
@@ -159,4 +159,5 @@ def test_evidence_stays_within_the_attempt(tmp_path: Path) -> None:
 
 
 def test_line_of_numbers_does_not_pass_the_gate() -> None:
-    assert not passes_gate(b"[n1:3]: [2026-03-01 12:00:00,123] [INFO] time (ms) | forward-compute: 3.25 | step 17")
+    line = b"[n1:3]: [2026-03-01 12:00:00,123] [INFO] time (ms) | forward-compute: 3.25 | step 17"
+    assert not list(select_lines(line))
