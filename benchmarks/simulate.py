@@ -9,9 +9,8 @@ import time
 from dataclasses import replace
 from math import ceil
 
-from opsctl.calc.input_influence import CLUSTER_KINDS, run_uncertain
 from opsctl.calc.save_interval import renewal
-from opsctl.calc.sensitivity import rank_knobs, run, summary
+from opsctl.calc.sensitivity import CLUSTER_KINDS, rank_knobs, run, run_uncertain, summary
 from opsctl.calc.simulation import SimulationSetup
 
 SEEDS = 200

@@ -64,13 +64,10 @@ ACCELERATORS: dict[str, Accelerator] = _read()
 
 def unknown(name: str) -> Iterator[str]:
     """Yield a problem if `name` is neither a known accelerator nor the figures of one."""
-    if "=" in name:
-        try:
-            _read_figures(name)
-        except InputError as error:
-            yield error.message
-    elif name.lower() not in map(str.lower, ACCELERATORS):
-        yield f"gpu: {name!r} is not known; known: {', '.join(ACCELERATORS)}"
+    try:
+        accelerator(name)
+    except InputError as error:
+        yield f"{error.message}; {error.hint}"
 
 
 def accelerator(name: str) -> Accelerator:

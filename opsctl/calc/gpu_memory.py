@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opsctl.base.errors import InputError
-from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import (
     ModelShape,
@@ -260,5 +259,4 @@ def least_gpus(*, billions: float, gpu_gb: float, training: bool = True) -> int:
 
     size·18·1.25 / GPU, for inference size·2·1.25 / GPU (book, "Tell how many GPUs do you need in 5 secs").
     """
-    refuse("memory", not_positive(billions=billions, gpu_gb=gpu_gb))
     return math.ceil(billions * (18 if training else 2) * 1.25 / gpu_gb)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from opsctl.base.errors import InputError
-from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.throughput import passes
 
 TRANSMISSIONS: dict[int, int] = {0: 2, 1: 2, 2: 2, 3: 3}
@@ -31,11 +30,6 @@ class Traffic:
 
 def sent_gb(*, billions: float, zero: int, bytes_per_parameter: float = 2.0, accumulation: int = 1) -> float:
     """Return the GB sent in a step. ZeRO-2 reduces per accumulation step, ZeRO-3 sends all (book, same section)."""
-    if zero not in TRANSMISSIONS:
-        raise InputError(f"zero is {zero}, needs to be 0, 1, 2 or 3")
-    refuse(
-        "network", not_positive(billions=billions, bytes_per_parameter=bytes_per_parameter, accumulation=accumulation)
-    )
     times = {2: accumulation + 1, 3: 3 * accumulation}.get(zero, TRANSMISSIONS[zero])
     return times * bytes_per_parameter * billions
 
@@ -45,7 +39,6 @@ def compute_s(*, billions: float, sequence: int, batch: int, gpus: int, tflops: 
 
     The book's formula has bytes per parameter in place of the two operations of a multiply-add; for bf16 both are 2.
     """
-    refuse("network", not_positive(sequence=sequence, batch=batch, gpus=gpus, tflops=tflops))
     return passes(recompute=recompute) * 2 * billions * sequence * batch / (gpus * 1e3 * tflops)
 
 
@@ -54,18 +47,11 @@ def traffic(
     billions: float,
     zero: int,
     gb_s: float,
-    sequence: int,
-    batch: int,
-    gpus: int,
-    tflops: float,
     bytes_per_parameter: float = 2.0,
     accumulation: int = 1,
-    recompute: bool = True,
+    **step: Any,
 ) -> Traffic:
-    """Return communication and compute for the bandwidth measured with the same payload."""
-    refuse("network", not_positive(gb_s=gb_s))
+    """Return communication and compute for the bandwidth measured with the same payload; `step` as in `compute_s`."""
     sent = sent_gb(billions=billions, zero=zero, bytes_per_parameter=bytes_per_parameter, accumulation=accumulation)
-    computing = compute_s(
-        billions=billions, sequence=sequence, batch=batch, gpus=gpus, tflops=tflops, recompute=recompute
-    )
+    computing = compute_s(billions=billions, **step)
     return Traffic(sent_gb=sent, communication_s=sent / gb_s, compute_s=computing, balance_gb_s=sent / computing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from opsctl.calc.argument_checks import negative, not_positive, not_share, refuse
+from opsctl.calc.argument_checks import negative, not_positive, refuse
 
 BYTES_PER_PARAMETER = 14
 """bf16 weights and fp32 master weights with two moments. BLOOM's 176.2e9 x 14 are 2.24 TiB, published as 2.3 TB."""
@@ -94,17 +94,14 @@ def renewal(
 
 def per_day(size: float, interval_s: float) -> float:
     """Return the volume written in a day without deletions, in the unit of `size`."""
-    refuse("storage", not_positive(size=size, interval_s=interval_s))
     return size * 86400 / interval_s
 
 
 def days_until_full(*, free: float, size: float, interval_s: float, reliable: float = 1.0) -> float:
     """Return the days until a quota is full. `reliable` is the usable share of the quota."""
-    refuse("storage", [*not_positive(free=free), *not_share(reliable=reliable)])
     return free * reliable / per_day(size, interval_s)
 
 
 def fits(*, free: float, size: float, reliable: float = 1.0) -> int:
     """Return how many whole checkpoints fit. One of them is always being written, so one less can be stored."""
-    refuse("storage", [*not_positive(free=free, size=size), *not_share(reliable=reliable)])
     return math.floor(free * reliable / size)

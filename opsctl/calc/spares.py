@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from opsctl.calc.argument_checks import negative, not_positive, refuse
+from opsctl.calc.argument_checks import refuse
 
 
 def failures_per_week(nodes: int, per_1000_node_days: float) -> float:
     """Return nodes times days times rate (Meta, arXiv 2410.21680: 6.50 and 2.34 per 1000 node-days on two clusters)."""
-    refuse("spares", [*not_positive(nodes=nodes), *negative(failures_per_1000_node_days=per_1000_node_days)])
     return nodes * 7 * per_1000_node_days / 1000
 
 
 def mtbf_hours(nodes: int, per_1000_node_days: float) -> float:
     """Return the mean time between failures of a job on `nodes`: 1 / (N·r) (same paper)."""
-    refuse("spares", not_positive(nodes=nodes, failures_per_1000_node_days=per_1000_node_days))
     return 24 * 1000 / (nodes * per_1000_node_days)
 
 
@@ -42,7 +40,7 @@ def not_a_confidence(confidence: float) -> Iterator[str]:
 
 def spares(expected: float, confidence: float) -> int:
     """Return the fewest spares that are enough with at least this probability."""
-    refuse("spares", [*not_a_confidence(confidence), *negative(expected=expected)])
+    refuse("spares", not_a_confidence(confidence))
     if expected > 500:  # exp() underflows above; the Poisson distribution is close to normal long before
         from statistics import NormalDist  # noqa: PLC0415 (only for clusters of many thousands)
 

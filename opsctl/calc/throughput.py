@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opsctl.calc.argument_checks import not_positive, refuse
-from opsctl.calc.gpt_size import ModelShape
+from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.layer_work import forward_flops
 
 
@@ -14,7 +13,7 @@ def estimated_tflops(
 ) -> float:
     """Return the TFLOP/s per GPU: size·8·s·B / (t·n·1000), 6 without recomputation (book, "Calculating TFLOPS").
 
-    The formula omits attention and the output layer, and reports 3-4 % less than `tflops`.
+    The formula omits attention and the output layer, and reports 3-4 % less than `step_tflop`.
     """
     return billions * passes(recompute=recompute) * 2 * sequence * batch / (seconds * gpus * 1e3)
 
@@ -27,41 +26,59 @@ def passes(*, recompute: bool) -> int:
 def step_tflop(shape: ModelShape, *, batch: int, gpus: int, recompute: bool = True) -> float:
     """Return the work of a step per GPU, in TFLOP. The masked half of the attention matrix counts.
 
-    For a GPT: Narayanan et al. 2021, section 5.1, eq. 3. For others, the same count over their own matrices.
+    Over the seconds of a step: the TFLOP/s that Megatron-DeepSpeed logs since the correction of its formula. For a GPT:
+    Narayanan et al. 2021, section 5.1, eq. 3. For others, the same count over their own matrices.
     """
     layers, output = forward_flops(shape)
     total = batch * shape.sequence * (passes(recompute=recompute) * layers + passes(recompute=False) * output)
     return total / gpus / 1e12
 
 
-def tflops(shape: ModelShape, *, batch: int, seconds: float, gpus: int, recompute: bool = True) -> float:
-    """Return the TFLOP/s per GPU, as Megatron-DeepSpeed logs them since the correction of its formula."""
-    refuse("throughput", not_positive(batch=batch, seconds=seconds, gpus=gpus))
-    return step_tflop(shape, batch=batch, gpus=gpus, recompute=recompute) / seconds
-
-
-def seconds_per_step(shape: ModelShape, *, batch: int, tflops: float, gpus: int, recompute: bool = True) -> float:
-    """Return the seconds of a step at the given TFLOP/s per GPU."""
-    refuse("throughput", not_positive(batch=batch, tflops=tflops, gpus=gpus))
-    return step_tflop(shape, batch=batch, gpus=gpus, recompute=recompute) / tflops
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Utilisation:
-    """Shares of the peak: the model's work (MFU), and all work including recomputation (HFU)."""
+class Speed:
+    """The speed of one step."""
 
-    mfu: float
-    hfu: float
+    step_s: float
+    tflops: float
+    """Of one GPU, all passes counted."""
+    estimated_tflops: float
+    mfu: float | None
+    """The model's work, 3 passes, as a share of the peak (book, "TFLOPS as a performance metric"); None without one."""
+    hfu: float | None
+    """All work including recomputation, as a share of the peak."""
+    tokens_per_s: float
 
 
-def utilisation(
-    shape: ModelShape, *, batch: int, seconds: float, gpus: int, peak: float, recompute: bool
-) -> Utilisation:
-    """Return MFU, which counts 3 passes, and HFU, which counts all passes (book, "TFLOPS as a performance metric")."""
-    refuse("utilisation", not_positive(peak=peak))
-    model = tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=False)
-    hardware = tflops(shape, batch=batch, seconds=seconds, gpus=gpus, recompute=recompute)
-    return Utilisation(mfu=model / peak, hfu=hardware / peak)
+def speed(
+    shape: ModelShape,
+    *,
+    gpus: int,
+    batch: int,
+    recompute: bool,
+    seconds: float | None = None,
+    tflops: float | None = None,
+    peak: float | None = None,
+) -> Speed:
+    """Return the speed of a step, from its `seconds` or from the `tflops` of a GPU."""
+    work, model_work = (step_tflop(shape, batch=batch, gpus=gpus, recompute=again) for again in (recompute, False))
+    if seconds is None:
+        assert tflops is not None
+        seconds = work / tflops
+    return Speed(
+        step_s=seconds,
+        tflops=work / seconds,
+        estimated_tflops=estimated_tflops(
+            billions=parameters(shape) / 1e9,
+            sequence=shape.sequence,
+            batch=batch,
+            seconds=seconds,
+            gpus=gpus,
+            recompute=recompute,
+        ),
+        mfu=model_work / seconds / peak if peak else None,
+        hfu=work / seconds / peak if peak else None,
+        tokens_per_s=batch * shape.sequence / seconds,
+    )
 
 
 def training_days(
@@ -73,5 +90,4 @@ def training_days(
 
 def gpu_hours(*, billions: float, tokens_billions: float, tflops: float, recompute: bool = True) -> float:
     """Return 8·T·P / X in hours of one GPU (prequel of tr11, "Allocated hours sufficiency check")."""
-    refuse("training", not_positive(billions=billions, tokens_billions=tokens_billions, tflops=tflops))
     return 2 * passes(recompute=recompute) * tokens_billions * billions * 1e6 / tflops / 3600

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from opsctl.calc import error_bars, gpu_memory, step_time, throughput
+from opsctl.calc import error_bars, gpu_memory, step_time
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.gpu_memory import MemoryModel
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
+from opsctl.calc.throughput import step_tflop
 
 MICRO_BATCHES = (1, 2, 4, 8)
 TILE = 128
@@ -23,6 +24,8 @@ class Candidate:
     topology: Topology
     problems: tuple[str, ...]
     """Reasons why the topology cannot run; empty if it can."""
+    ruled_out_by: str
+    """The first rule that the topology breaks; empty if it can run."""
     notes: tuple[str, ...]
     """Reasons why the topology is slow."""
     memory_gib: float
@@ -114,48 +117,48 @@ def judge(
     bar = error_bars.step_bar(shape, cluster.gpu, topology)
     problems = [*_find_layout_problems(shape, cluster, topology), *_find_batch_problems(topology, batch, ramp)]
     if stage.gib > cluster.gpu.memory_gb:
-        problems.append(f"memory: {stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}")
+        problems.append(("memory", f"{stage.gib:.0f} GiB on stage {stage.stage}, a GPU has {cluster.gpu.memory_gb:g}"))
     return Candidate(
         topology=topology,
-        problems=tuple(problems),
+        problems=tuple(f"{rule}: {problem}" for rule, problem in problems),
+        ruled_out_by=problems[0][0] if problems else "",
         notes=tuple(_find_slowdowns(shape, cluster, topology, batch, ramp)),
         memory_gib=stage.gib,
         seconds=seconds,
         bubble=topology.bubble(batch),
-        tflops=throughput.tflops(
-            shape, batch=batch, seconds=seconds, gpus=topology.gpus, recompute=topology.recompute == "full"
-        ),
+        tflops=step_tflop(shape, batch=batch, gpus=topology.gpus, recompute=topology.recompute == "full") / seconds,
         early_s=bar.low * seconds,
         late_s=bar.high * seconds,
     )
 
 
-def _find_layout_problems(shape: ModelShape, cluster: Cluster, topology: Topology) -> Iterator[str]:
+def _find_layout_problems(shape: ModelShape, cluster: Cluster, topology: Topology) -> Iterator[tuple[str, str]]:
+    """Yield every rule that the topology breaks, and how."""
     tp, pp = topology.tp, topology.pp
     if topology.gpus > cluster.gpus:
-        yield f"size: {topology.gpus} GPUs needed, {cluster.gpus} there"
+        yield "size", f"{topology.gpus} GPUs needed, {cluster.gpus} there"
     if tp > cluster.gpus_per_node:
-        yield f"node: TP {tp} crosses nodes of {cluster.gpus_per_node} GPUs"
+        yield "node", f"TP {tp} crosses nodes of {cluster.gpus_per_node} GPUs"
     if shape.heads % tp:
-        yield f"heads: {shape.heads} heads do not divide by TP {tp}"
+        yield "heads", f"{shape.heads} heads do not divide by TP {tp}"
     if shape.hidden % tp:
-        yield f"hidden: {shape.hidden} does not divide by TP {tp}"
+        yield "hidden", f"{shape.hidden} does not divide by TP {tp}"
     if pp > shape.layers:
-        yield f"stages: {pp} stages for {shape.layers} layers"
+        yield "stages", f"{pp} stages for {shape.layers} layers"
     elif shape.layers % pp and (shape.layers + 2) % pp:
-        yield f"stages: neither {shape.layers} nor, with the embedding, {shape.layers + 2} layers divide by PP {pp}"
+        yield "stages", f"neither {shape.layers} nor, with the embedding, {shape.layers + 2} layers divide by PP {pp}"
 
 
-def _find_batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[str]:
-    """Yield a problem if the global batch or a step of the ramp does not divide."""
+def _find_batch_problems(topology: Topology, batch: int, ramp: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Yield a rule and a problem if the global batch or a step of the ramp does not divide."""
     unit = topology.dp * topology.micro_batch
     divisor = f"DP {topology.dp} x micro batch {topology.micro_batch}"
     if batch % unit:
-        yield f"batch: {batch} does not divide by {divisor}"
+        yield "batch", f"{batch} does not divide by {divisor}"
         return
     broken = next((size for size in ramp if size % unit), None)
     if broken is not None:
-        yield f"ramp: {broken} does not divide by {divisor}"
+        yield "ramp", f"{broken} does not divide by {divisor}"
 
 
 def _find_slowdowns(

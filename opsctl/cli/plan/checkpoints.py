@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from functools import partial
 
 import click
+from rich.table import Table
 
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.cli.plan.options import failures_option, plot_option, size_options
-from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
+from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
+from opsctl.cli.plan.options import failures_option, size_options
 
 
 @click.command()
@@ -30,12 +30,12 @@ from opsctl.cli.plan.plots import PlotLine, draw, facts, listing
     type=float,
     help="Hours between failures, instead of --nodes, --failures.",
 )
-@click.option("--restart", type=float, default=5.0, show_default=True, help="Minutes from a failure to new steps.")
-@click.option("--detect", type=float, default=0.0, show_default=True, help="Minutes until a failure is noticed.")
+@click.option("--restart", default=5.0, show_default=True, help="Minutes from a failure to new steps.")
+@click.option("--detect", default=0.0, show_default=True, help="Minutes until a failure is noticed.")
 @click.option("--interval", type=float, help="Minutes between saves, to compare.")
 @click.option("--step", type=float, help="Seconds per step, to show intervals in steps.")
 @plot_option
-@json_option
+@prints_estimate
 def checkpoint(
     *,
     billions: float,
@@ -48,9 +48,7 @@ def checkpoint(
     detect: float,
     interval: float | None,
     step: float | None,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+) -> Estimate:
     """Find the best interval between checkpoints.
 
     Shows checkpoint size, proposed intervals, and the cost of saves and failures.
@@ -77,58 +75,56 @@ def checkpoint(
         "Daly": calc.daly(save_s, mtbf_s),
         "with restart": calc.with_restart(save_s, mtbf_s, restart * 60),
     } | ({} if interval is None else {"yours": interval * 60})
+    cost_at = partial(calc.cost, save_s=save_s, mtbf_s=mtbf_s, restart_s=restart * 60, detect_s=detect * 60)
+    costs = {name: cost_at(interval_s=seconds) for name, seconds in intervals.items()}
+    longest = max(intervals.values())
+    curve = [cost_at(interval_s=longest * k / 40) for k in range(2, 121)]
+    lines = {"lost": curve, "proposed": list(costs.values())}
+    return Estimate(
+        data={
+            "size_bytes": size,
+            "save_s": save_s,
+            "mtbf_s": mtbf_s,
+            "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in costs.items()},
+        },
+        shown=[
+            f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n",
+            _list_costs(costs, size, step),
+        ],
+        plot=Plot(
+            title=f"{save_s:.0f} s a save",
+            x="minutes between saves",
+            y="% of the time",
+            lines={name: [(cost.interval_s / 60, 100 * cost.total) for cost in line] for name, line in lines.items()},
+            dots=("proposed",),
+        ),
+    )
 
-    def costs(seconds: float) -> calc.Cost:
-        return calc.cost(interval_s=seconds, save_s=save_s, mtbf_s=mtbf_s, restart_s=restart * 60, detect_s=detect * 60)
 
-    cost_of = {name: costs(seconds) for name, seconds in intervals.items()}
-    if plot:
-        longest = max(intervals.values())
-        minutes = [longest / 60 * k / 40 for k in range(2, 121)]
-        points = [(minute, 100 * costs(minute * 60).total) for minute in minutes]
-        best = [(cost.interval_s / 60, 100 * cost.total) for cost in cost_of.values()]
-        curves = [PlotLine(name="lost", points=points), PlotLine(name="proposed", points=best, as_dots=True)]
-        draw(plot, title=f"{save_s:.0f} s a save", x="minutes between saves", y="% of the time", curves=curves)
-    if as_json:
-        print_json(
-            {
-                "size_bytes": size,
-                "save_s": save_s,
-                "mtbf_s": mtbf_s,
-                "intervals": {name: asdict(cost) | {"total": cost.total} for name, cost in cost_of.items()},
-            }
-        )
-        return
-    print_text(f"{size / 1e12:.2f} TB, saved in {format_duration(save_s)}; a failure every {format_duration(mtbf_s)}\n")
-    _show(cost_of, size, step)
-
-
-def _show(costs: dict[str, calc.Cost], size: float, step: float | None) -> None:
-    def row(name: str, cost: calc.Cost) -> list[str]:
-        steps = f"{calc.in_steps(cost.interval_s, step)}" if step else "-"
-        written = calc.per_day(size, cost.interval_s) / 1e12
-        return [
+def _list_costs(costs: dict[str, calc.Cost], size: float, step: float | None) -> Table:
+    rows = [
+        [
             name,
             format_duration(cost.interval_s),
-            steps,
+            f"{calc.in_steps(cost.interval_s, step)}" if step else "-",
             format_percent(cost.saving),
             format_duration(cost.lost_per_failure_s),
             format_percent(cost.total),
-            f"{written:.1f}",
+            f"{calc.per_day(size, cost.interval_s) / 1e12:.1f}",
         ]
-
-    columns = ("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day")
-    listing(columns, [row(name, cost) for name, cost in costs.items()], left=("",))
+        for name, cost in costs.items()
+    ]
+    return listing(("", "every", "steps", "saving", "a failure costs", "lost in all", "TB a day"), rows, left=("",))
 
 
 @click.command()
 @click.option("--size", type=float, required=True, help="Size of a checkpoint, in TB.")
 @click.option("--interval", type=float, required=True, help="Minutes between saves.")
 @click.option("--free", type=float, required=True, help="Free space or remaining quota, in TB.")
-@click.option("--reliable", type=float, default=1.0, show_default=True, help="Share of the free space that is usable.")
+@click.option("--reliable", default=1.0, show_default=True, help="Share of the free space that is usable.")
 @plot_option
-@json_option
-def storage(*, size: float, interval: float, free: float, reliable: float, plot: str | None, as_json: bool) -> None:
+@prints_estimate
+def storage(*, size: float, interval: float, free: float, reliable: float) -> Estimate:
     """Estimate how soon checkpoints fill a file system.
 
     Assumes that no checkpoint is deleted.
@@ -137,26 +133,24 @@ def storage(*, size: float, interval: float, free: float, reliable: float, plot:
     opsctl plan storage --size 2.3 --interval 180 --free 500 --reliable 0.8
     """
     refuse("storage", [*not_positive(size=size, interval=interval, free=free), *not_share(reliable=reliable)])
-    daily = calc.per_day(size, interval * 60)
-    figures: dict[str, Any] = {
-        "tb_per_day": daily,
-        "days_until_full": calc.days_until_full(free=free, size=size, interval_s=interval * 60, reliable=reliable),
-        "checkpoints_that_fit": calc.fits(free=free, size=size, reliable=reliable),
-    }
-    if plot:
-        days = figures["days_until_full"]
-        curves = [
-            PlotLine(name="checkpoints", points=[(0, 0), (days, daily * days)]),
-            PlotLine(name="usable", points=[(0, free * reliable), (days, free * reliable)]),
-        ]
-        draw(plot, title=f"{size:g} TB every {interval:g} min", x="days", y="TB", curves=curves)
-    if as_json:
-        print_json(figures)
-        return
-    facts(
-        {
-            "written": f"{daily:.1f} TB a day",
-            "full": f"in {figures['days_until_full']:.1f} days",
-            "room for": f"{figures['checkpoints_that_fit']} checkpoints, including one that is being written",
-        }
+    daily, usable = calc.per_day(size, interval * 60), free * reliable
+    days = calc.days_until_full(free=usable, size=size, interval_s=interval * 60)
+    count = calc.fits(free=usable, size=size)
+    return Estimate(
+        data={"tb_per_day": daily, "days_until_full": days, "checkpoints_that_fit": count},
+        shown=[
+            facts(
+                {
+                    "written": f"{daily:.1f} TB a day",
+                    "full": f"in {days:.1f} days",
+                    "room for": f"{count} checkpoints, including one that is being written",
+                }
+            )
+        ],
+        plot=Plot(
+            title=f"{size:g} TB every {interval:g} min",
+            x="days",
+            y="TB",
+            lines={"checkpoints": [(0, 0), (days, daily * days)], "usable": [(0, usable), (days, usable)]},
+        ),
     )

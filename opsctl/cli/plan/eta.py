@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.calc.time_left import time_left
 from opsctl.state.journal import replay
-from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.iteration_lines import Iteration, recent_iterations
 from opsctl.telemetry.progress.step_pace import measure_waits, median_step_s
 
 if TYPE_CHECKING:
@@ -22,12 +22,16 @@ RECENT_ITERATIONS = 200
 
 def log_step_s(log: Path) -> float:
     """Return the median step of a log's newest iterations."""
-    if not log.is_file():
-        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
-    step_s = median_step_s(recent_iterations(log, RECENT_ITERATIONS))
+    step_s = median_step_s(_read_recent(log))
     if step_s is None:
         raise OpsctlError(f"{log}: no iteration line has a step time")
     return step_s
+
+
+def _read_recent(log: Path) -> Sequence[Iteration]:
+    if not log.is_file():
+        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
+    return recent_iterations(log, RECENT_ITERATIONS)
 
 
 def eta_of(
@@ -46,18 +50,15 @@ def eta_of(
         log = run.main_log
         waits = waits or measure_waits(replay(app.journal(run).events()))
     assert log is not None
-    if not log.is_file():
-        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
-    recent = recent_iterations(log, RECENT_ITERATIONS)
+    recent = _read_recent(log)
     step_s = median_step_s(recent)
     if not recent or step_s is None or not recent[-1].last:
         raise OpsctlError(f"{log}: no iteration line has a step time and the last step")
     newest, last = recent[-1], recent[-1].last
-    attempt_s = math.inf if task_h is None else task_h * 3600
     left = time_left(
         steps=max(0, last - newest.step),
         step_s=step_s,
-        attempt_s=attempt_s,
+        attempt_s=math.inf if task_h is None else task_h * 3600,
         start_up_s=start_up_min * 60,
         waits_s=waits,
     )

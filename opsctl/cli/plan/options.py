@@ -19,9 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_HEAD_COLUMNS = 512
 """Models have heads of 64 to 256 columns."""
 
-plot_option: Callable[[F], F] = click.option(
-    "--plot", metavar="FILE", help="Draw a plot into FILE.png or FILE.svg (needs matplotlib)."
-)
 gpu_option: Callable[[F], F] = click.option(
     "--gpu", required=True, help="GPU, such as H100, or figures (tflops=989,…)."
 )
@@ -38,23 +35,8 @@ precision_option: Callable[[F], F] = click.option(
     type=click.Choice(list(PRECISIONS)),
     help="Number format of weights and optimizer state.",
 )
-zero_option: Callable[[F], F] = click.option(
-    "--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."
-)
 recompute_option: Callable[[F], F] = click.option(
     "--recompute/--no-recompute", default=True, show_default=True, help="Recompute activations in the backward pass."
-)
-recomputation_option: Callable[[F], F] = click.option(
-    "--recompute",
-    type=click.Choice(list(RECOMPUTATIONS)),
-    help="Recomputation of activations (default: the least that fits).",
-)
-attention_option: Callable[[F], F] = click.option(
-    "--attention",
-    type=click.Choice(ATTENTIONS),
-    default="flash",
-    show_default=True,
-    help="Attention kernel; unfused stores the matrix.",
 )
 kernels_option: Callable[[F], F] = click.option(
     "--kernels",
@@ -65,6 +47,22 @@ kernels_option: Callable[[F], F] = click.option(
 )
 failures_option: Callable[[F], F] = click.option(
     "--failures", type=float, default=6.5, show_default=True, help="Failures per 1000 node-days."
+)
+_LAYOUT: tuple[Callable[[F], F], ...] = (
+    click.option("--zero", type=click.IntRange(0, 3), default=1, show_default=True, help="ZeRO stage."),
+    precision_option,
+    click.option(
+        "--recompute",
+        type=click.Choice(list(RECOMPUTATIONS)),
+        help="Recomputation of activations (default: the least that fits).",
+    ),
+    click.option(
+        "--attention",
+        type=click.Choice(ATTENTIONS),
+        default="flash",
+        show_default=True,
+        help="Attention kernel; unfused stores the matrix.",
+    ),
 )
 _SHAPE = (
     click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Start from a published shape."),
@@ -86,17 +84,31 @@ _SIZE = (
 )
 
 
-def takes_shape(function: F) -> F:
-    """Add the options of a model shape; `function` gets `shape`, which is None without any of the options."""
+def layout_options(function: F) -> F:
+    """Add the options of a layout that hold for every topology."""
+    for option in reversed(_LAYOUT):
+        function = option(function)
+    return function
 
-    @functools.wraps(function)
-    def call(*args: Any, known: str | None, **options: Any) -> Any:
-        fields = {name: options.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
-        return function(*args, shape=_shape(known, {k: v for k, v in fields.items() if v is not None}), **options)
 
-    for option in reversed(_SHAPE):
-        call = option(call)
-    return call  # type: ignore[return-value]  # click's options wrap a function without its type
+def takes_shape(*, is_needed: bool) -> Callable[[F], F]:
+    """Return a decorator that adds the options of a model shape.
+
+    The function gets `shape`, which is None without any of the options if the shape is not needed.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, known: str | None, **options: Any) -> Any:
+            fields = {name: options.pop(name) for name in ("layers", "hidden", "heads", "vocabulary", "sequence")}
+            shape = _shape(known, {name: value for name, value in fields.items() if value is not None})
+            return function(*args, shape=needed(shape) if is_needed else shape, **options)
+
+        for option in reversed(_SHAPE):
+            call = option(call)
+        return call  # type: ignore[return-value]  # click's options wrap a function without its type
+
+    return decorate
 
 
 def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
@@ -111,11 +123,13 @@ def _shape(known: str | None, fields: dict[str, Any]) -> ModelShape | None:
 
 
 def needed(shape: ModelShape | None) -> ModelShape:
-    refuse(
-        "model",
-        [] if shape else ["the shape is not given"],
-        hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
-    )
+    """Return the shape. Raises InputError without one."""
+    if shape is None:
+        refuse(
+            "model",
+            ["the shape is not given"],
+            hint="--model NAME, or --layers, --hidden, --heads and --vocabulary",
+        )
     assert shape is not None
     return shape
 

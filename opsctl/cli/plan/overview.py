@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
 
 from opsctl.base.errors import InputError
 from opsctl.base.units import format_duration, format_percent
@@ -20,11 +21,10 @@ from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import json_option, print_json, print_text
+from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
 from opsctl.cli.plan.overview_page import write_page
-from opsctl.cli.plan.plots import facts, listing
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -34,6 +34,8 @@ TOKENS_PER_PARAMETER = 20
 ASSUMED_BATCH_TOKENS = 4 * 2**20
 """Llama 3 began with 4M tokens a step (arXiv 2407.21783, section 3.4.1)."""
 SHOWN_LAYOUTS = 5
+_NO_FIGURES = {"layouts", "tried", "bar"}
+"""Fields of RunPlan that JSON has in another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,9 @@ class _Overview:
 @failures_option
 @click.option("--save", type=float, help="Seconds of a save (default: 2 GB/s a node).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the page with plots to this file.")
-@json_option
+@prints_estimate
 @click.pass_obj
-def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -> None:
+def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     """Plan a run: layouts, time, cost and failures.
 
     MODEL is a preset, a config.json of Hugging Face, or a TRAIN.toml. Every figure has the range in which 8 of 10
@@ -83,12 +85,10 @@ def overview(app: App, /, *, html: Path | None, as_json: bool, **options: Any) -
     opsctl plan overview config.json --gpus 64 --gpu A100 --measured '38.2 for TP4 PP2 MB1'
     """
     page = _make_overview(app, **options)
+    data = _to_data(page)
     if html:
-        write_page(html, _to_data(page))
-    if as_json:
-        print_json(_to_data(page))
-        return
-    _show(page)
+        write_page(html, data)
+    return Estimate(data=data, shown=_show(page))
 
 
 def _make_overview(app: App, **given: Any) -> _Overview:
@@ -193,7 +193,6 @@ def _to_data(page: _Overview) -> dict[str, Any]:
     return {
         "model": page.model.name,
         "shape": asdict(inputs.shape),
-        "parameters": plan.parameters,
         "active_parameters": active_parameters(inputs.shape),
         "gpus": inputs.cluster.gpus,
         "gpu": inputs.cluster.gpu.name,
@@ -210,30 +209,10 @@ def _to_data(page: _Overview) -> dict[str, Any]:
         "layouts_that_fit": len(plan.layouts),
         "memory_bytes": {name: getattr(best.memory, name) for name in MEMORY_PARTS},
         "step_s_by_part": best.parts,
-        **{name: getattr(plan, name) for name in _PLAN_FIGURES},
+        **{field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in _NO_FIGURES},
         "currency": page.currency,
         "end": page.end,
     }
-
-
-_PLAN_FIGURES = (
-    "steps",
-    "step_s",
-    "tokens_per_day",
-    "tflops",
-    "mfu",
-    "effective",
-    "days",
-    "gpu_hours",
-    "cost",
-    "energy_mwh",
-    "checkpoint_bytes",
-    "save_s",
-    "interval_s",
-    "mtbf_h",
-    "failures",
-    "spare_nodes",
-)
 
 
 def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:
@@ -245,54 +224,55 @@ def _layout_data(layout: PlannedLayout, inputs: RunInputs) -> dict[str, Any]:
     }
 
 
-def _show(page: _Overview) -> None:
+def _show(page: _Overview) -> list[str | Table]:
     plan, inputs, cluster = page.plan, page.inputs, page.inputs.cluster
-    low, high = plan.bar.low, plan.bar.high
     active = active_parameters(inputs.shape)
     nodes = f"{cluster.nodes} nodes, {cluster.network_gb_s:g} GB/s a node"
-    size = f"{plan.parameters / 1e9:.1f}B parameters" + (
-        f", {active / 1e9:.1f}B active" if inputs.shape.experts else ""
-    )
-    facts(
-        {
-            "model": f"{page.model.name}: {size}",
-            "cluster": f"{cluster.gpus} {cluster.gpu.name}, {nodes}",
-            "batch": f"{inputs.batch} samples, {inputs.batch * inputs.shape.sequence / 1e6:.2f}M tokens",
-            "training": f"{inputs.tokens / 1e9:.0f}B tokens, {plan.steps:,} steps",
-        }
-    )
-    print_text("")
-    _show_layouts(page)
-    print_text("")
-    memory = plan.layouts[0].memory
-    facts(
-        {
-            "time of a step": _range(plan.step_s, low, high, "s"),
-            "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {cluster.gpu.memory_gb:g}: "
-            f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
-            "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
-            "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
-            "effective time": format_percent(plan.effective),
-            "days": f"{_range(plan.days, low, high)}, to {page.end} if started today",
-            "GPU-hours": _range(plan.gpu_hours, low, high),
-            **({"cost": _range(plan.cost, low, high, page.currency or "")} if plan.cost is not None else {}),
-            "energy of the GPUs": _range(plan.energy_mwh, low, high, "MWh at their power limit"),
-            "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
-            f"a save takes {format_duration(plan.save_s)}",
-            "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
-            "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
-        }
-    )
-    print_text("")
+    routed = f", {active / 1e9:.1f}B active" if inputs.shape.experts else ""
     calibration = (
         "calibrated by one measured step" if inputs.factor else "calibrate with --measured 'SECONDS for TOPOLOGY'"
     )
-    print_text(f"Ranges hold in 8 of 10 cases; {calibration}.")
-    for line in page.assumed:
-        print_text(f"assumed: {line}")
+    return [
+        facts(
+            {
+                "model": f"{page.model.name}: {plan.parameters / 1e9:.1f}B parameters{routed}",
+                "cluster": f"{cluster.gpus} {cluster.gpu.name}, {nodes}",
+                "batch": f"{inputs.batch} samples, {inputs.batch * inputs.shape.sequence / 1e6:.2f}M tokens",
+                "training": f"{inputs.tokens / 1e9:.0f}B tokens, {plan.steps:,} steps",
+            }
+        ),
+        "",
+        _list_layouts(page),
+        f"{len(plan.layouts)} of {plan.tried} layouts fit; the fastest is planned.\n",
+        facts(_describe(page)),
+        f"\nRanges hold in 8 of 10 cases; {calibration}.",
+        *(f"assumed: {line}" for line in page.assumed),
+    ]
 
 
-def _show_layouts(page: _Overview) -> None:
+def _describe(page: _Overview) -> dict[str, str]:
+    plan, gpu = page.plan, page.inputs.cluster.gpu
+    low, high = plan.bar.low, plan.bar.high
+    memory = plan.layouts[0].memory
+    return {
+        "time of a step": _range(plan.step_s, low, high, "s"),
+        "memory": f"{_range(memory.gib, MEMORY_BAR.low, MEMORY_BAR.high, 'GiB')} of {gpu.memory_gb:g}: "
+        f"states {memory.states / GIB:.0f}, activations {memory.activations / GIB:.0f}",
+        "TFLOP/s": f"{_range(plan.tflops, 1 / high, 1 / low)}, MFU {format_percent(plan.mfu)}",
+        "tokens a day": _range(plan.tokens_per_day / 1e9, 1 / high, 1 / low, "billion"),
+        "effective time": format_percent(plan.effective),
+        "days": f"{_range(plan.days, low, high)}, to {page.end} if started today",
+        "GPU-hours": _range(plan.gpu_hours, low, high),
+        **({"cost": _range(plan.cost, low, high, page.currency or "")} if plan.cost is not None else {}),
+        "energy of the GPUs": _range(plan.energy_mwh, low, high, "MWh at their power limit"),
+        "checkpoint": f"{plan.checkpoint_bytes / 1e12:.2f} TB every {format_duration(plan.interval_s)}, "
+        f"a save takes {format_duration(plan.save_s)}",
+        "failures": f"{_range(plan.failures, low, high)}, one every {format_duration(plan.mtbf_h * 3600)}",
+        "spare nodes": f"{plan.spare_nodes}, enough with 99 % if a repair takes 3 days",
+    }
+
+
+def _list_layouts(page: _Overview) -> Table:
     columns = ("TP", "PP", "CP", "EP", "DP", "chunks", "micro", "ZeRO", "recompute", "GiB", "s/step", "bubble")
     rows = []
     for layout in page.plan.layouts[:SHOWN_LAYOUTS]:
@@ -308,8 +288,7 @@ def _show_layouts(page: _Overview) -> None:
                 format_percent(topology.bubble(page.inputs.batch)),
             ]
         )
-    listing(columns, rows, left=("recompute",))
-    print_text(f"{len(page.plan.layouts)} of {page.plan.tried} layouts fit; the fastest is planned.")
+    return listing(columns, rows, left=("recompute",))
 
 
 def _range(value: float, low: float, high: float, unit: str = "") -> str:

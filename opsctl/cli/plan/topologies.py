@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import click
+from rich.table import Table
 
 from opsctl.base.units import format_percent
 from opsctl.calc import topology_search as calc
@@ -16,37 +18,26 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
 from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import json_option, print_json, print_text
-from opsctl.cli.plan.options import (
-    attention_option,
-    batch_option,
-    gpu_option,
-    needed,
-    one_head,
-    plot_option,
-    precision_option,
-    recomputation_option,
-    takes_shape,
-    zero_option,
-)
-from opsctl.cli.plan.plots import PlotLine, draw, listing
+from opsctl.cli.plan.estimate import Estimate, Plot, listing, plot_option, prints_estimate
+from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, one_head, takes_shape
 
 
 @click.command()
-@takes_shape
+@takes_shape(is_needed=True)
 @click.option("--nodes", type=int, required=True, help="Number of nodes.")
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Number of GPUs per node.")
+@click.option("--gpus-per-node", default=8, show_default=True, help="Number of GPUs per node.")
 @gpu_option
 @click.option("--network", type=float, help="Network of a node, one way, in GB/s (default: the maker's).")
 @batch_option
 @click.option("--ramp", metavar="START:INCREMENT", help="Grow the global batch from START by INCREMENT.")
 @click.option(
-    "--micro-batch", type=int, multiple=True, help="Samples per micro batch (default: 1, 2, 4, 8); repeatable."
+    "--micro-batch",
+    "micro_batches",
+    type=int,
+    multiple=True,
+    help="Samples per micro batch (default: 1, 2, 4, 8); repeatable.",
 )
-@zero_option
-@precision_option
-@recomputation_option
-@attention_option
+@layout_options
 @click.option(
     "--show",
     cls=DependentOption,
@@ -58,9 +49,9 @@ from opsctl.cli.plan.plots import PlotLine, draw, listing
 )
 @click.option("--all", "everything", is_flag=True, help="Show layouts that cannot run as well, with reasons.")
 @plot_option
-@json_option
+@prints_estimate
 def topology(
-    shape: ModelShape | None,
+    shape: ModelShape,
     *,
     nodes: int,
     gpus_per_node: int,
@@ -68,16 +59,11 @@ def topology(
     network: float | None,
     batch: int,
     ramp: str | None,
-    micro_batch: tuple[int, ...],
-    zero: int,
-    precision: str,
-    recompute: str | None,
-    attention: str,
+    micro_batches: tuple[int, ...],
     show: int,
     everything: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    **layout: Any,
+) -> Estimate:
     """List parallel layouts for a cluster, fastest first.
 
     Tries every TP x PP x DP x micro batch that uses all GPUs. Times are predicted, not measured: benchmark the first
@@ -86,7 +72,6 @@ def topology(
     \b
     opsctl plan topology --model bloom --nodes 48 --gpu A100 --batch 2048 --ramp 192:16
     """
-    shape = needed(shape)
     refuse(
         "topology",
         [
@@ -95,40 +80,32 @@ def topology(
             *not_a_cluster(nodes=nodes, gpus_per_node=gpus_per_node, network=1.0 if network is None else network),
             *not_positive(batch=batch),
             *_ramp_problems(ramp, batch),
-            *(["micro batches: each needs to be above 0"] if min(micro_batch, default=1) < 1 else []),
+            *(["micro batches: each needs to be above 0"] if min(micro_batches, default=1) < 1 else []),
         ],
     )
     cluster = Cluster(nodes=nodes, gpus_per_node=gpus_per_node, gpu=accelerator(gpu), node_gb_s=network)
-    candidates = calc.candidates(
-        shape,
-        cluster,
-        batch=batch,
-        ramp=_ramp(ramp, batch),
-        zero=zero,
-        precision=precision,
-        micro_batches=micro_batch or calc.MICRO_BATCHES,
-        recompute=recompute,
-        attention=attention,
-    )
+    start, _, increment = (ramp or "").partition(":")
+    sizes = ramp_sizes(int(start), int(increment), batch) if ramp else ()
+    tried = micro_batches or calc.MICRO_BATCHES
+    candidates = calc.candidates(shape, cluster, batch=batch, ramp=sizes, micro_batches=tried, **layout)
     good = [candidate for candidate in candidates if not candidate.problems]
-    if plot:
-        points = [(candidate.memory_gib, candidate.seconds) for candidate in good]
-        curves = [PlotLine(name="layouts that can run", points=points, as_dots=True)]
-        draw(plot, title=f"{cluster.gpus} {gpu}", x="GiB of the fullest GPU", y="seconds a step", curves=curves)
-    if as_json:
-        print_json([asdict(candidate) for candidate in (candidates if everything else good[:show])])
-        return
-    _show(candidates if everything else good[:show])
-    _count(candidates, good)
+    listed = candidates if everything else good[:show]
     stated = "stated" if network else "assumed, as in the maker's clusters"
-    print_text(f"{cluster.gpu.name}, {cluster.network_gb_s:g} GB/s of network a node ({stated}).")
-
-
-def _ramp(text: str | None, batch: int) -> Sequence[int]:
-    if not text:
-        return ()
-    start, increment = map(int, text.split(":"))
-    return ramp_sizes(start, increment, batch)
+    return Estimate(
+        data=[asdict(candidate) for candidate in listed],
+        shown=[
+            _list_layouts(listed),
+            _count(candidates),
+            f"{cluster.gpu.name}, {cluster.network_gb_s:g} GB/s of network a node ({stated}).",
+        ],
+        plot=Plot(
+            title=f"{cluster.gpus} {gpu}",
+            x="GiB of the fullest GPU",
+            y="seconds a step",
+            lines={"layouts that can run": [(candidate.memory_gib, candidate.seconds) for candidate in good]},
+            dots=("layouts that can run",),
+        ),
+    )
 
 
 def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
@@ -140,31 +117,29 @@ def _ramp_problems(text: str | None, batch: int) -> Iterator[str]:
         yield f"--ramp {text!r}: needs to be START:INCREMENT, such as 192:16"
 
 
-def _show(shown: list[calc.Candidate]) -> None:
-    def row(candidate: calc.Candidate) -> list[str]:
+def _list_layouts(candidates: list[calc.Candidate]) -> Table:
+    rows = []
+    for candidate in candidates:
         layout = candidate.topology
-        return [
-            str(layout.tp),
-            str(layout.pp),
-            str(layout.dp),
-            str(layout.micro_batch),
-            f"{candidate.seconds:.1f}",
-            f"{candidate.early_s:.1f}-{candidate.late_s:.1f}",
-            layout.recompute,
-            f"{candidate.tflops:.0f}",
-            format_percent(candidate.bubble),
-            f"{candidate.memory_gib:.0f}",
-            "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
-        ]
-
+        rows.append(
+            [
+                *map(str, (layout.tp, layout.pp, layout.dp, layout.micro_batch)),
+                f"{candidate.seconds:.1f}",
+                f"{candidate.early_s:.1f}-{candidate.late_s:.1f}",
+                layout.recompute,
+                f"{candidate.tflops:.0f}",
+                format_percent(candidate.bubble),
+                f"{candidate.memory_gib:.0f}",
+                "; ".join([f"NO: {problem}" for problem in candidate.problems] or candidate.notes),
+            ]
+        )
     columns = ("TP", "PP", "DP", "micro", "s/step", "8 of 10", "recompute", "TFLOP/s", "bubble", "GiB", "remarks")
-    listing(columns, map(row, shown), left=("recompute", "remarks"))
+    return listing(columns, rows, left=("recompute", "remarks"))
 
 
-def _count(candidates: list[calc.Candidate], good: list[calc.Candidate]) -> None:
-    """Print the number of layouts that can run, and count the first problem of each other layout."""
-    why = Counter(candidate.problems[0].partition(":")[0] for candidate in candidates if candidate.problems)
-    text = ", ".join(f"{count} by {rule}" for rule, count in why.most_common())
-    print_text(
-        f"\n{len(good)} of {len(candidates)} can run." + (f" Ruled out: {text}. --all shows why." if text else "")
-    )
+def _count(candidates: list[calc.Candidate]) -> str:
+    """Return the number of layouts that can run, and how many layouts each rule excludes first."""
+    excluded = Counter(candidate.ruled_out_by for candidate in candidates if candidate.ruled_out_by)
+    text = ", ".join(f"{count} by {rule}" for rule, count in excluded.most_common())
+    counts = f"\n{len(candidates) - excluded.total()} of {len(candidates)} can run."
+    return f"{counts} Ruled out: {text}. --all shows why." if text else counts

@@ -2,7 +2,6 @@
 
 import pytest
 
-from opsctl.base.errors import InputError
 from opsctl.calc import network
 from opsctl.calc.accelerators import accelerator
 
@@ -98,8 +97,3 @@ def test_80_percent_of_800_is_not_480() -> None:
     # The book: "at most 80% of advertised speed. e.g., if you are told you get 800Gbps, expect ~480Gbps"
     assert 0.8 * 800 == 640
     assert 480 / 800 == 0.6
-
-
-def test_unknown_zero_stage_is_refused() -> None:
-    with pytest.raises(InputError, match="zero is 4, needs to be 0, 1, 2 or 3"):
-        network.sent_gb(billions=1, zero=4)

@@ -27,7 +27,7 @@ def old_tflops(row: Row) -> float:
 
 def exact_tflops(row: Row) -> float:
     assert row.seconds
-    return throughput.tflops(row.shape, batch=row.batch, seconds=row.seconds, gpus=row.topology.gpus)
+    return throughput.step_tflop(row.shape, batch=row.batch, gpus=row.topology.gpus) / row.seconds
 
 
 def test_prequel_has_158_rows_and_143_have_a_time() -> None:
@@ -74,7 +74,7 @@ def test_corrected_formula_gives_3_to_4_percent_more(row: Row) -> None:
 def test_step_time_is_recovered_from_tflops() -> None:
     row = BY_LINE[831]
     assert row.tflops
-    seconds = throughput.seconds_per_step(row.shape, batch=row.batch, tflops=row.tflops, gpus=384)
+    seconds = throughput.step_tflop(row.shape, batch=row.batch, gpus=384) / row.tflops
     assert seconds == pytest.approx(103.51, abs=0.01)
 
 

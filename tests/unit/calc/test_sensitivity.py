@@ -1,17 +1,18 @@
-"""Kinds of clusters and uncertain inputs of the simulation. `pytest tests/unit/calc/test_input_influence.py`"""
+"""Kinds of clusters and uncertain inputs of the simulation. `pytest tests/unit/calc/test_sensitivity.py`"""
 
 from statistics import stdev
 
 import pytest
 
-from opsctl.calc.input_influence import (
+from opsctl.calc.sensitivity import (
     CLUSTER_KINDS,
     draw_setup,
     rank_inputs,
+    run,
     run_uncertain,
+    summary,
     widest_ranges,
 )
-from opsctl.calc.sensitivity import run, summary
 from opsctl.calc.simulation import SimulationSetup
 
 CLOUD = CLUSTER_KINDS["young-cloud"]
