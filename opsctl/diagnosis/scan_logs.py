@@ -17,7 +17,7 @@ from opsctl.diagnosis.causes import Cause, Weight, causes, classify, read_table
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import PREFIX
-from opsctl.telemetry.progress.iteration_lines import parse
+from opsctl.telemetry.progress.log_formats import parse_megatron
 
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 4000
@@ -108,7 +108,7 @@ class _LogScanner:
             if not _ITERATION.match(chunk, number):
                 continue
             start, stop = _line_around(chunk, number)
-            if iteration := parse(chunk[start:stop].decode(errors="replace")):
+            if iteration := parse_megatron(chunk[start:stop].decode(errors="replace")):
                 self.last = iteration.step if self.last is None else self.last
                 self.iterations.append(at + start)
                 end = start

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.state.files import open_regular
-from opsctl.telemetry.progress.iteration import Iteration, parse
+from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader, iterate_steps
 
-__all__ = ["Iteration", "last_iteration", "parse", "read_window", "recent_iterations", "sampled", "tail"]
+__all__ = ["Iteration", "last_iteration", "read_window", "recent_iterations", "sampled", "tail"]
 
 MAX_SEARCHED_BYTES = 64 << 20
 """Searched for the newest step. A trainer that logs more between two lines logs no steps."""

@@ -8,50 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 MAX_TEXT_CHARS = 200
 EVENTS_FILE = "log_events.toml"
-
-WORDS = (
-    "heckpoint",
-    "aving",
-    "aved ",
-    "uccessfully loaded",
-    "Unable to load",
-    "oading",
-    "esum",
-    "Restored",
-    "raining",
-    "training from",
-    "train_runtime",
-    "optimization steps",
-    "Trainer.fit",
-    "SIG",
-    "signal",
-    "Preemption",
-    "exiting program",
-    "Run canceled",
-    "ime limit",
-    "ime_limit",
-    "alltime",
-    "all time",
-    "all-time",
-    "max_time",
-    "max time",
-    "KeyboardInterrupt",
-    "Unable to find",
-    "will start from random",
-    "eceived ",
-    " guard ",
-    "ckpt",
-    "napshot",
-    "rote ",
-    "ritten ",
-)
-"""Every line of an event holds one of these texts. The search for them is fast."""
-
-
-_WORD = re.compile("|".join(map(re.escape, WORDS)))
 
 
 class ProgressEventKind(StrEnum):
@@ -96,7 +56,6 @@ class EventPattern:
 @cache
 def load_event_patterns() -> tuple[EventPattern, ...]:
     """Return the rows in the order of log_events.toml."""
-    text = files("opsctl.telemetry.progress").joinpath(EVENTS_FILE).read_text(encoding="utf-8")
     return tuple(
         EventPattern(
             kind=ProgressEventKind(row["kind"]),
@@ -104,13 +63,29 @@ def load_event_patterns() -> tuple[EventPattern, ...]:
             is_found=row.get("found", True),
             source=row["source"],
         )
-        for row in tomllib.loads(text)["event"]
+        for row in _load_table()["event"]
     )
+
+
+@cache
+def load_words() -> tuple[str, ...]:
+    """Return the texts of which every line of an event holds one. The search for them is fast."""
+    return tuple(_load_table()["words"])
+
+
+@cache
+def _compile_words() -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, load_words())))
+
+
+@cache
+def _load_table() -> dict[str, Any]:
+    return tomllib.loads(files("opsctl.telemetry.progress").joinpath(EVENTS_FILE).read_text(encoding="utf-8"))
 
 
 def parse_event(text: str) -> ProgressEvent | None:
     """Return what a line says, without colours and carriage returns; None for any other line."""
-    if not _WORD.search(text):
+    if not _compile_words().search(text):
         return None
     for row in load_event_patterns():
         if match := row.pattern.search(text):

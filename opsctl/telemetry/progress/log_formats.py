@@ -14,6 +14,7 @@ from opsctl.settings.bounded_pattern import BoundedPattern, compile_bounded
 from opsctl.telemetry.progress.iteration import Iteration
 
 FORMATS_FILE = "log_formats.toml"
+MEGATRON = "megatron"
 MAX_SEGMENT_CHARS = 4096
 """A longer line is cut: no trainer's step line is as long."""
 MAX_STEP = 10**15
@@ -21,26 +22,13 @@ MAX_STEP = 10**15
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d{1,3})?|\.\d+(?:[eE][-+]?\d{1,3})?|nan|inf)"
 SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
-FIELDS: Mapping[str, tuple[str, float]] = {
-    "step": ("step", 1),
+FIELDS: Mapping[str, tuple[str, float]] = {name: (name, 1) for name in Iteration.__dataclass_fields__} | {
     "total": ("last", 1),
     "samples": ("consumed_samples", 1),
-    "tokens": ("tokens", 1),
     "batch": ("global_batch", 1),
-    "loss": ("loss", 1),
-    "lr": ("lr", 1),
-    "grad_norm": ("grad_norm", 1),
-    "loss_scale": ("loss_scale", 1),
-    "skipped": ("skipped", 1),
-    "skipped_total": ("skipped_total", 1),
-    "nans": ("nans", 1),
-    "step_s": ("step_s", 1),
     "step_ms": ("step_s", 1e-3),
     "steps_per_s": ("step_s", -1),
-    "tokens_per_s": ("tokens_per_s", 1),
     "ktokens_per_s": ("tokens_per_s", 1e3),
-    "samples_per_s": ("samples_per_s", 1),
-    "tflops": ("tflops", 1),
 }
 """For each field of log_formats.toml the field of Iteration, and the factor; -1: the value is turned round."""
 WHOLE = frozenset({"step", "last", "consumed_samples", "tokens", "global_batch", "skipped", "skipped_total", "nans"})
@@ -54,19 +42,19 @@ class LineFormat:
     """One row of log_formats.toml, which explains the fields."""
 
     name: str
-    words: tuple[str, ...]
-    step: re.Pattern[str] | None
-    more: re.Pattern[str] | None
-    without: re.Pattern[str] | None
-    labels: re.Pattern[str] | None
-    needs: frozenset[str]
-    epochs: re.Pattern[str] | None
-    scanner: re.Pattern[str] | None
-    """Finds every value of a line: one named group for each name, in it the number and the number after a slash."""
+    source: str
     ranks: Mapping[str, tuple[str, int]]
     """For each group of the scanner its field and the rank of the name: the lowest rank counts."""
-    has_suffixes: bool
-    source: str
+    words: tuple[str, ...] = ()
+    step: re.Pattern[str] | None = None
+    more: re.Pattern[str] | None = None
+    without: re.Pattern[str] | None = None
+    labels: re.Pattern[str] | None = None
+    needs: frozenset[str] = frozenset()
+    epochs: re.Pattern[str] | None = None
+    scanner: re.Pattern[str] | None = None
+    """Finds every value of a line: one named group for each name, in it the number and the number after a slash."""
+    has_suffixes: bool = False
     pattern: BoundedPattern | None = None
     """The pattern of TRAIN.toml, instead of everything above."""
 
@@ -162,27 +150,24 @@ def to_iteration(values: Values) -> Iteration | None:
     return Iteration(**values)  # type: ignore[arg-type]  # WHOLE and FIELDS give each value its type
 
 
+def parse_megatron(line: str) -> Iteration | None:
+    """Parse a step line of Megatron with any prefix; return None for any other line. Never raises."""
+    values = _find_format(MEGATRON).parse(line)
+    return to_iteration(values) if values else None
+
+
+@cache
+def _find_format(name: str) -> LineFormat:
+    return next(line_format for line_format in load_formats() if line_format.name == name)
+
+
 @cache
 def formats_for(pattern: str) -> tuple[LineFormat, ...]:
     """Return the formats of a train: the pattern of its TRAIN.toml alone, or every known format."""
     if not pattern:
         return load_formats()
-    custom = LineFormat(
-        name="the pattern of TRAIN.toml",
-        words=(),
-        step=None,
-        more=None,
-        without=None,
-        labels=None,
-        needs=frozenset(),
-        epochs=None,
-        scanner=None,
-        ranks={},
-        has_suffixes=False,
-        source="TRAIN.toml",
-        pattern=compile_bounded(pattern),
-    )
-    return (custom,)
+    name = "the pattern of TRAIN.toml"
+    return (LineFormat(name=name, source="TRAIN.toml", ranks={}, pattern=compile_bounded(pattern)),)
 
 
 @cache

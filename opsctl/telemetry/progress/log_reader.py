@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from opsctl.telemetry.progress.iteration import parse
+from opsctl.telemetry.progress.log_formats import parse_megatron
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 
 MAX_LINE_BYTES = 64 << 10
@@ -96,7 +96,7 @@ class LogReader:
         self._end_part()
         while self.cuts is not None and len(self.summary.parts) <= len(self.cuts):
             self.summary.parts.append(LogPart())
-        self.summary.last = parse(self.last_line.decode(errors="replace")) if self.last_line else None
+        self.summary.last = parse_megatron(self.last_line.decode(errors="replace")) if self.last_line else None
         return self.summary
 
     def _end_part(self) -> None:
@@ -208,22 +208,24 @@ class LogReader:
             return  # the line was logged twice
         earliest, latest = self._stamp_iteration(line, head)
         step_s = _parse_step_s(line)
-        batch = _parse_value(line, b"global batch size:")
+        self._add(step, step_s, (earliest, latest), _parse_value(line, b"global batch size:"))
+        self._take_figures(line, step)
+        self.tail, self.needs_latest = b"", math.isnan(latest)
+
+    def _add(self, step: int, step_s: float, times: tuple[float, float], batch: float) -> None:
+        """Add a step that ended between two times, with what the log reports since the step before."""
         self.part.add(
             LogStep(
                 step=step,
                 step_s=step_s if step_s >= 0 else UNKNOWN,
-                earliest=earliest,
-                latest=latest,
+                earliest=times[0],
+                latest=times[1],
                 batch=int(batch) if 0 < batch < MAX_BATCH else 0,
                 stall_s=self.stall_s,
                 evaluated=self.evaluated,
             )
         )
-        self._take_figures(line, step)
-        self.step = step
-        self.stall_s, self.evaluated, self.tail = UNKNOWN, 0, b""
-        self.needs_latest = math.isnan(latest)
+        self.step, self.stall_s, self.evaluated = step, UNKNOWN, 0
 
     def _stamp_iteration(self, line: bytes, head: re.Match[bytes]) -> tuple[float, float]:
         """Return the earliest and the latest end of the line's steps, nan where unknown."""
@@ -240,7 +242,7 @@ class LogReader:
     def _take_figures(self, line: bytes, step: int) -> None:
         summary = self.summary
         if summary.first is None:
-            summary.first = parse(line.decode(errors="replace"))
+            summary.first = parse_megatron(line.decode(errors="replace"))
         self.last_line = line
         if (at := line.find(b"loss:")) >= 0:
             summary.loss.add(step, _parse_until_bar(line, at + len(b"loss:")))

@@ -9,7 +9,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve, ValueSample
 from opsctl.telemetry.progress.iteration_lines import Iteration
@@ -42,23 +42,17 @@ class LogStep(NamedTuple):
         return self.evaluated != 0 or not math.isnan(self.stall_s)
 
 
-_COLUMNS = (
-    ("step", "q"),
-    ("step_s", "d"),
-    ("earliest", "d"),
-    ("latest", "d"),
-    ("batch", "q"),
-    ("stall_s", "d"),
-    ("evaluated", "b"),
-)
-
-
 @dataclass(slots=True)
 class LogPart:
     """The lines of one attempt, in columns, and the times before the first line and after the last line."""
 
-    columns: tuple[array[float], ...] = field(default_factory=lambda: tuple(array(code) for _, code in _COLUMNS))
-    """One array for each field of LogStep, in the same order."""
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    earliest: array[float] = field(default_factory=lambda: array("d"))
+    latest: array[float] = field(default_factory=lambda: array("d"))
+    batches: array[int] = field(default_factory=lambda: array("q"))
+    stalls_s: array[float] = field(default_factory=lambda: array("d"))
+    evaluated: array[int] = field(default_factory=lambda: array("b"))
     first_stamp: float = UNKNOWN
     last_stamp: float = UNKNOWN
     stall_s: float = UNKNOWN
@@ -75,28 +69,10 @@ class LogPart:
         return map(LogStep._make, zip(*self.columns, strict=True))
 
     @property
-    def steps(self) -> array[float]:
-        return self.columns[0]
-
-    @property
-    def step_seconds(self) -> array[float]:
-        return self.columns[1]
-
-    @property
-    def earliest(self) -> array[float]:
-        return self.columns[2]
-
-    @property
-    def latest(self) -> array[float]:
-        return self.columns[3]
-
-    @property
-    def batches(self) -> array[float]:
-        return self.columns[4]
-
-    @property
-    def stalls_s(self) -> array[float]:
-        return self.columns[5]
+    def columns(self) -> tuple[array[Any], ...]:
+        """One array for each field of LogStep, in the same order."""
+        beginning = (self.steps, self.step_seconds, self.earliest, self.latest)
+        return (*beginning, self.batches, self.stalls_s, self.evaluated)
 
     def add(self, log_step: LogStep) -> None:
         for column, value in zip(self.columns, log_step, strict=True):

@@ -16,9 +16,9 @@ from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
-from opsctl.telemetry.progress.log_formats import LineFormat, formats_for
-from opsctl.telemetry.progress.log_reader import MAX_BATCH, MIN_STAMP_BYTES, STAMP, LogReader, parse_float, parse_stamp
-from opsctl.telemetry.progress.log_summary import UNKNOWN, LogStep, LogSummary
+from opsctl.telemetry.progress.log_formats import MEGATRON, LineFormat, formats_for
+from opsctl.telemetry.progress.log_reader import MIN_STAMP_BYTES, STAMP, LogReader, parse_float, parse_stamp
+from opsctl.telemetry.progress.log_summary import UNKNOWN, LogSummary
 from opsctl.telemetry.progress.step_reader import StepReader
 from opsctl.telemetry.progress.tracker_log import is_tracker_path, read_tracker_log
 
@@ -31,7 +31,6 @@ SAMPLE_BYTES = 256 << 10
 HEAD_BYTES = 1 << 20
 STAMP_SEARCH_BYTES = 200
 """A time stands near the beginning of its line."""
-MEGATRON = "megatron"
 _US_STAMP = re.compile(rb"([01]\d)/([0-3]\d)/(20\d\d) ([0-2]\d:[0-5]\d:[0-5]\d)")
 """`05/11/2024 14:02:11`, month first, as Python programs of Hugging Face log."""
 _EVALUATES = (b"alidation", b"valuation", b"eval_loss", b"val_loss")
@@ -120,19 +119,7 @@ class ForeignLogReader(LogReader):
         if iteration.step == self.step:
             return
         step_s = iteration.step_s if iteration.step_s is not None else self._elapsed_step_s(iteration.step)
-        batch = iteration.global_batch or 0
-        self.part.add(
-            LogStep(
-                step=iteration.step,
-                step_s=step_s if step_s >= 0 else UNKNOWN,
-                earliest=self.head_earliest,
-                latest=self.head_latest,
-                batch=batch if 0 < batch < MAX_BATCH else 0,
-                stall_s=self.stall_s,
-                evaluated=self.evaluated,
-            )
-        )
-        self.step, self.stall_s, self.evaluated = iteration.step, UNKNOWN, 0
+        self._add(iteration.step, step_s, (self.head_earliest, self.head_latest), iteration.global_batch or 0)
         self.before = (iteration.step, self.head_latest)
         summary = self.summary
         summary.first, self.last = summary.first or iteration, iteration

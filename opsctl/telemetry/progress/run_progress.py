@@ -64,34 +64,34 @@ class Progress:
     """The progress of a run; None for unknown values."""
 
     step: int
-    last_step: int | None
-    loss: float | None
-    losses: tuple[float, ...]
+    last_step: int | None = None
+    loss: float | None = None
+    losses: tuple[float, ...] = ()
     """Of the newest lines of the log, every step once, the oldest first."""
-    losses_from: int | None
+    losses_from: int | None = None
     """The step of the first loss."""
-    tokens: int | None
-    step_s: float | None
+    tokens: int | None = None
+    step_s: float | None = None
     """Median of the latest steps."""
-    usual_step_s: float | None
+    usual_step_s: float | None = None
     """Median over the whole run, of steps with the same batch."""
-    tflops: float | None
+    tflops: float | None = None
     """Median of the latest steps, per GPU."""
-    usual_tflops: float | None
+    usual_tflops: float | None = None
     """Median over the whole run, per GPU."""
-    phase: str
-    at: datetime | None
+    phase: str = ""
+    at: datetime | None = None
     """Time of the last heartbeat, by the trainer's clock; without a heartbeat, of the last write to the log."""
-    note: str
+    note: str = ""
     """A problem reported by the trainer that does not stop the training."""
-    checkpoint_step: int | None
+    checkpoint_step: int | None = None
     """The newest checkpoint."""
-    checkpoint_at: datetime | None
+    checkpoint_at: datetime | None = None
     """When the newest checkpoint was written."""
-    next_save: int | None
+    next_save: int | None = None
     """The step of the next checkpoint."""
-    next_save_s: float | None
-    left: Eta | None
+    next_save_s: float | None = None
+    left: Eta | None = None
     """Seconds to the last step; None if the last step or the time of a step is unknown, or no task is queued."""
 
 
@@ -153,26 +153,7 @@ def _read_from_checkpoints(run: RunDir) -> Progress | None:
     saves = predict_next_save(run, 0, None)
     if saves.newest is None:
         return None
-    return Progress(
-        step=saves.newest,
-        last_step=None,
-        loss=None,
-        losses=(),
-        losses_from=None,
-        tokens=None,
-        step_s=None,
-        usual_step_s=None,
-        tflops=None,
-        usual_tflops=None,
-        phase="",
-        at=saves.at,
-        note="",
-        checkpoint_step=saves.newest,
-        checkpoint_at=saves.at,
-        next_save=None,
-        next_save_s=None,
-        left=None,
-    )
+    return Progress(step=saves.newest, at=saves.at, checkpoint_step=saves.newest, checkpoint_at=saves.at)
 
 
 def _read_heartbeat(path: Path) -> Heartbeat | None:

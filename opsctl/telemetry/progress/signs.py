@@ -53,7 +53,6 @@ class LogSigns:
     has_restarted: bool = False
     """Whether the steps of a series began again, as those of the next epoch do."""
     events: tuple[ProgressEvent, ...] = ()
-    formats: tuple[str, ...] = ()
 
     def has(self, *kinds: ProgressEventKind) -> bool:
         return any(event.kind in kinds for event in self.events)
@@ -96,29 +95,16 @@ def _read_log_signs(log: Path, begin: int, pattern: str, end: int) -> LogSigns:
             size = os.fstat(file.fileno()).st_size
             size = min(size, end) if end else size
             if size - begin <= MAX_HEAD_BYTES + MAX_LOG_BYTES:
-                return _read_part(read_window(file.fileno(), begin, size, is_whole=True), pattern)
+                return _read_parts([read_window(file.fileno(), begin, size, is_whole=True)], pattern)
             head = read_window(file.fileno(), begin, begin + MAX_HEAD_BYTES, is_whole=True)
-            first = _read_part(head[: head.rfind(b"\n") + 1], pattern)
-            last = _read_part(read_window(file.fileno(), size - MAX_LOG_BYTES, size), pattern)
+            last = read_window(file.fileno(), size - MAX_LOG_BYTES, size)
+            return _read_parts([head[: head.rfind(b"\n") + 1], last], pattern)
     except OSError:
         return LogSigns()
-    highest = max((step for step in (first.highest, last.highest) if step is not None), default=None)
-    series = {step.last: step for step in (*first.series, *last.series)}
-    beginnings = {step.last: step for step in (*last.beginnings, *first.beginnings)}
-    return LogSigns(
-        first=_find_first(series, beginnings),
-        steps=last.steps,
-        series=tuple(series.values()),
-        beginnings=tuple(beginnings.values()),
-        highest=highest,
-        has_restarted=first.has_restarted or last.has_restarted,
-        events=(*first.events, *last.events),
-        formats=tuple(dict.fromkeys((*last.formats, *first.formats))),
-    )
 
 
-def _read_part(data: bytes, pattern: str) -> LogSigns:
-    reader = StepReader(formats_for(pattern))
+def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
+    """Return what parts of a log show. The newest steps are those of the last part alone."""
     events: list[ProgressEvent] = []
     newest: deque[Iteration] = deque(maxlen=MEDIAN_STEPS)
     series: dict[int | None, Iteration] = {}
@@ -136,13 +122,16 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
         highest = max(step.step, highest or 0)
         newest.append(step)
 
-    for _, line in reader.find_lines(data):
-        facts = reader.read(line, is_candidate=True)
-        events += facts.events
-        for step in facts.iterations:
-            add(step)
-    if last := reader.rest():
-        add(last)
+    for data in parts:
+        reader = StepReader(formats_for(pattern))
+        newest.clear()
+        for _, line in reader.find_lines(data):
+            facts = reader.read(line, is_candidate=True)
+            events += facts.events
+            for step in facts.iterations:
+                add(step)
+        if last := reader.rest():
+            add(last)
     return LogSigns(
         first=_find_first(series, beginnings),
         steps=tuple(newest),
@@ -151,7 +140,6 @@ def _read_part(data: bytes, pattern: str) -> LogSigns:
         highest=highest,
         has_restarted=has_restarted,
         events=tuple(events),
-        formats=tuple(line_format.name for line_format in reader.known),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from opsctl.telemetry.progress.iteration import Iteration
-from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, ProgressEventKind, parse_event
+from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind, load_words, parse_event
 from opsctl.telemetry.progress.log_formats import (
     FIELDS,
     MAX_SEGMENT_CHARS,
@@ -83,7 +83,7 @@ class CsvLines:
         for column, cell in zip(self.columns, cells, strict=True):
             number = parse_number(cell) if column and cell else None
             if number is not None and column not in values:
-                name = FIELDS.get(column, (column, 1))[0]
+                name = FIELDS[column][0]
                 values[name] = int(number) if name in WHOLE and number >= 0 else number
         # The rows of evaluations have a step and none of these values.
         return values if values.keys() - {"step"} and "step" in values else None
@@ -110,7 +110,7 @@ def _find_words(formats: tuple[LineFormat, ...]) -> tuple[bytes, ...]:
     """
     if not all(line_format.words for line_format in formats):
         return ()
-    words = {*WORDS}.union(*(line_format.words for line_format in formats))
+    words = {*load_words()}.union(*(line_format.words for line_format in formats))
     return tuple(word.encode() for word in words if not any(other in word for other in words - {word}))
 
 

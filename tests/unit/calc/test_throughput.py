@@ -9,7 +9,7 @@ from opsctl.calc import throughput
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.gpt_size import PUBLISHED
 from opsctl.calc.time_left import time_left
-from opsctl.telemetry.progress.iteration_lines import parse
+from opsctl.telemetry.progress.log_formats import parse_megatron
 from opsctl.trainer.model_size import peak_tflops
 
 HOUR = 3600.0
@@ -32,7 +32,7 @@ def test_400b_tokens_take_a_third_longer() -> None:
 
 
 def test_log_lines_of_the_prequel_are_consistent() -> None:
-    iterations = [parse(text) for text in LOG.read_text().splitlines()]
+    iterations = [parse_megatron(text) for text in LOG.read_text().splitlines()]
     lines = [line for line in iterations if line]
     assert len(lines) == 2
     for line in lines:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from opsctl.telemetry.progress.log_events import WORDS, ProgressEvent, load_event_patterns
+from opsctl.telemetry.progress.log_events import ProgressEvent, load_event_patterns, load_words
 from opsctl.telemetry.progress.step_reader import LineFacts, StepReader
 
 CORPUS = Path("tests/corpus/progress")
@@ -129,7 +129,7 @@ def test_words_of_events_suffice() -> None:
     lines = [line for record in load_records("tuning") for line in record["lines"]]
     matched = [line for line in lines if any(row.pattern.search(line) for row in load_event_patterns())]
     assert len(matched) > 30
-    assert [line for line in matched if not any(word in line for word in WORDS)] == []
+    assert [line for line in matched if not any(word in line for word in load_words())] == []
 
 
 def summarize() -> str:

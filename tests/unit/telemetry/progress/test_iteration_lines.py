@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration, parse, recent_iterations
+from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration, recent_iterations
+from opsctl.telemetry.progress.log_formats import parse_megatron as parse
 from opsctl.telemetry.progress.step_pace import median_step_s
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "logs"

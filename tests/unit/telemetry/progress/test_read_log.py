@@ -15,7 +15,7 @@ from opsctl.report.log_report import report_log
 from opsctl.slurm.past_jobs import JobRun, parse_past_jobs
 from opsctl.telemetry.progress import read_log
 from opsctl.telemetry.progress.bounded_curve import MAX_BINS, BoundedCurve
-from opsctl.telemetry.progress.iteration_lines import parse
+from opsctl.telemetry.progress.log_formats import parse_megatron
 from opsctl.telemetry.progress.read_log import read_summary
 from tests.support.made_reports import make_rough_train
 
@@ -74,7 +74,7 @@ def test_whole_log_reader_agrees_with_line_parser(steps: list[int]) -> None:
         log = Path(directory) / "log"
         log.write_text("\n".join(f"[n:1]: {ITERATION.format(step)}\nnoise" for step in steps))
         (part,) = read_summary(log).parts
-    lines = [parse(ITERATION.format(step)) for step in steps]
+    lines = [parse_megatron(ITERATION.format(step)) for step in steps]
     assert [(log_step.step, log_step.step_s) for log_step in part] == [
         (line.step, line.step_s) for line in lines if line
     ]
