@@ -88,6 +88,11 @@ def say(statement: Statement, *commands: tuple[str, ...]) -> str:
     values: dict[str, Value] = {**statement.facts, "parts": "; ".join(map(say, statement.parts))}
     for number, command in enumerate(commands):
         values[f"command{number}"] = " ".join(map(_quote_word, command))
+    return fill_sentence(sentence, values)
+
+
+def fill_sentence(sentence: str, values: Mapping[str, Any]) -> str:
+    """Return `sentence` with its values, without the parts in brackets whose value is missing."""
 
     def keep(part: re.Match[str]) -> str:
         names = [name.partition(".")[0] for _, name, _, _ in _WORDING.parse(part[1]) if name]
@@ -123,6 +128,8 @@ class _Wording(string.Formatter):
             return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
         if isinstance(value, str):
             return value
+        if isinstance(value, tuple):
+            return ", ".join(value)
         if kind == "count":
             return f"{value} {noun}{'s' * (value != 1)}"
         format_value = _FORMATS.get(kind)

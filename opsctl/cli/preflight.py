@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -12,7 +13,7 @@ from opsctl.app import App
 from opsctl.cli.options import allow_option
 from opsctl.cli.output import app_and_json, print_json, print_table, print_text, wants_json
 from opsctl.preflight.check_train import PreflightReport, check_train
-from opsctl.preflight.problem import ProblemLevel
+from opsctl.preflight.problem import Problem, ProblemLevel
 
 STYLES = {ProblemLevel.ERROR: "red", ProblemLevel.WARNING: "yellow", ProblemLevel.NOTE: "dim"}
 
@@ -35,11 +36,16 @@ def preflight(app: App, file: Path, *, strict: bool, allow: tuple[str, ...]) -> 
     report = check_train(app, file, allow)
     is_ok = report.is_ok(strict=strict)
     if wants_json():
-        print_json({"train": report.train, "ok": is_ok, "findings": report.problems})
+        print_json({"train": report.train, "ok": is_ok, "findings": list(map(_to_json, report.problems))})
     else:
         _show(report)
     if not is_ok:
         click.get_current_context().exit(2)
+
+
+def _to_json(problem: Problem) -> dict[str, Any]:
+    fields = ("level", "check", "kind", "facts", "what", "source", "remedy", "allowed")
+    return {name: getattr(problem, name) for name in fields}
 
 
 def _show(report: PreflightReport) -> None:

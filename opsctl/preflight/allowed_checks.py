@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from opsctl.base.errors import InputError
 from opsctl.launch.submit import AllowedError
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.problem import Problem, ProblemLevel
+from opsctl.preflight.problem import Problem, ProblemLevel, find_near, read_table
 from opsctl.settings.loader import TrainSettings
 
-MUST_PASS = {
-    "extra": "opsctl would not find its own job",
-    "kill-switch": "every task would stop at its start",
-}
-"""Checks whose errors cannot be allowed, and why."""
 BEYOND_CHECKS = frozenset({"container"})
 """Names of problems that are not in CHECKS, and that can be allowed."""
+
+
+def find_why_it_must_pass(check: str) -> str:
+    """Return why errors of this check cannot be allowed; empty if they can."""
+    return str(read_table().get(check, {}).get("must_pass", ""))
 
 
 def find_allowances(train: TrainSettings, options: Sequence[str]) -> dict[str, str]:
@@ -27,13 +26,13 @@ def find_allowances(train: TrainSettings, options: Sequence[str]) -> dict[str, s
     allowances = {**settings, **dict.fromkeys(options, "--allow")}
     known = CHECKS.keys() | BEYOND_CHECKS
     for check, origin in allowances.items():
-        if check in MUST_PASS:
-            raise InputError(f"{origin} {check}: this check must pass: {MUST_PASS[check]}")
+        if why := find_why_it_must_pass(check):
+            raise InputError(f"{origin} {check}: this check must pass: {why}")
         if check not in known:
-            near = get_close_matches(check, known, 1)
+            near = find_near(check, known)
             raise InputError(
                 f"{origin} {check}: there is no such check",
-                hint=f"did you mean {near[0]}?" if near else "opsctl preflight shows the check of each problem",
+                hint=f"did you mean {near}?" if near else "opsctl preflight shows the check of each problem",
             )
     return allowances
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from opsctl.base.errors import MissingProgram
@@ -22,8 +21,7 @@ SRUN_TIMEOUT_S = 10.0
 
 def check_container(table: ContainerTable, runner: Runner) -> list[Problem]:
     """Return what is missing or unknown. Compute nodes may have other programs and mounts than this machine."""
-    problems = [*_check_image(table), *_check_runtime(table, runner), *_check_mounts(table)]
-    return [replace(problem, check="container", source="[container]") for problem in problems]
+    return [*_check_image(table), *_check_runtime(table, runner), *_check_mounts(table)]
 
 
 def list_mounted(
@@ -53,32 +51,19 @@ def _check_image(table: ContainerTable) -> Iterator[Problem]:
     path = Path(table.image)
     is_file = path.is_absolute() or (table.runtime != "podman" and path.suffix in {".sif", ".sqsh", ".img"})
     if not is_file:
-        yield note(
-            f"[container] image = {table.image}: an address, not a file: whether the nodes can read it is unknown",
-            "put the image into a file on the shared file system, so that no attempt waits for a registry",
-        )
+        yield note("container.address", image=table.image)
     elif not path.is_absolute():
-        yield error(f"[container] image = {table.image}: a relative path", "use the absolute path")
+        yield error("container.relative", image=table.image)
     elif not path.exists():
-        yield error(
-            f"[container] image = {table.image} does not exist", "correct the path; compute nodes must see it too"
-        )
+        yield error("container.missing", image=table.image)
 
 
 def _check_runtime(table: ContainerTable, runner: Runner) -> Iterator[Problem]:
     if table.runtime != "pyxis":
         if shutil.which(table.runtime) is None:
-            yield note(
-                f"{table.runtime} is not installed on this machine; whether the nodes have it is unknown",
-                f"run `{table.runtime} --version` on a node, or load its module in [setup] modules",
-            )
-        return
-    reason = _why_without_pyxis(runner)
-    if reason:
-        yield note(
-            f"pyxis: {reason}; whether the nodes have it is unknown",
-            "run `srun --help` on a node: with pyxis in plugstack.conf, it lists --container-image",
-        )
+            yield note("container.no_runtime", runtime=table.runtime)
+    elif why := _why_without_pyxis(runner):
+        yield note("container.no_pyxis", why=why)
 
 
 def _why_without_pyxis(runner: Runner) -> str:
@@ -98,7 +83,4 @@ def _check_mounts(table: ContainerTable) -> Iterator[Problem]:
     for mount in table.mounts:
         source = mount.partition(":")[0]
         if exists(Path(source)) is False:
-            yield warning(
-                f"[container] mounts: {source} does not exist on this machine",
-                "correct the path, unless only compute nodes have it: no container starts with a missing mount",
-            )
+            yield warning("container.mount", source=source)

@@ -17,10 +17,10 @@ from opsctl.launch.revisions import syntax_problems
 from opsctl.launch.train_paths import load_resolved
 from opsctl.preflight.allowed_checks import allow_errors, find_allowances
 from opsctl.preflight.check_container import check_container, list_mounted
-from opsctl.preflight.checks import CHECKS, QUEUED
+from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
-from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge
+from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge, read_table
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.slurm.commands import Slurm
@@ -96,7 +96,7 @@ def list_problems(
     OpsctlError if `needs_slurm` and Slurm does not answer.
     """
     allowances = find_allowances(train, allow)
-    checks = {name: check for name, check in CHECKS.items() if not (is_queued and name in QUEUED)}
+    checks = [check for name, check in CHECKS.items() if not is_queued or read_table()[name].get("queued", True)]
     slurm: ClusterFacts | None = None
     unknown: dict[str, str] = {}
     try:
@@ -113,7 +113,7 @@ def list_problems(
 def _judge(
     context: PreflightContext,
     request: LaunchRequest,
-    checks: Mapping[str, Check],
+    checks: Sequence[Check],
     slurm: ClusterFacts | None,
     unknown: Mapping[str, str],
 ) -> list[Problem]:
@@ -121,10 +121,10 @@ def _judge(
     place = context.place(RunDir(context.root / train.name), actor())
     facts = gather(request, place, slurm, unknown)
     if train.container is None:
-        return judge(checks.items(), request, facts)
+        return judge(checks, request, facts)
     missing = list_mounted(facts.misplaced_paths, train, train.container, place.run.path)
     facts = replace(facts, misplaced_paths=missing)
-    return [*judge(checks.items(), request, facts), *check_container(train.container, context.engine_runner)]
+    return [*judge(checks, request, facts), *check_container(train.container, context.engine_runner)]
 
 
 def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Problem]:
@@ -132,8 +132,7 @@ def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Probl
     try:
         plan_freeze(train.setup, context.runner, root=context.root)
     except OpsctlError as refusal:
-        problem = error(refusal.message, refusal.hint or "correct it")
-        return [replace(problem, check="freeze", source="[setup] freeze")]
+        return [error("freeze.refused", problem=refusal.message, hint=refusal.hint or "correct it")]
     return []
 
 
@@ -146,4 +145,4 @@ def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem
         problems = refusal.problems
     else:
         problems = syntax_problems(text, context.runner)
-    return [replace(error(problem, "correct it"), check="body", source="bash -n") for problem in problems]
+    return [error("body.invalid", problem=problem) for problem in problems]

@@ -60,7 +60,7 @@ def find_misplaced_paths(
         if position == 0 and "/" not in path:
             if shutil.which(path) is None and not _has_setup(train):
                 yield MisplacedPath(path=path, is_needed=path not in PROGRAMS)
-            elif shutil.which(path) is None and get_close_matches(path, PROGRAMS, 1, 0.8) and path not in PROGRAMS:
+            elif shutil.which(path) is None and find_program(path) and path not in PROGRAMS:
                 yield MisplacedPath(path=path)
         elif is_started or path.endswith(SCRIPTS) or (Path(path).suffix and (base / path).is_file()):
             yield MisplacedPath(
@@ -163,17 +163,18 @@ def exists(path: Path) -> bool | None:
     return True
 
 
-def describe_missing(missing: MisplacedPath, directory: str) -> str:
-    """Return the message about a missing file of the command, without its remedy."""
+def find_program(word: str) -> str:
+    """Return the program of PROGRAMS that is much like `word`; empty if none is."""
+    return next(iter(get_close_matches(word, PROGRAMS, 1, 0.8)), "")
+
+
+def name_mistake(missing: MisplacedPath) -> str:
+    """Return which problem of `files` in checks.toml a missing file of the command is."""
+    is_name = "/" not in missing.path
     if missing.origin != "command":
-        return f"{missing.origin}: {missing.path} does not exist"
-    if "/" not in missing.path and not missing.is_needed and missing.path not in PROGRAMS and not missing.here:
-        near = get_close_matches(missing.path, PROGRAMS, 1, 0.8)
-        if near:
-            return f"command: no program {missing.path} in PATH; did you mean {near[0]}?"
-    if missing.path in PROGRAMS and not missing.here:
-        return f"command: no program {missing.path} in PATH on this machine, and no [setup] that could add it"
-    if "/" not in missing.path and missing.is_needed and not missing.here and not missing.path.endswith(SCRIPTS):
-        return f"command: no program {missing.path} in PATH, and no [setup] that could add it"
-    where = "" if missing.path.startswith("/") else f" in {directory or 'its run directory'}"
-    return f"command: {missing.path} does not exist{where}"
+        return "of_setup"
+    if missing.path in PROGRAMS:
+        return "no_program_here"
+    if is_name and not missing.is_needed and find_program(missing.path):
+        return "misspelt_program"
+    return "no_program" if is_name and missing.is_needed and not missing.path.endswith(SCRIPTS) else "missing"

@@ -21,7 +21,7 @@ from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
-from opsctl.preflight.allowed_checks import MUST_PASS, list_allowed
+from opsctl.preflight.allowed_checks import find_why_it_must_pass, list_allowed
 from opsctl.preflight.check_train import PreflightContext, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
 from opsctl.settings.loader import TrainSettings
@@ -126,7 +126,7 @@ def refuse_errors(where: str, problems: Sequence[Problem], refusals: Sequence[st
     """Raise ConfigError with all errors and `refusals`, if there are any."""
     errors = [problem for problem in problems if problem.level is ProblemLevel.ERROR]
     texts = [*map(_describe, errors), *refusals]
-    allowable = sorted({problem.check for problem in errors} - MUST_PASS.keys())
+    allowable = sorted({problem.check for problem in errors if not find_why_it_must_pass(problem.check)})
     advice = f"opsctl preflight {where} shows the source of each check"
     if allowable:
         options = " ".join(f"--allow {check}" for check in allowable)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from opsctl.base.model import JobSpec
+from opsctl.base.statements import fill_sentence
+from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
 from opsctl.preflight.trainer_settings import number
@@ -26,19 +34,48 @@ class ProblemLevel(StrEnum):
     NOTE = "note"
 
 
+Fact = str | int | float | tuple[str, ...] | None
+"""A value in a sentence, None if it is unknown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One mistake, or one fact worth knowing."""
 
     level: ProblemLevel
-    what: str
-    """The problem in one line, with its numbers."""
-    remedy: str
-    check: str = ""
-    source: str = ""
-    """The document, formula or thread behind the check."""
+    kind: str
+    """The name of the check and of the problem in checks.toml, such as `partition.down`."""
+    facts: Mapping[str, Fact] = field(hash=False)
     allowed: str = ""
     """What made a warning of this error: --allow or [preflight] allow; empty for every other problem."""
+
+    @property
+    def check(self) -> str:
+        return self.kind.partition(".")[0]
+
+    @property
+    def source(self) -> str:
+        """The document, formula or thread behind the check."""
+        return str(read_table()[self.check]["source"])
+
+    @property
+    def what(self) -> str:
+        """The problem in one line, with its numbers."""
+        return self._fill("what")
+
+    @property
+    def remedy(self) -> str:
+        return self._fill("remedy")
+
+    def _fill(self, part: str) -> str:
+        check, _, name = self.kind.partition(".")
+        return fill_sentence(read_table()[check][name][part], self.facts)
+
+
+@cache
+def read_table() -> Mapping[str, Mapping[str, Any]]:
+    """Return checks.toml: by check its source, and the sentences of its problems."""
+    return tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +122,18 @@ class LaunchRequest:
         return per_node, self.gpus_per_node == 1 and self.recipe.devices in {None, 1}
 
     @property
+    def limit_s(self) -> int:
+        """The time limit of a task in seconds; 0 if Slurm sets none."""
+        return 60 * (parse_slurm_minutes(self.spec.time_limit) or 0)
+
+    @property
     def is_certain(self) -> bool:
         """Whether the numbers of the recipe and of its ranks are those with which the trainer starts."""
         return self.recipe.is_embedded or (bool(self.recipe.refuses) and self._count_ranks()[1])
 
-    def refuse(self, what: str, remedy: str) -> Problem:
+    def refuse(self, kind: str, /, **facts: Fact) -> Problem:
         """Return an error if the numbers behind it are certain, else a warning."""
-        return error(what, remedy) if self.is_certain else warning(what, remedy)
+        return error_if(self.is_certain, kind, **facts)
 
 
 def count_gpus(spec: JobSpec) -> int:
@@ -102,29 +144,33 @@ def count_gpus(spec: JobSpec) -> int:
     return max([spec.gpus_per_node, *numbers])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One check: a pure function of the launch request and the facts."""
-
-    check: Callable[[LaunchRequest, Facts], Iterator[Problem]]
-    source: str
+Check = Callable[[LaunchRequest, Facts], Iterator[Problem]]
+"""A pure function of the launch request and the facts."""
 
 
-def error(what: str, remedy: str) -> Problem:
-    return Problem(level=ProblemLevel.ERROR, what=what, remedy=remedy)
+def error(kind: str, /, **facts: Fact) -> Problem:
+    return Problem(level=ProblemLevel.ERROR, kind=kind, facts=facts)
 
 
-def warning(what: str, remedy: str) -> Problem:
-    return Problem(level=ProblemLevel.WARNING, what=what, remedy=remedy)
+def warning(kind: str, /, **facts: Fact) -> Problem:
+    return Problem(level=ProblemLevel.WARNING, kind=kind, facts=facts)
 
 
-def note(what: str, remedy: str) -> Problem:
-    return Problem(level=ProblemLevel.NOTE, what=what, remedy=remedy)
+def note(kind: str, /, **facts: Fact) -> Problem:
+    return Problem(level=ProblemLevel.NOTE, kind=kind, facts=facts)
 
 
-def judge(checks: Iterable[tuple[str, Check]], request: LaunchRequest, facts: Facts) -> list[Problem]:
+def error_if(is_certain: bool, kind: str, /, **facts: Fact) -> Problem:  # noqa: FBT001 (reads as a condition)
+    """Return an error if `is_certain`, else a warning."""
+    return error(kind, **facts) if is_certain else warning(kind, **facts)
+
+
+def find_near(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like `word`; empty if none is."""
+    return next(iter(get_close_matches(word, known, 1)), "")
+
+
+def judge(checks: Iterable[Check], request: LaunchRequest, facts: Facts) -> list[Problem]:
     """Run all checks; return errors first, then warnings, then notes."""
-    problems: list[Problem] = []
-    for name, check in checks:
-        problems += [replace(problem, check=name, source=check.source) for problem in check.check(request, facts)]
+    problems = chain.from_iterable(check(request, facts) for check in checks)
     return sorted(problems, key=lambda problem: list(ProblemLevel).index(problem.level))

@@ -52,7 +52,7 @@ class Case:
         fields = deepcopy(BASE)
         for path, value in self.table.get("facts", {}).items():
             set_path(fields, path, value)
-        return judge(CHECKS.items(), self.make_request(), make_facts(fields, self.table.get("nodes", {})))
+        return judge(CHECKS.values(), self.make_request(), make_facts(fields, self.table.get("nodes", {})))
 
 
 def make_facts(table: dict[str, Any], states: dict[str, str]) -> Facts:

@@ -142,7 +142,7 @@ class Configuration:
         facts = Facts(
             now=datetime(2026, 1, 1, tzinfo=UTC), user="me", gpu=gpu_kind([self.row["hardware"]["gpu"] or ""])
         )
-        return judge(CHECKS.items(), self.make_request(by_torchrun=by_torchrun), facts)
+        return judge(CHECKS.values(), self.make_request(by_torchrun=by_torchrun), facts)
 
 
 def is_launcher(line: str) -> bool:

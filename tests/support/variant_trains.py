@@ -43,7 +43,7 @@ class Variant:
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             (directory / path).write_text(text)
         request = self._make_request(directory)
-        return judge(CHECKS.items(), request, self._gather(request, directory))
+        return judge(CHECKS.values(), request, self._gather(request, directory))
 
     def _list_files(self) -> list[tuple[str, str]]:
         return [*((name, "") for name in SCRIPTS), ("torchtitan/train.py", ""), *self.table.get("files", {}).items()]

@@ -7,7 +7,6 @@ job that exceeds a limit only together with other jobs waits for these jobs, whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from itertools import chain
 
 from opsctl.base.model import JobSpec
@@ -15,7 +14,7 @@ from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.checks.slurm import as_slurm, find_partitions
 from opsctl.preflight.effective_limits import Bound, find_limits, named, own
 from opsctl.preflight.facts import ClusterFacts, Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, count_gpus, error, warning
+from opsctl.preflight.problem import Fact, LaunchRequest, Problem, count_gpus, error, error_if, find_near
 
 EXACT = frozenset({"node", "gres/gpu"})
 """Resources whose amount is exact. Slurm may add CPUs, for whole nodes or whole cores."""
@@ -28,6 +27,7 @@ AT_MOST = {
     "MaxTRESMins": "for a job, times its minutes",
     "GrpTRESRunMins": "for all that runs together, times its minutes",
 }
+UNITS = {"node": "", "gres/gpu": "GPUs", "cpu": "CPUs"}
 NONE_RUNS = frozenset({"MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"})
 QUEUED = frozenset({"MaxSubmit", "MaxSubmitPU", "MaxSubmitPA", "GrpSubmit"})
 
@@ -37,15 +37,11 @@ def account(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         return
     account, is_enforced = request.spec.account, _enforced(facts.cluster, "associations")
     accounts = facts.cluster.accounting.accounts
-    remedy = "use one of your accounts, or ask to be added to this account"
     if account and account.lower() not in {name.lower() for name in accounts}:
-        text = f"[slurm] account: you may not use {account!r}; you have: {', '.join(accounts) or 'none'}"
-        if is_enforced:
-            yield error(text, remedy)
-        else:
-            yield warning(f"{text}; this Slurm would accept the job and charge another account", remedy)
+        kind = "account.not_yours" if is_enforced else "account.replaced"
+        yield error_if(is_enforced, kind, account=account, accounts=tuple(accounts) or "none")
     elif is_enforced and not accounts:
-        yield error("[slurm] account: you have none here, and this Slurm runs no job without an account", remedy)
+        yield error("account.none")
 
 
 def qos(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -53,24 +49,13 @@ def qos(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if not name or facts.cluster is None or facts.cluster.accounting is None:
         return
     known, is_enforced = facts.cluster.accounting, _enforced(facts.cluster, "qos")
-    names = [qos.name for qos in known.qos]
+    names = tuple(qos.name for qos in known.qos)
     association = own(known, request.spec, "")
     if named(known, name) is None:
-        near = get_close_matches(name, names, 1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
-        text = f"[slurm] qos: there is no {name!r} here; {advice}there are: {', '.join(names)}"
-        if is_enforced:
-            yield error(text, "set qos to one of these, or leave qos out")
-        else:
-            yield warning(
-                f"{text}; this Slurm would accept the job and ignore the QOS",
-                "set qos to one of these, or leave qos out",
-            )
+        kind = "qos.unknown" if is_enforced else "qos.ignored"
+        yield error_if(is_enforced, kind, name=name, near=find_near(name, names), known=names)
     elif is_enforced and association and association.qos and name.lower() not in map(str.lower, association.qos):
-        yield error(
-            f"[slurm] qos: account {association.account!r} may not use {name!r}; it has: {', '.join(association.qos)}",
-            "set qos to one of these, or use another account",
-        )
+        yield error("qos.not_yours", account=association.account, name=name, known=association.qos)
 
 
 def _enforced(cluster: ClusterFacts, policy: str) -> bool:
@@ -93,45 +78,44 @@ def limits(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def _list_exceeded(spec: JobSpec, bounds: Mapping[str, Bound]) -> Iterator[Problem]:
     for key, (most, whose) in bounds.items():
         limit, _, resource = key.partition(" ")
-        excess = _of_resource(spec, limit, resource, most) if resource else _of_jobs(spec, limit, most)
-        if excess:
-            setting, rule, remedy = excess
-            yield error(f"[slurm] {setting}: {whose} {rule} ({limit})", remedy)
+        if resource:
+            yield from _judge_resource(spec, limit, resource, most, whose)
+        else:
+            yield from _judge_jobs(spec, limit, most, whose)
 
 
-def _of_jobs(spec: JobSpec, limit: str, most: int) -> tuple[str, str, str] | None:
-    """Return setting, rule and remedy of a limit that counts jobs or time; None within the limit."""
-    minutes, tasks = parse_slurm_minutes(spec.time_limit), f"tasks = {spec.tasks}"
+def _judge_jobs(spec: JobSpec, limit: str, most: int, whose: str) -> Iterator[Problem]:
+    """Judge a limit that counts jobs or time."""
+    minutes = parse_slurm_minutes(spec.time_limit)
     if limit == "MaxWall" and minutes is not None and minutes > most:
-        short = f"allows at most {as_slurm(most)}"
-        return f"time_limit = {spec.time_limit}", short, "set a shorter time_limit and more tasks, or use another QOS"
+        yield error("limits.time_limit", time_limit=spec.time_limit, whose=whose, most=as_slurm(most), limit=limit)
     if limit in QUEUED and spec.tasks > most:
-        return (
-            tasks,
-            f"allows at most {most} queued tasks",
-            "set fewer tasks now, and add tasks later with launch --after",
-        )
+        yield error("limits.tasks", tasks=spec.tasks, whose=whose, most=most, limit=limit)
     if limit in NONE_RUNS and most == 0:
-        return tasks, "allows no running job", "use another QOS or account, or ask for a higher limit"
-    return None
+        yield error("limits.none_runs", tasks=spec.tasks, whose=whose, limit=limit)
 
 
-def _of_resource(spec: JobSpec, limit: str, resource: str, most: int) -> tuple[str, str, str] | None:
-    """Return setting, rule and remedy of a limit on a resource; None within the limit."""
+def _judge_resource(spec: JobSpec, limit: str, resource: str, most: int, whose: str) -> Iterator[Problem]:
     need = _need(spec).get(resource)
     if need is None:
-        return None
+        return
     amount = need // spec.nodes if limit == "MaxTRESPerNode" else need
     if limit.endswith("Mins"):
         amount *= parse_slurm_minutes(spec.time_limit) or 0
-    per_node = {"node": "", "gres/gpu": f" of {need // spec.nodes} GPUs", "cpu": f" of {need // spec.nodes} CPUs"}
-    request = f"nodes = {spec.nodes}{per_node[resource]}"
-    unit = "" if amount == spec.nodes else f", {resource}={amount}"
+    facts: dict[str, Fact] = {
+        "nodes": spec.nodes,
+        "per_node": need // spec.nodes,
+        "unit": UNITS[resource],
+        "resource": resource,
+        "amount": None if amount == spec.nodes else amount,
+        "whose": whose,
+        "most": most,
+        "limit": limit,
+    }
     if limit in AT_MOST and amount > most:
-        return request + unit, f"allows {most} {AT_MOST[limit]}", "set fewer nodes, or use another QOS or account"
+        yield error("limits.exceeded", scope=AT_MOST[limit], **facts)
     if limit == "MinTRES" and resource in EXACT and amount < most:
-        return request + unit, f"requires {most} of a job", "set more nodes, or use another QOS"
-    return None
+        yield error("limits.not_reached", **facts)
 
 
 def _need(spec: JobSpec) -> dict[str, int]:

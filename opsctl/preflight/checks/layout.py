@@ -1,15 +1,22 @@
-"""The layout of model and batches over the ranks: which numbers must divide which."""
+"""The layout of model and batches over the ranks: which numbers must divide which, and the GPU memory needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opsctl.base.errors import InputError
+from opsctl.calc import gpu_memory
+from opsctl.calc.accelerators import accelerator
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, note, warning
 from opsctl.preflight.recipe import Recipe
+from opsctl.preflight.recipe_memory import memory_model
+from opsctl.trainer.rank_layout import check_layout
 
 BUBBLE = 0.15
 """tr1-13B at 128 nodes, 16 micro-batches for 4 stages, had a bubble of 16 % and judged it too large."""
+TOLERANCE = 0.084
+"""Nine of ten of the prequel's measurements are this close to the estimate (docs/explanation/planning-model.md)."""
 
 
 def _divides(request: LaunchRequest) -> bool:
@@ -17,52 +24,43 @@ def _divides(request: LaunchRequest) -> bool:
 
 
 def processes(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    recipe, world = request.recipe, request.world
+    recipe = request.recipe
     if not _divides(request):
-        shared = f" x {recipe.context}" if recipe.context > 1 else ""
         yield request.refuse(
-            f"{world} ranks ({request.spec.nodes} nodes x {request.ranks_per_node}) do not"
-            " divide into replicas"
-            f" of tensor {recipe.tensor} x pipeline {recipe.pipeline}{shared} = {recipe.model_ranks}",
-            "change nodes: opsctl plan topology lists the layouts that fit",
+            "processes.do_not_divide",
+            world=request.world,
+            nodes=request.spec.nodes,
+            ranks=request.ranks_per_node,
+            tensor=recipe.tensor,
+            pipeline=recipe.pipeline,
+            context=recipe.context if recipe.context > 1 else None,
+            model_ranks=recipe.model_ranks,
         )
 
 
 def heads(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
-    if recipe.heads and recipe.heads % recipe.tensor:
-        yield request.refuse(
-            f"{recipe.name('heads')} is {recipe.heads}: not divisible by tensor = {recipe.tensor}, but each rank"
-            " takes whole heads",
-            "change tensor or heads",
-        )
+    heads, hidden, name = recipe.heads, recipe.hidden, recipe.name("heads")
+    if heads and heads % recipe.tensor:
+        yield request.refuse("heads.tensor", name=name, heads=heads, tensor=recipe.tensor)
     if recipe.head_size:
         return
-    if recipe.hidden and recipe.heads and recipe.hidden % recipe.heads:
-        yield request.refuse(
-            f"{recipe.name('hidden')} is {recipe.hidden}: not divisible by {recipe.heads} heads",
-            "change hidden or heads",
-        )
-    elif recipe.hidden and recipe.heads and request.has_gpus and (size := recipe.hidden // recipe.heads) % 8:
-        yield warning(
-            f"{recipe.name('heads')} is {recipe.heads}: heads of {size} columns are not a multiple of 8, which tensor"
-            " cores need; such layers took a third longer",
-            f"choose hidden / heads = {-(-size // 8) * 8}",
-        )
+    if hidden and heads and hidden % heads:
+        yield request.refuse("heads.hidden", name=recipe.name("hidden"), hidden=hidden, heads=heads)
+    elif hidden and heads and request.has_gpus and (size := hidden // heads) % 8:
+        yield warning("heads.columns", name=name, heads=heads, size=size, better=-(-size // 8) * 8)
     yield from _softmax(recipe)
 
 
 def _softmax(recipe: Recipe) -> Iterator[Problem]:
     """Megatron's fused softmax needs a multiple of 4 heads per rank times micro batch; flash attention does not."""
-    if recipe.is_embedded or recipe.attention == "flash" or not (recipe.heads and recipe.micro_batch):
+    heads, micro_batch = recipe.heads, recipe.micro_batch
+    if recipe.is_embedded or recipe.attention == "flash" or not (heads and micro_batch):
         return
-    number, remainder = divmod(recipe.heads, recipe.tensor)
-    if not remainder and number * recipe.micro_batch % 4:
-        yield note(
-            f"{recipe.name('heads')} is {recipe.heads}: {number} heads of a rank x micro batch {recipe.micro_batch} are"
-            " not a multiple of 4, so the fused softmax is not used",
-            "change the micro batch or heads, or use --use-flash-attn",
-        )
+    number, remainder = divmod(heads, recipe.tensor)
+    if not remainder and number * micro_batch % 4:
+        name = recipe.name("heads")
+        yield note("heads.softmax", name=name, heads=heads, number=number, micro_batch=micro_batch)
 
 
 def vocabulary(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -70,11 +68,8 @@ def vocabulary(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
     rows, tensor = recipe.vocabulary, recipe.tensor
     if recipe.is_embedded and rows and rows % tensor:
-        yield error(
-            f"{recipe.name('vocabulary')} is {rows}: not divisible by tensor = {tensor}, but each rank holds as"
-            " many rows of the embedding",
-            f"pad the vocabulary to {-(-rows // tensor) * tensor}",
-        )
+        better = -(-rows // tensor) * tensor
+        yield error("vocabulary.tensor", name=recipe.name("vocabulary"), rows=rows, tensor=tensor, better=better)
 
 
 def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -83,22 +78,23 @@ def stages(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if not layers or pipeline == 1:
         return
     counted = layers + 2 * recipe.embedding_slots
-    count = f"{recipe.name('layers')} is {layers}" + (f", {counted} with embedding and output" * recipe.embedding_slots)
+    facts: dict[str, Fact] = {"name": recipe.name("layers"), "layers": layers, "pipeline": pipeline}
+    facts["counted"] = counted if recipe.embedding_slots else None
     most = counted - 1 if recipe.embedding_slots and recipe.is_embedded else counted
     if not recipe.is_embedded:
         most = layers + 2  # a stage may hold the embedding or the output alone
     if pipeline > most or (recipe.is_embedded and pipeline > layers):
-        yield request.refuse(
-            f"{count}: {pipeline} stages would leave a stage without a layer", f"set pipeline to at most {layers}"
-        )
+        yield request.refuse("stages.too_many", **facts)
     elif counted % pipeline and not recipe.uneven:
-        # Another trainer may cut unevenly: its version and its code decide.
-        problem = error if recipe.is_embedded else warning
         fuller = -(-counted // pipeline)
-        yield problem(
-            f"{count}: not divisible by {recipe.name('pipeline')} = {pipeline}, so stages of {fuller - 1} wait for"
-            f" those of {fuller}",
-            f"change layers, such as to {layers - counted % pipeline}, or change pipeline",
+        yield error_if(
+            recipe.is_embedded,  # another trainer may cut unevenly: its version and its code decide
+            "stages.uneven",
+            **facts,
+            pipeline_name=recipe.name("pipeline"),
+            fuller=fuller,
+            emptier=fuller - 1,
+            better=layers - counted % pipeline,
         )
 
 
@@ -106,23 +102,19 @@ def tensor(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """One node must hold whole groups of tensor ranks."""
     size, ranks = request.recipe.tensor, request.ranks_per_node
     if size > ranks or ranks % size:
-        yield warning(
-            f"{request.recipe.name('tensor')} is {size}, and a node has {ranks} ranks: its all-reduces of"
-            " every layer go"
-            " over the network",
-            f"set a tensor size that divides {ranks}",
-        )
+        yield warning("tensor.over_network", name=request.recipe.name("tensor"), tensor=size, ranks=ranks)
 
 
 def batch(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
-    if recipe.global_batch is None or not _divides(request):
+    size = recipe.global_batch
+    if size is None or not _divides(request):
         return
     unit, formula = _unit(request)
-    if recipe.global_batch % unit and not recipe.any_batch:
+    if size % unit and not recipe.any_batch:
+        better = max(unit, round(size / unit) * unit)
         yield request.refuse(
-            f"{recipe.name('global_batch')} is {recipe.global_batch}: it is not a multiple of {formula}",
-            f"set {_near(recipe.global_batch, unit)}, or change nodes",
+            "batch.no_multiple", name=recipe.name("global_batch"), batch=size, formula=formula, better=better
         )
 
 
@@ -131,52 +123,46 @@ def ramp(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     if recipe.rampup is None or recipe.global_batch is None or not _divides(request):
         return
     start, increment, _samples = recipe.rampup
+    name = recipe.name("rampup")
     if recipe.trainer == "Megatron" and recipe.names.get("steps") == "--train-iters":
-        yield request.refuse(
-            f"{recipe.name('rampup')} beside --train-iters: Megatron refuses a ramp in a run that is counted in"
-            " iterations",
-            "use --train-samples, --lr-decay-samples and --lr-warmup-samples, or leave the ramp out",
-        )
+        yield request.refuse("ramp.by_iterations", name=name)
     if start > recipe.global_batch or (recipe.global_batch - start) % max(1, increment):
-        yield request.refuse(
-            f"{recipe.name('rampup')}: {start} does not reach {recipe.global_batch} in steps of {increment}",
-            "change start or increment",
-        )
+        yield request.refuse("ramp.never_full", name=name, start=start, batch=recipe.global_batch, increment=increment)
         return
     unit, formula = _unit(request)
     sizes = recipe.sizes()
     wrong = [size for size in sizes if size % unit]
     if wrong and not recipe.global_batch % unit and not recipe.any_batch:
         yield request.refuse(
-            f"{recipe.name('rampup')}: {len(wrong)} of its {len(sizes)} batches, {wrong[0]} the first, are not a"
-            f" multiple of {formula}",
-            f"set start and increment to multiples of {unit}, or use fewer nodes until the ramp ends",
+            "ramp.no_multiple",
+            name=name,
+            wrong=len(wrong),
+            sizes=len(sizes),
+            first=wrong[0],
+            formula=formula,
+            unit=unit,
         )
 
 
 def pipeline(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     recipe = request.recipe
-    if recipe.pipeline == 1 or not recipe.sizes() or not _divides(request):
+    sizes, stages = recipe.sizes(), recipe.pipeline
+    if stages == 1 or not sizes or not _divides(request):
         return
     unit, _of = _unit(request)
-    first, full = recipe.sizes()[0] // unit, recipe.sizes()[-1] // unit
-    if first < recipe.pipeline:
+    first, full = sizes[0] // unit, sizes[-1] // unit
+    if first < stages:
         yield warning(
-            f"{_first(recipe)}: {first} micro-batches do not fill {recipe.pipeline} stages; the first batch that does"
-            f" is {recipe.pipeline * unit}",
-            f"start the ramp at {recipe.pipeline * unit}: most GPUs wait in smaller batches",
+            "pipeline.not_filled_first" if recipe.rampup else "pipeline.not_filled",
+            name=recipe.name("rampup" if recipe.rampup else "global_batch"),
+            batch=sizes[0],
+            micro_batches=first,
+            pipeline=stages,
+            better=stages * unit,
         )
-    elif request.has_gpus and (bubble := (recipe.pipeline - 1) / (full + recipe.pipeline - 1)) > BUBBLE:
-        yield note(
-            f"{recipe.name('global_batch')} is {recipe.sizes()[-1]}: with {full} micro-batches for {recipe.pipeline}"
-            f" stages, {bubble:.0%} of each step is bubble",
-            "use fewer stages, fewer nodes, or a larger batch",
-        )
-
-
-def _first(recipe: Recipe) -> str:
-    name = recipe.name("rampup" if recipe.rampup else "global_batch")
-    return f"{name} begins with {recipe.sizes()[0]}" if recipe.rampup else f"{name} is {recipe.sizes()[0]}"
+    elif request.has_gpus and (bubble := (stages - 1) / (full + stages - 1)) > BUBBLE:
+        name = recipe.name("global_batch")
+        yield note("pipeline.bubble", name=name, batch=sizes[-1], micro_batches=full, pipeline=stages, bubble=bubble)
 
 
 def _unit(request: LaunchRequest) -> tuple[int, str]:
@@ -185,5 +171,32 @@ def _unit(request: LaunchRequest) -> tuple[int, str]:
     return micro * replicas, f"micro batch {micro} x {replicas} replicas = {micro * replicas}"
 
 
-def _near(size: int, unit: int) -> int:
-    return max(unit, round(size / unit) * unit)
+def memory(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Judge the GPU memory that the model needs."""
+    fullest = _find_fullest_stage(request) if facts.gpu else None
+    if fullest is None:
+        return
+    stage, gib = fullest
+    available = accelerator(facts.gpu).memory_gb
+    needs: dict[str, Fact] = {"stage": stage, "gib": gib, "gpu": facts.gpu, "available": available}
+    if request.recipe.is_embedded:
+        if gib > available * (1 - TOLERANCE):
+            yield error_if(gib > available * (1 + TOLERANCE), "memory.too_small", **needs)
+    elif gib > available:  # an estimate, whose error is large, of a trainer that may do otherwise: never an error
+        problem = warning if gpu_memory.is_too_large(gib, available) else note
+        yield problem("memory.too_small_by_estimate", **needs)
+
+
+def _find_fullest_stage(request: LaunchRequest) -> tuple[int, float] | None:
+    """Return the stage that needs most memory, and its GiB; None if the layout is impossible or unknown."""
+    recipe = request.recipe
+    world, shape = request.world, recipe.shape()
+    if recipe.embedded and check_layout(recipe.embedded, world):
+        return None
+    if shape is None or recipe.global_batch is None or recipe.pipeline > shape.layers or world % recipe.model_ranks:
+        return None
+    try:
+        stage_memory = memory_model(recipe)(shape, recipe.topology(world), batch=recipe.global_batch)
+    except InputError:  # such as --zero-stage 4
+        return None
+    return stage_memory.stage, stage_memory.gib

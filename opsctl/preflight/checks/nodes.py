@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.nodesets import fold
-from opsctl.base.units import format_size
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
@@ -27,10 +26,11 @@ def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     small = {node: size for node, size in sizes.items() if size < needed}
     if small and request.has_gpus:
         yield warning(
-            f"shared memory (/dev/shm) of {fold(small)} has {format_size(min(small.values()))} or more, but"
-            f" {request.spec.processes_per_node} ranks need {format_size(needed)}: DataLoader workers"
-            " would die of a bus error",
-            "ask for a larger /dev/shm, or use --num-workers 0",
+            "shm.small",
+            nodes=fold(small),
+            least=min(small.values()),
+            ranks=request.spec.processes_per_node,
+            needed=needed,
         )
 
 
@@ -40,11 +40,8 @@ def driver(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if len(counts) > 1:
         most = counts.most_common(1)[0][0]
         odd = [node for node, version in drivers.items() if version != most]
-        text = ", ".join(sorted({drivers[node] for node in odd}))
-        yield warning(
-            f"{len(odd)} of {len(drivers)} nodes have a driver other than {most}: {fold(odd)} ({text})",
-            f"exclude these nodes, or ask for driver {most} on them",
-        )
+        others = tuple(sorted({drivers[node] for node in odd}))
+        yield warning("driver.differ", odd=len(odd), count=len(drivers), driver=most, nodes=fold(odd), others=others)
 
 
 def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -53,8 +50,8 @@ def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for node in facts.observed_nodes:
         kinds.update(set(node.gpus))
     if len(kinds) > 1:
-        text = ", ".join(f"{name} on {count}" for name, count in kinds.most_common())
-        yield warning(f"the nodes have {len(kinds)} kinds of GPU: {text}", "select one kind with [slurm] constraint")
+        counts = tuple(f"{name} on {count}" for name, count in kinds.most_common())
+        yield warning("gpu-kinds.differ", count=len(kinds), kinds=counts)
 
 
 @cache
@@ -67,11 +64,7 @@ def processor(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Judge the processor of this machine for all nodes: nobody reports the processors of compute nodes."""
     config = request.recipe.embedded
     if config and config.precision == "bf16" and facts.processor_without_bf16 and not request.has_gpus:
-        yield warning(
-            f"[trainer] precision = bf16 without GPUs: {facts.processor_without_bf16}, of this machine, has no bf16"
-            f" instructions, and products in bf16 take about {SLOWDOWN_FROM_BF16} times as long as in fp32",
-            'set precision = "auto"; a run with checkpoints keeps their precision',
-        )
+        yield warning("processor.without_bf16", processor=facts.processor_without_bf16, times=SLOWDOWN_FROM_BF16)
 
 
 def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -81,7 +74,8 @@ def versions(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         for version in sorted(installed):
             if version and _within(version, row) and _holds(row, request):
                 problem = note if row["level"] == ProblemLevel.NOTE else warning
-                yield problem(f"{row['of']} {version}: {row['says']} ({row['source']})", row["remedy"])
+                sentences = {key: row[key] for key in ("says", "source", "remedy")}
+                yield problem("versions.known", software=row["of"], version=version, **sentences)
 
 
 def _within(version: str, row: Mapping[str, Any]) -> bool:
@@ -100,4 +94,4 @@ def _holds(row: Mapping[str, Any], request: LaunchRequest) -> bool:
 
 def unknown(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for subject, why in facts.unknown.items():
-        yield note(f"unknown: {subject}: {why}", "checks that need this were skipped")
+        yield note("unknown.fact", subject=subject, why=why)

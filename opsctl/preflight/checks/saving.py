@@ -1,14 +1,16 @@
-"""Checkpoints (interval, space, resume) and evaluation."""
+"""Checkpoints, from interval and space to whether the next task goes on where the last one ended; and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from posixpath import normpath
 
-from opsctl.base.units import format_duration, format_size, format_step_time, parse_slurm_minutes
+from opsctl.base.units import format_step_time
 from opsctl.calc import save_interval as calc
+from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.spares import mtbf_hours
 from opsctl.preflight.facts import Facts, SavedCheckpoint
-from opsctl.preflight.problem import LaunchRequest, Problem, error, warning
+from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.trainer import footprint, manifest
 
@@ -23,25 +25,31 @@ COPY_SHARE = 0.1
 MODEL_FIELDS = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """Settings that a checkpoint and the model must share."""
 
+SPARE = 1.5
+"""A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
+EVERY_TASK = ("Megatron", "GPT-NeoX", "nanotron")
+"""Trainers that continue only from the directory of --load."""
+SWITCHES = {"NeMo": "exp_manager.create_checkpoint_callback=True", "torchtitan": "--checkpoint.enable"}
+"""By trainer: what switches checkpoints on."""
+
 
 def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    recipe, limit_s = request.recipe, 60.0 * (parse_slurm_minutes(request.spec.time_limit) or 0)
+    recipe, limit_s = request.recipe, request.limit_s
     name = recipe.name("save_every")
     if recipe.save_every == 0:
-        value = "no" if "strategy" in name else "0"
-        yield warning(
-            f"{name} is {value}: a failure costs all work of a task, up to {format_duration(limit_s)}",
-            "save every few hours: opsctl plan checkpoint",
-        )
+        yield warning("interval.never", name=name, value="no" if "strategy" in name else "0", limit_s=limit_s)
     speed = estimate_step(request, facts)
     if not recipe.save_every or not limit_s or speed.step_s is None or speed.save_s is None:
         return
     every_s = recipe.save_every * speed.step_s
     if every_s > limit_s:
         yield warning(
-            f"{name} is {recipe.save_every}: at {format_step_time(speed.step_s)} a step a save is due every"
-            f" {format_duration(every_s)}, and a task ends after {format_duration(limit_s)}",
-            "set a shorter interval",
+            "interval.beyond_task",
+            name=name,
+            steps=recipe.save_every,
+            step_time=format_step_time(speed.step_s),
+            every_s=every_s,
+            limit_s=limit_s,
         )
         return
     mtbf_s = 3600 * mtbf_hours(request.spec.nodes, FAILURES)
@@ -51,10 +59,17 @@ def interval(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     best = calc.cost(interval_s=best_s, save_s=_stall_s(request, speed.save_s, best_s), mtbf_s=mtbf_s)
     if cost.total > max(MAX_SAVING_SHARE, 2 * best.total):
         yield warning(
-            f"{name} is {recipe.save_every}: stopping {format_duration(stall_s)} for a save every"
-            f" {format_duration(every_s)} costs {cost.total:.1%} of the time ({cost.saving:.1%} saving,"
-            f" {cost.failing:.1%} repeated work); every {format_duration(best_s)} costs {best.total:.1%}",
-            f"save every {calc.in_steps(best_s, speed.step_s)} steps",
+            "interval.costly",
+            name=name,
+            steps=recipe.save_every,
+            stall_s=stall_s,
+            every_s=every_s,
+            cost=cost.total,
+            saving=cost.saving,
+            failing=cost.failing,
+            best_s=best_s,
+            best_cost=best.total,
+            best_steps=calc.in_steps(best_s, speed.step_s),
         )
 
 
@@ -66,9 +81,11 @@ def evaluation(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     share = recipe.evaluate_batches / 3 / recipe.evaluate_every
     if share > MAX_EVALUATION_SHARE:
         yield warning(
-            f"{recipe.name('evaluate_batches')} is {recipe.evaluate_batches}: every {recipe.evaluate_every} steps they"
-            f" take {share / (1 + share):.1%} of the time",
-            "set 5 batches: they show as much",
+            "evaluation.costly",
+            name=recipe.name("evaluate_batches"),
+            batches=recipe.evaluate_batches,
+            steps=recipe.evaluate_every,
+            share=share / (1 + share),
         )
 
 
@@ -82,35 +99,26 @@ def _stall_s(request: LaunchRequest, save_s: float, every_s: float) -> float:
 
 def space(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if facts.free_space and (size := _size(request, facts.saved)):
-        yield from _check_room(request, facts, value=size, free=facts.free_space.free, show=format_size)
+        yield from _check_room(request, facts, "space", value=size, free=facts.free_space.free)
 
 
 def inodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     files = facts.saved.files if facts.saved else _files(request)
     if facts.free_space and facts.free_space.inodes_free is not None and files:
-        yield from _check_room(request, facts, value=files, free=facts.free_space.inodes_free, show=_show_files)
+        yield from _check_room(request, facts, "inodes", value=files, free=facts.free_space.inodes_free)
 
 
-def _show_files(count: float) -> str:
-    return f"{count:,.0f} inodes"
-
-
-def _check_room(
-    request: LaunchRequest, facts: Facts, *, value: float, free: float, show: Callable[[float], str]
-) -> Iterator[Problem]:
-    assert facts.free_space is not None  # checked by the callers
+def _check_room(request: LaunchRequest, facts: Facts, check: str, *, value: float, free: float) -> Iterator[Problem]:
     planned = _planned_checkpoints(request, facts.saved)
     least, fit = 1 if facts.saved else 2, int(free // value)
-    room = f"{facts.free_space.filesystem} has {show(free)} left, and a checkpoint takes {show(value)}"
+    filesystem = facts.free_space.filesystem if facts.free_space else ""
+    room: dict[str, Fact] = {"filesystem": filesystem, "free": free, "value": value, "fit": fit}
     if fit < least:
         # Of another trainer the size is an estimate, and its optimizer or its format may be smaller.
-        problem = error if facts.saved or request.recipe.is_embedded else warning
-        yield problem(f"{room}: {fit} of at least {least} fit", "free space, or save elsewhere")
+        is_certain = facts.saved is not None or request.recipe.is_embedded
+        yield error_if(is_certain, f"{check}.too_small", **room, least=least)
     elif planned is not None and fit < planned:
-        yield warning(
-            f"{room}: {fit} fit, but {planned} are to be kept",
-            "free space, keep fewer (keep_last, keep_every), or opsctl checkpoint offload",
-        )
+        yield warning(f"{check}.fills", **room, planned=planned)
 
 
 def _planned_checkpoints(request: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
@@ -147,10 +155,7 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if saved is None or config is None:
         return
     if saved.kind == manifest.WEIGHTS:
-        yield error(
-            f"the checkpoint of step {saved.step} holds weights alone, without optimizer state",
-            "use a checkpoint that training saved",
-        )
+        yield error("resume.weights", step=saved.step)
         return
     stretches = config.accept and config.model.family != "gpt2"
     expected = {key: getattr(config.model, key) for key in MODEL_FIELDS if not (stretches and key == "sequence")}
@@ -171,16 +176,72 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         if stored.get(key) != value
     ]
     if differences:
-        yield error(
-            f"the checkpoint of step {saved.step} belongs to another run: {'; '.join(differences)}",
-            "use the same topology, run opsctl checkpoint reshape, or choose another name",
-        )
+        yield error("resume.differs", step=saved.step, differences="; ".join(differences))
 
 
 def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     saved, steps = facts.saved, request.recipe.steps
     if saved and steps and saved.step >= steps:
+        yield warning("finished.is", step=saved.step, steps=steps)
+
+
+def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    recipe, time_limit = request.recipe, request.spec.time_limit
+    for shared in facts.shared_saves:
         yield warning(
-            f"the train is at step {saved.step} of {steps}: its tasks would start and exit",
-            "set more steps, unless the train is complete",
+            "save.same" if shared.path == shared.other_path else "save.shared",
+            path=shared.path,
+            reason=shared.reason,
+            train=shared.train,
+            other_path=shared.other_path,
         )
+    if recipe.is_embedded or not recipe.trainer:
+        return
+    flag = recipe.name("save")
+    if recipe.trainer in EVERY_TASK and not recipe.save:
+        yield warning("save.nowhere", flag=flag, time_limit=time_limit)
+    elif recipe.saves is False:
+        switch = SWITCHES.get(recipe.trainer, "see its settings")
+        yield warning("save.off", time_limit=time_limit, switch=switch)
+    elif recipe.trainer in EVERY_TASK and recipe.save_every is None:
+        yield warning("save.at_end", flag=flag, interval_flag=recipe.name("save_every"))
+    elif recipe.trainer == "transformers" and recipe.save_every == 0:
+        yield warning("save.strategy", time_limit=time_limit)
+
+
+def load(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
+    """Each task is a start of the trainer: without a checkpoint to load, each task starts at step 0."""
+    recipe, tasks = request.recipe, request.spec.tasks
+    flag = recipe.name("load")
+    if recipe.trainer in EVERY_TASK and recipe.save and not recipe.load and not recipe.resumes:
+        yield warning("load.nothing", save_flag=recipe.name("save"), flag=flag, tasks=tasks, save=recipe.save)
+    elif recipe.trainer in EVERY_TASK and recipe.load and normpath(recipe.load) != normpath(recipe.save or "/"):
+        yield warning("load.elsewhere", load=recipe.load, save=recipe.save or "nowhere", tasks=tasks)
+    elif recipe.trainer == "NeMo" and recipe.save and not recipe.resumes:
+        yield warning("load.nemo", tasks=tasks)
+    elif recipe.trainer == "transformers" and recipe.overwrites and not recipe.load:
+        yield warning("load.overwrites")
+
+
+def tasks(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Only a train of one task: a longer train shows in the queue that it goes on."""
+    steps, limit_s = request.recipe.steps, request.limit_s
+    if request.spec.tasks != 1 or not steps or not limit_s or request.spec.after:
+        return
+    left = steps - (facts.saved.step if facts.saved else 0)
+    step_s, kind = estimate_step(request, facts).step_s, "tasks.too_few"
+    if step_s is None:
+        step_s, kind = _least_step_s(request, facts), "tasks.too_few_at_peak"
+    if step_s is not None and (needed_s := step_s * left) > SPARE * limit_s:
+        yield warning(kind, needed_s=needed_s, steps=left, limit_s=limit_s, tasks=int(-(-needed_s // limit_s)))
+
+
+def _least_step_s(request: LaunchRequest, facts: Facts) -> float | None:
+    """Return the time of a step at the peak speed of the GPUs: 6 operations per parameter and token."""
+    recipe, count = request.recipe, request.recipe.parameters()
+    if not (count and recipe.global_batch and recipe.sequence and request.has_gpus):
+        return None
+    gpus = request.spec.nodes * max(request.ranks_per_node, request.gpus_per_node)
+    kinds = [accelerator(facts.gpu)] if facts.gpu else list(ACCELERATORS.values())
+    peak = max(kind.tflops for kind in kinds) * 1e12 * (2 if recipe.fp8 else 1)
+    return 6 * count * recipe.global_batch * recipe.sequence / (gpus * peak)

@@ -29,17 +29,16 @@ URL_SECRET = re.compile(
     r"://(?:[^\s/:@]+:[^\s/:@]+|[^\s/:@]{16,})@|[?&](?:token|access_token|api_?key)=[^\s&]{8,}", re.I
 )
 VARIABLE = re.compile(r"\$\([^)]*\)|\$\{[^}]*\}|\$\w+|\{\{.*?\}\}")
-REMEDY = "put the value in a file that only you can read, and `source` the file in [setup] lines"
 
 
 def secrets(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """A value never appears in a message."""
     environment = request.train.environment
     for name in filter(_is_secret_name, environment):
-        yield error(f"[environment] {name}: every user could read the value in body.sh", REMEDY)
+        yield error("secrets.variable", name=name)
     for place, text in _list_texts(request.train):
         if subject := _find_secret(text):
-            yield error(f"{place}: {subject}, which every user could read in the run directory", REMEDY)
+            yield error("secrets.text", place=place, subject=subject)
 
 
 def _list_texts(train: TrainSettings) -> Iterator[tuple[str, str]]:

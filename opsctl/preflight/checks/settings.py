@@ -29,66 +29,40 @@ LEFTOVERS: dict[str, tuple[str, str]] = {
 def job_name(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     name = request.spec.name
     if len(name) > MAX_SHOWN_CHARS:
-        yield warning(
-            f"name = {name!r} has {len(name)} characters: tools that show {MAX_SHOWN_CHARS} cannot find the job",
-            f"use at most {MAX_SHOWN_CHARS}",
-        )
+        yield warning("job-name.long", name=name, chars=len(name), most=MAX_SHOWN_CHARS)
 
 
 def cpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     """The body passes cpus_per_process to srun as SRUN_CPUS_PER_TASK. Other assignments override that value."""
     spec, environment = request.spec, request.train.environment
+    per_rank = spec.cpus_per_process
     lines = "\n".join(request.train.setup.lines)
     texts = [environment["SRUN_CPUS_PER_TASK"]] if "SRUN_CPUS_PER_TASK" in environment else []
     for value in [*texts, *map(str, find_numbers(lines, "SRUN_CPUS_PER_TASK"))]:
-        if value != str(spec.cpus_per_process):
-            yield error(
-                f"SRUN_CPUS_PER_TASK = {value} beside [slurm] cpus_per_process = {spec.cpus_per_process}: srun gives"
-                f" each rank {value}",
-                "remove SRUN_CPUS_PER_TASK: opsctl sets the variable from cpus_per_process",
-            )
+        if value != str(per_rank):
+            yield error("cpus.differ", value=value, cpus=per_rank)
     if "unset SRUN_CPUS_PER_TASK" in lines:
-        yield error("[setup] lines: unset SRUN_CPUS_PER_TASK: srun gives each rank 1 core", "remove this line")
+        yield error("cpus.unset")
     threads = parse_whole(environment.get("OMP_NUM_THREADS", ""))
-    if threads is not None and threads > spec.cpus_per_process:
-        yield warning(
-            f"[environment] OMP_NUM_THREADS = {threads}: each rank has {spec.cpus_per_process} cores",
-            f"set cpus_per_process to at least {threads}",
-        )
+    if threads is not None and threads > per_rank:
+        yield warning("cpus.threads", threads=threads, cpus=per_rank)
     workers = number(request.recipe.flags, "num-workers")
     is_megatron = request.recipe.layers is not None  # Megatron's flags; its default is 2 workers
     if workers is None:
         workers = 2 if is_megatron else 0
-    needed = 1 + workers
-    cores, ranks = spec.cpus_per_process * spec.processes_per_node, request.ranks_per_node
+    cores, ranks = per_rank * spec.processes_per_node, request.ranks_per_node
     if request.has_gpus and cores <= ranks:
-        yield warning(
-            f"[slurm] cpus_per_process = {spec.cpus_per_process}: {cores} cores for the {ranks} ranks of a node:"
-            " Python, NCCL and the data loader share a core",
-            "set cpus_per_process to the cores of a node / processes_per_node",
-        )
-    elif request.has_gpus and not request.recipe.is_embedded and spec.cpus_per_process < needed:
-        yield warning(
-            f"[slurm] cpus_per_process = {spec.cpus_per_process}: a rank and its {needed - 1} DataLoader workers need"
-            f" {needed} cores",
-            "set more cores, or fewer workers",
-        )
+        yield warning("cpus.shared", cpus=per_rank, cores=cores, ranks=ranks)
+    elif request.has_gpus and not request.recipe.is_embedded and per_rank < 1 + workers:
+        yield warning("cpus.workers", cpus=per_rank, workers=workers, needed=1 + workers)
 
 
 def gpus(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
-    spec = request.spec
-    ranks, gpus = spec.processes_per_node, spec.gpus_per_node
+    ranks, gpus = request.spec.processes_per_node, request.spec.gpus_per_node
     if gpus and ranks > gpus:
-        yield error(
-            f"[slurm] processes_per_node = {ranks}: ranks would share the {gpus} GPUs of a node, which NCCL refuses",
-            f"set processes_per_node = {gpus}",
-        )
+        yield error("gpus.shared", ranks=ranks, gpus=gpus)
     elif gpus and ranks < gpus and (ranks > 1 or request.recipe.is_embedded):
-        yield warning(
-            f"[slurm] processes_per_node = {ranks} beside gpus_per_node = {gpus}: {gpus - ranks} GPUs of each node"
-            " are idle",
-            f"set processes_per_node = {gpus}",
-        )
+        yield warning("gpus.idle", ranks=ranks, gpus=gpus, idle=gpus - ranks)
 
 
 def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -96,11 +70,7 @@ def launcher(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     lines, ranks = split_command(request.train.command), request.spec.processes_per_node
     launchers = [word for position, word in enumerate(lines) if _is_launcher(lines, position)]
     if launchers and ranks > 1:
-        yield error(
-            f"command: {launchers[0]} starts all ranks of a node, but [slurm] processes_per_node = {ranks}"
-            f" starts {launchers[0]} {ranks} times",
-            "remove the launcher (RANK, WORLD_SIZE and LOCAL_RANK are set), or set processes_per_node = 1",
-        )
+        yield error("launcher.twice", launcher=launchers[0], ranks=ranks)
 
 
 def _is_launcher(words: list[str], position: int) -> bool:
@@ -118,9 +88,6 @@ def _is_launcher(words: list[str], position: int) -> bool:
 
 def leftovers(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
     environment = request.train.environment
-    for name, (value, costs) in LEFTOVERS.items():
+    for name, (value, cost) in LEFTOVERS.items():
         if name in environment and environment[name] not in {"0"} and value in {"", environment[name]}:
-            yield warning(
-                f"[environment] {name} = {environment[name]}: {costs}",
-                "remove the variable, unless you have measured its effect",
-            )
+            yield warning("leftovers.set", name=name, value=environment[name], cost=cost)

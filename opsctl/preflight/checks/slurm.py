@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Set
 from dataclasses import replace
-from difflib import get_close_matches
+from datetime import datetime, timedelta
 from itertools import chain
 
-from opsctl.base.model import Accounting, JobSpec, Partition
+from opsctl.base.model import Accounting, JobSpec, Partition, Reservation
 from opsctl.base.nodesets import fold, nodeset, union
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.launch.render import directives
 from opsctl.preflight.effective_limits import list_qos
-from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.facts import ClusterFacts, Facts
+from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, find_near, note, warning
 from opsctl.slurm.batch_options import BatchOption, list_options
 
 OURS = frozenset({"comment", "error", "open-mode", "output", "parsable", "requeue", "test-only", "wait", "wrap"})
@@ -34,10 +34,7 @@ def partition(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     known = {partition.name: partition for partition in facts.cluster.partitions}
     names = find_partitions(request.spec, facts.cluster.partitions)
     if not names:
-        yield error(
-            f"[slurm] partition: none is set, and this cluster has no default; there are: {', '.join(known)}",
-            "set partition to one of these",
-        )
+        yield error("partition.none", known=tuple(known))
     judged = [list(_one_partition(request.spec, name, known, facts.cluster.accounting)) for name in names]
     if all(judged):
         yield from chain.from_iterable(judged)
@@ -55,34 +52,20 @@ def _one_partition(
 ) -> Iterator[Problem]:
     partition = known.get(name)
     if partition is None:
-        near = get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
-        yield error(
-            f"[slurm] partition: there is no {name!r} here; {advice}there are: {', '.join(known)}",
-            "set partition to one of these",
-        )
+        yield error("partition.unknown", name=name, near=find_near(name, known), known=tuple(known))
         return
     if not partition.is_up:
-        yield error(
-            f"[slurm] partition: {name!r} is down and starts no job",
-            "use another partition, or ask when this one is up",
-        )
+        yield error("partition.down", name=name)
     qos_in_force = list_qos(spec, accounting, partition) if accounting else []
     lifted = set(chain.from_iterable(qos.flags for qos in qos_in_force))
     most = partition.nodes
     if partition.max_nodes is not None and "PartitionMaxNodes" not in lifted:
         most = min(most, partition.max_nodes)
     if spec.nodes > most:
-        yield error(
-            f"[slurm] nodes = {spec.nodes}: partition {name!r} lets a job have {most}",
-            "set fewer nodes, or use another partition",
-        )
+        yield error("partition.nodes", nodes=spec.nodes, name=name, most=most)
     minutes, allowed = parse_slurm_minutes(spec.time_limit), partition.max_minutes
     if minutes is not None and allowed is not None and minutes > allowed and "PartitionTimeLimit" not in lifted:
-        yield error(
-            f"[slurm] time_limit = {spec.time_limit}: partition {name!r} allows at most {as_slurm(allowed)}",
-            "set a shorter time_limit and more tasks",
-        )
+        yield error("partition.time_limit", time_limit=spec.time_limit, name=name, most=as_slurm(allowed))
 
 
 def as_slurm(minutes: int) -> str:
@@ -95,12 +78,9 @@ def as_slurm(minutes: int) -> str:
 def array_size(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     tasks = request.spec.tasks
     if tasks < 1:
-        yield error(f"[slurm] tasks = {tasks}: at least 1 is needed", "set the number of tasks to queue")
+        yield error("array-size.too_few", tasks=tasks)
     if facts.cluster and tasks > (most := facts.cluster.limits.max_array_size - 1):
-        yield error(
-            f"[slurm] tasks = {tasks}: this Slurm takes {most} in one array at most",
-            "set fewer tasks now, and add tasks later with launch --after",
-        )
+        yield error("array-size.too_many", tasks=tasks, most=most)
 
 
 def constraint(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -114,13 +94,9 @@ def constraint(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if not any(missing):
         return
     names = ", ".join(sorted(set(chain.from_iterable(missing))))
-    near = get_close_matches(names, known, 1)
-    advice = f"did you mean {near[0]!r}? " if near else ""
     is_certain = all(missing) and not set("!()").intersection(wanted)
-    yield (error if is_certain else warning)(
-        f"[slurm] constraint = {wanted}: no node has {names}; {advice}there are: {', '.join(sorted(known))}",
-        "use a feature that nodes have: sinfo --Format=NodeList,Features",
-    )
+    near = find_near(names, known)
+    yield error_if(is_certain, "constraint.unknown", wanted=wanted, names=names, near=near, known=tuple(sorted(known)))
 
 
 def exclude(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -130,34 +106,24 @@ def exclude(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     all_nodes, excluded = union(node.name for node in facts.cluster.nodes), nodeset(spec.exclude)
     left = len(all_nodes - excluded)
     if unknown := excluded - all_nodes:
-        yield error(f"[slurm] exclude: no such nodes: {unknown}", "correct the names")
+        yield error("exclude.unknown", nodes=str(unknown))
     elif excluded and left < spec.nodes:
-        yield error(
-            f"[slurm] exclude: with {excluded} excluded {left} nodes are left, and the train needs {spec.nodes}",
-            "exclude fewer nodes: Slurm accepts such a list and never starts the job",
-        )
+        yield error("exclude.too_many", excluded=str(excluded), left=left, nodes=spec.nodes)
 
 
 def in_service(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Count the nodes of the train's partitions, without the nodes that the train excludes."""
     if facts.cluster is None or not facts.cluster.members:
         return
-    excluded = nodeset(request.spec.exclude)
+    needed, excluded = request.spec.nodes, nodeset(request.spec.exclude)
     usable = set(facts.cluster.members) - set(excluded)
     nodes = [node for node in facts.cluster.nodes if node.name in usable]
     out = [node.name for node in nodes if OUT_OF_SERVICE.intersection(node.state.rstrip("*").split("+"))]
     left = len(nodes) - len(out)
-    if left < request.spec.nodes <= len(nodes):
-        yield warning(
-            f"[slurm] nodes = {request.spec.nodes}: of {len(nodes)} usable nodes {left} are in service;"
-            f" out of service are {fold(out)}",
-            "the train waits for more nodes: opsctl nodes shows why they are out of service",
-        )
-    elif request.has_gpus and request.spec.nodes <= left < request.spec.nodes * (1 + MIN_SPARE_SHARE):
-        yield note(
-            f"[slurm] nodes = {request.spec.nodes}: {left} are in service, so {left - request.spec.nodes} are spare",
-            "plan 5 to 10 % spare nodes on your own cluster: opsctl plan spares",
-        )
+    if left < needed <= len(nodes):
+        yield warning("in-service.too_few", nodes=needed, usable=len(nodes), left=left, out=fold(out))
+    elif request.has_gpus and needed <= left < needed * (1 + MIN_SPARE_SHARE):
+        yield note("in-service.no_spare", nodes=needed, left=left, spare=left - needed)
 
 
 def after(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -167,10 +133,7 @@ def after(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         return
     known = {job.id for job in facts.cluster.jobs} | {job.array for job in facts.cluster.jobs}
     if job_id.partition("_")[0] not in known:
-        yield error(
-            f"--after {job_id}: no such job in the queue, so the train would start at once",
-            "find the job with squeue, or leave --after out",
-        )
+        yield error("after.unknown", job=job_id)
 
 
 def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
@@ -183,17 +146,89 @@ def extra(request: LaunchRequest, _: Facts) -> Iterator[Problem]:
 
 
 def _judge_option(option: BatchOption, own_options: Set[str]) -> Iterator[Problem]:
+    own = min(option.names & own_options, default="")
     if not option.text.startswith("-"):
-        yield error(
-            f"[slurm] extra: {option.text!r} is not an option, so sbatch refuses the script",
-            "write each option as one text, with = before its value",
+        yield error("extra.no_option", option=option.text)
+    elif own and option.is_exact and option.text == f"--{own}":
+        yield error("extra.own", name=own)
+    elif own:
+        yield error("extra.short", option=option.text, name=own)
+    elif len(option.names) > 1:
+        candidates = tuple(f"--{name}" for name in sorted(option.names))
+        yield warning("extra.ambiguous", option=option.text, candidates=candidates)
+
+
+def reservation(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
+    """Slurm does not start a job that would still run when a reservation of its nodes begins."""
+    if facts.cluster is None:
+        return
+    if request.spec.reservation:
+        yield from _check_own_reservation(request, facts, facts.cluster)
+    else:
+        yield from _check_blocking_reservations(request, facts, facts.cluster)
+
+
+def _check_own_reservation(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
+    name, spec = request.spec.reservation, request.spec
+    known = {entry.name: entry for entry in cluster.reservations}
+    reservation = known.get(name)
+    if reservation is None:
+        yield error("reservation.unknown", name=name, known=tuple(known) or "none")
+        return
+    if reservation.node_count < spec.nodes:
+        yield error("reservation.too_small", name=name, has=reservation.node_count, nodes=spec.nodes)
+    if not _is_ours(reservation, request, facts):
+        owners = (*reservation.users, *reservation.accounts)
+        yield error("reservation.not_yours", name=name, owners=owners, user=facts.user)
+    limit = timedelta(seconds=request.limit_s)
+    if reservation.end and limit and reservation.end - facts.now < limit * spec.tasks:
+        fits = max(0, (reservation.end - facts.now) // limit)
+        yield error_if(
+            fits == 0,
+            "reservation.ends",
+            name=name,
+            end=_at(reservation.end),
+            fits=fits,
+            tasks=spec.tasks,
+            time_limit=spec.time_limit,
         )
+
+
+def _check_blocking_reservations(request: LaunchRequest, facts: Facts, cluster: ClusterFacts) -> Iterator[Problem]:
+    limit, spec = timedelta(seconds=request.limit_s), request.spec
+    if not limit or not cluster.members:
         return
-    for name in sorted(option.names & own_options):
-        text = "opsctl sets" if option.is_exact and option.text == f"--{name}" else f"{option.text} is short for"
-        end = " itself" if text == "opsctl sets" else ", which opsctl sets itself"
-        yield error(f"[slurm] extra: {text} --{name}{end}", "use the setting in [slurm], if there is one")
-        return
-    if len(option.names) > 1:
-        candidates = ", ".join(f"--{name}" for name in sorted(option.names))
-        yield warning(f"[slurm] extra: {option.text} may stand for {candidates}", "write the full name")
+    free = set(cluster.members) - set(nodeset(spec.exclude))
+    for reservation in sorted(cluster.reservations, key=lambda entry: entry.start or facts.now):
+        start = reservation.start or facts.now
+        if reservation.end is None or reservation.end <= facts.now or start >= facts.now + limit:
+            continue
+        taken = free & set(nodeset(reservation.nodes))
+        left, minutes = len(free) - len(taken), int((start - facts.now).total_seconds() // 60)
+        if left < spec.nodes <= len(free):
+            yield warning(
+                "reservation.blocks",
+                time_limit=spec.time_limit,
+                name=reservation.name,
+                taken=fold(taken),
+                start=_at(start),
+                end=_at(reservation.end),
+                free=len(free),
+                left=left,
+                nodes=spec.nodes,
+                minutes=minutes if minutes > 0 else None,
+            )
+
+
+def _is_ours(reservation: Reservation, request: LaunchRequest, facts: Facts) -> bool:
+    """Return whether the user may use the reservation; True if it names neither users nor accounts."""
+    if facts.user in reservation.users or not (reservation.users or reservation.accounts):
+        return True
+    accounts = facts.cluster.accounts if facts.cluster else []
+    if request.spec.account:
+        accounts = [request.spec.account]
+    return bool(set(accounts) & set(reservation.accounts))
+
+
+def _at(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M}"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 
-from opsctl.base.units import parse_slurm_minutes
 from opsctl.checkpoints.trainer_command.shell import strip_comments
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.problem import LaunchRequest, Problem, error, note, warning
+from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, note, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.slurm.batch_options import find_values
 
@@ -36,49 +34,29 @@ USUAL_MARGIN_S = 600.0
 
 def signal(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The embedded trainer reads the end of the job itself, so it needs no signal."""
-    spec = request.spec
-    minutes = parse_slurm_minutes(spec.time_limit) or 0
-    if minutes == 0:
-        yield error(f"[slurm] time_limit = {spec.time_limit}: Slurm reads 0 as no limit", "set how long a task may run")
+    spec, limit_s = request.spec, request.limit_s
+    if limit_s == 0:
+        yield error("signal.no_limit", time_limit=spec.time_limit)
         return
-    if minutes * 60 <= spec.signal_seconds:
-        yield error(
-            f"[slurm] signal_seconds = {spec.signal_seconds}: a task has only {minutes * 60} s, so opsctl would"
-            " stop the task at its start",
-            "set a shorter signal_seconds, or a longer time_limit",
-        )
+    if limit_s <= spec.signal_seconds:
+        yield error("signal.at_start", signal_s=spec.signal_seconds, limit_s=limit_s)
         return
     if request.recipe.is_embedded or DURATION in request.recipe.flags or request.recipe.exit_minutes:
         return
     if not spec.signal_seconds and not find_values(spec.extra, "signal"):
         if not _has_deadline(request, facts):
-            yield warning(
-                "[slurm] signal_seconds = 0, and the command has no deadline: Slurm kills the task at its limit,"
-                f" and the work since the last save is repeated (up to {minutes} minutes)",
-                "set signal_seconds = 600, or use {{ minutes_left }} in the command",
-            )
+            yield warning("signal.none", minutes=limit_s // 60)
         return
-    needed = estimate_step(request, facts).stop_s
-    if needed is not None and spec.signal_seconds < needed:
-        yield warning(
-            f"[slurm] signal_seconds = {spec.signal_seconds}: twice a step and a save are {needed:.0f} s",
-            f"set signal_seconds = {_round_up(needed)}",
-        )
-
-
-def _round_up(seconds: float) -> int:
-    return int(-(-seconds // 60) * 60)
+    needed_s = estimate_step(request, facts).stop_s
+    if needed_s is not None and spec.signal_seconds < needed_s:
+        better_s = int(-(-needed_s // 60) * 60)
+        yield warning("signal.late", signal_s=spec.signal_seconds, needed_s=needed_s, better_s=better_s)
 
 
 def stop_request(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """Only a note, because a trainer may read the file name from its environment."""
     if not request.recipe.is_embedded and not _names_any(request, facts, *PLACEHOLDERS):
-        yield note(
-            f"command: none of its {len(request.train.command)} words names the stop request; unless the trainer polls"
-            " TRAIN_STOP_REQUEST itself or saves on SIGTERM, switches end the trainer without a save",
-            "use {{ stop_request }} in the command, if the trainer reads such a file; [guard] stop_signal, if it"
-            " listens to another signal",
-        )
+        yield note("stop-request.unnamed", words=len(request.train.command))
 
 
 def _has_deadline(request: LaunchRequest, facts: Facts) -> bool:
@@ -108,17 +86,20 @@ def _names(text: str, placeholders: tuple[str, ...]) -> bool:
 
 def deadline(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The trainer stops 2 x (step + save) and a margin before the limit, which must leave time to train."""
-    limit_s = 60 * (parse_slurm_minutes(request.spec.time_limit) or 0)
+    limit_s, speed = request.limit_s, estimate_step(request, facts)
     if not limit_s:
         return
-    speed = estimate_step(request, facts)
     margin_s = request.recipe.embedded.limits.margin_s if request.recipe.embedded else 0.0
-    if speed.stop_s is not None and limit_s <= (value := speed.stop_s + margin_s):
-        yield (error if request.recipe.is_embedded else warning)(
-            f"[slurm] time_limit = {request.spec.time_limit}: 2 x (step {speed.step_s:.0f} s + save"
-            f" {speed.save_s:.0f} s)"
-            f" + {margin_s:g} s = {value:.0f} s are kept free of {limit_s} s, so a task would stop at its start",
-            "set a longer time_limit",
+    if speed.stop_s is not None and limit_s <= (needed_s := speed.stop_s + margin_s):
+        yield error_if(
+            request.recipe.is_embedded,
+            "deadline.at_start",
+            time_limit=request.spec.time_limit,
+            step_s=speed.step_s,
+            save_s=speed.save_s,
+            margin_s=margin_s,
+            needed_s=needed_s,
+            limit_s=limit_s,
         )
     yield from _duration(request, limit_s, speed.stop_s)
 
@@ -128,32 +109,30 @@ def _duration(request: LaunchRequest, limit_s: int, known_s: float | None) -> It
     minutes = request.recipe.exit_minutes
     if minutes is None:
         return
-    left, needed = limit_s - 60 * minutes, USUAL_MARGIN_S if known_s is None else known_s
-    if left <= needed:
-        usual = f"; {USUAL_MARGIN_S / 60:.0f} are usual" if known_s is None else f", which take {needed / 60:.0f}"
+    left_s = limit_s - 60 * minutes
+    if left_s <= (USUAL_MARGIN_S if known_s is None else known_s):
         yield warning(
-            f"command: --{DURATION} {minutes} of a limit of {limit_s // 60} leaves {left // 60} minutes for the last"
-            f" step and save{usual}",
-            "use {{ minutes_left }}, which opsctl counts from the real end of each task",
+            "deadline.short",
+            option=DURATION,
+            minutes=minutes,
+            limit_minutes=limit_s // 60,
+            left_minutes=left_s // 60,
+            needed_minutes=None if known_s is None else known_s / 60,
+            usual_minutes=USUAL_MARGIN_S / 60 if known_s is None else None,
         )
 
 
 def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     for switch in facts.switches:
-        why = f": {switch.why}" if switch.why else ""
-        flag = " --pause" if switch.switch == "pause" else ""
         yield error(
-            f"{request.train.name}: the {switch.switch} switch is armed since {_at(switch.since)} UTC by"
-            f" {switch.by}{why}",
-            f"opsctl kill-switch disarm {request.train.name}{flag}",
+            "kill-switch.armed",
+            train=request.train.name,
+            switch=switch.switch,
+            since=switch.since.isoformat(),
+            by=switch.by,
+            why=switch.why,
+            option="--pause" if switch.switch == "pause" else "",
         )
     for path in request.recipe.flags.get("kill-switch-path", ())[:1]:
         if facts.files.get(path):
-            yield error(
-                f"command: --kill-switch-path {path}: the file exists, so every task would stop at its start",
-                f"rm {path}",
-            )
-
-
-def _at(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M}"
+            yield error("kill-switch.of_command", path=path)

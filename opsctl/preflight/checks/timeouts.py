@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from opsctl.checkpoints.trainer_command.shell import find_numbers
+from opsctl.preflight.checks.duplicates import list_assigned, list_flags, list_variables
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, warning
 from opsctl.preflight.recipe import Recipe
 from opsctl.preflight.step_estimate import estimate_step
-from opsctl.preflight.trainer_settings import number, parse_whole
+from opsctl.preflight.trainer_settings import parse_whole
 
 LEAST_S = 60
 """No collective of a large run may be limited to less: the first one waits for the slowest rank to load its data."""
@@ -40,44 +40,36 @@ def timeouts(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     step_s = estimate_step(request, facts).step_s
     for where, limit_s in _list_limits(request, facts):
         if step_s is not None and limit_s < step_s:
-            text, remedy = f"a step takes {step_s:.0f} s", f"set at least {int(-(-10 * step_s // 60)) * 60} s"
+            yield warning(
+                "timeouts.below_step", where=where, limit_s=limit_s, step_s=step_s, better_s=_minutes(10 * step_s)
+            )
         elif limit_s < LEAST_S:
-            text, remedy = "a rank that loads data or saves takes longer", "set 600 s or more"
-        else:
-            continue
-        yield warning(f"{where} is {limit_s:g} s, but {text}: the trainer would abort while all is well", remedy)
-    yield from _own_limits(request, step_s)
+            yield warning("timeouts.short", where=where, limit_s=limit_s)
+    if step_s is not None:
+        yield from _own_limits(request, step_s)
 
 
-def _own_limits(request: LaunchRequest, step_s: float | None) -> Iterator[Problem]:
+def _own_limits(request: LaunchRequest, step_s: float) -> Iterator[Problem]:
     """Check the limits of opsctl that the user has set."""
     watch, guard = request.train.watch, request.train.guard
-    if step_s is not None and watch.hang_minutes is not None and 60 * watch.hang_minutes < 2 * step_s:
-        yield warning(
-            f"[watch] hang_minutes = {watch.hang_minutes:g}: a step takes {step_s:.0f} s, so a healthy train would"
-            " count as hung",
-            "leave hang_minutes out: the limit is learnt from the run",
-        )
-    if step_s is not None and "stop_grace_seconds" in guard.model_fields_set and guard.stop_grace_seconds < step_s:
-        yield warning(
-            f"[guard] stop_grace_seconds = {guard.stop_grace_seconds:g}: a step takes {step_s:.0f} s, so the ranks are"
-            " ended before they save",
-            f"set at least {int(-(-2 * step_s // 60)) * 60}",
-        )
+    if watch.hang_minutes is not None and 60 * watch.hang_minutes < 2 * step_s:
+        yield warning("timeouts.hang", minutes=watch.hang_minutes, step_s=step_s)
+    if "stop_grace_seconds" in guard.model_fields_set and guard.stop_grace_seconds < step_s:
+        better_s = _minutes(2 * step_s)
+        yield warning("timeouts.grace", grace_s=guard.stop_grace_seconds, step_s=step_s, better_s=better_s)
+
+
+def _minutes(seconds: float) -> int:
+    """Return the seconds of the next whole minute."""
+    return int(-(-seconds // 60)) * 60
 
 
 def _list_limits(request: LaunchRequest, facts: Facts) -> Iterator[tuple[str, float]]:
     for name, unit_s in FLAGS.items():
-        if (count := number(request.recipe.flags, name)) is not None:
-            yield f"command: --{name}", count * unit_s
+        yield from ((where, count * unit_s) for where, count in list_flags(request, name))
     yield from _list_limits_of_files(request.recipe)
-    texts = _texts(request, facts)
     for name, unit_s in VARIABLES.items():
-        if (count := parse_whole(request.train.environment.get(name, ""))) is not None:
-            yield f"[environment] {name}", count * unit_s
-        for where, text in texts.items():
-            for value in find_numbers(text, name):
-                yield f"{where}: {name}", value * unit_s
+        yield from ((where, count * unit_s) for where, count in list_variables(request, [name], facts.scripts))
 
 
 def _list_limits_of_files(recipe: Recipe) -> Iterator[tuple[str, float]]:
@@ -101,14 +93,8 @@ def ports(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
         places.append(f"command: {recipe.names['port']} {recipe.port}")
     if (match := ENDPOINT.search(recipe.endpoint)) and int(match[1]):
         places.append(f"command: {recipe.names['endpoint']} {recipe.endpoint}")
-    for where, text in _texts(request, facts).items():
-        places += [f"{where}: MASTER_PORT={port}" for port in find_numbers(text, "MASTER_PORT") if port]
+    for where, port in list_assigned({**request.texts, **facts.scripts}, ["MASTER_PORT"]):
+        if port:
+            places.append(f"{where}={port}")
     for place in places:
-        yield warning(
-            f"{place}: a fixed port, which another job or the attempt before may still use",
-            "leave the port to opsctl: {{ master_port }} in the command, $MASTER_PORT in scripts",
-        )
-
-
-def _texts(request: LaunchRequest, facts: Facts) -> dict[str, str]:
-    return {**request.texts, **facts.scripts}
+        yield warning("ports.fixed", place=place)

@@ -1,11 +1,13 @@
 """Every broken train in tests/corpus/preflight gives exactly the expected problems."""
 
 from collections import Counter
+from string import Formatter
 
 import pytest
 
 from opsctl.preflight.checks import CHECKS
-from tests.support.broken_trains import BASE, Case, deepcopy, make_facts, read_cases
+from opsctl.preflight.problem import read_table
+from tests.support.broken_trains import BASE, ROOT, Case, deepcopy, make_facts, read_cases
 
 ALL = read_cases()
 GOOD = {
@@ -61,6 +63,22 @@ def test_every_problem_has_a_source_and_a_remedy():
             assert finding.what and finding.remedy and finding.source, finding
 
 
+def test_every_value_of_a_sentence_is_given():
+    for case in ALL:
+        for problem in case.find_problems():
+            sentences = read_table()[problem.check][problem.kind.partition(".")[2]]
+            names = {name for text in sentences.values() for _, name, _, _ in Formatter().parse(text) if name}
+            assert names <= set(problem.facts), problem.kind
+
+
+def test_every_sentence_belongs_to_a_problem():
+    """The names of problems stand in the code as they stand in checks.toml, which nobody else uses."""
+    code = "".join(path.read_text() for path in (ROOT / "opsctl" / "preflight").rglob("*.py"))
+    for check, table in read_table().items():
+        for name in (name for name, value in table.items() if isinstance(value, dict)):
+            assert f'"{check}.{name}"' in code or f'.{name}"' in code or f'"{name}"' in code, f"{check}.{name}"
+
+
 def test_errors_come_first_and_notes_last():
     changes = {"slurm.nodes": 47, "name": "n" * 44, "trainer.checkpoint.every": 0}
     worse = Case(name="worse", table={"set": changes, "facts": {"unknown": {"Slurm": "gone"}}})
@@ -75,4 +93,4 @@ def test_unknown_facts_give_no_problem():
     """Unknown facts are neither good nor bad."""
     empty = make_facts({"now": deepcopy(BASE["now"]), "user": "me"}, {})
     request = Case(name="", table={"finds": []}).make_request()
-    assert [problem for check in CHECKS.values() for problem in check.check(request, empty)] == []
+    assert [problem for check in CHECKS.values() for problem in check(request, empty)] == []

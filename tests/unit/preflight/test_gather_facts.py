@@ -17,7 +17,7 @@ from opsctl.base.ports import Completed, TimedOut
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
 from opsctl.nodes.history import Card, NodeRecord
-from opsctl.preflight.checks import resuming, settings
+from opsctl.preflight.checks import saving, settings
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel
@@ -350,7 +350,7 @@ time_limit = "60"
     slurm = ClusterFacts(partitions=(), limits=LIMITS, nodes=(), jobs=(job, own))
     facts = gather_train(text.format("t", tmp_path / "outputs"), slurm=slurm)
     assert [shared.train for shared in facts.shared_saves] == ["other"] * is_shared
-    problems = list(resuming.save(SimpleNamespace(recipe=Recipe()), facts))
+    problems = list(saving.save(SimpleNamespace(recipe=Recipe(), spec=SimpleNamespace(time_limit="60")), facts))
     assert [problem.level for problem in problems] == [ProblemLevel.WARNING] * is_shared
 
 

@@ -52,7 +52,7 @@ def trainers(draw):
 @given(table=trainers(), nodes=st.integers(1, 12), ranks=st.sampled_from([1, 2, 4, 8]))
 def test_preflight_and_trainer_refuse_the_same_layouts(table, nodes, ranks):
     wrong = check_layout(TrainerConfig.model_validate(table), nodes * ranks)
-    checks = ((name, CHECKS[name]) for name in LAYOUT)
+    checks = [CHECKS[name] for name in LAYOUT]
     problems = [
         problem
         for problem in judge(checks, order(table, nodes=nodes, ranks=ranks), None)

@@ -55,7 +55,7 @@ def judge(known=None, top=None, after="", **slurm):
         train=train, spec=job_spec(train, SiteSettings(root="/trains"), after=after), recipe=read_recipe(train)
     )
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), user="me", cluster=cluster(**(known or {})))
-    return [problem.what for problem in judged(CHECKS.items(), request, facts) if problem.level is ProblemLevel.ERROR]
+    return [problem.what for problem in judged(CHECKS.values(), request, facts) if problem.level is ProblemLevel.ERROR]
 
 
 def test_train_that_fits_has_no_problem():
