@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.guard.outcome import ACTIONS, Outcome
+from opsctl.guard.action import ACTIONS
+from opsctl.guard.end_record import Outcome
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, Submitted, Submitting, to_line
 from opsctl.state.run_dir import RunDir
 

@@ -13,13 +13,12 @@ from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_
 from opsctl.diagnosis.hang_cause import diagnose_hang
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.before_body import is_row_of
-from opsctl.guard.diagnose import STATE_BY_OUTCOME, explain_by_outcome, load_attempt_logs, read_stop_request_text
-from opsctl.guard.exit_evidence import gather_evidence
-from opsctl.guard.finalize import load_past_jobs, read_end
+from opsctl.guard.cause import STATE_BY_OUTCOME, explain_by_outcome, load_attempt_logs, read_stop_request_text
+from opsctl.guard.dossier import gather_evidence
+from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.node_evidence import add_node_history
-from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, read_stop_request
+from opsctl.guard.unfinalized import is_row_of, load_past_jobs
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import read_stop_reason

@@ -39,7 +39,7 @@ def run_guard(app: App, run_dir: Path) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(
-            chain=app.chain(train),
+            arrays=app.chain(train),
             rules=rules_of(train),
             runner=app.runner,
             env=env,

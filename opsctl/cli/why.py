@@ -16,7 +16,7 @@ from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.finalize import read_end
+from opsctl.guard.end_record import read_end
 
 if TYPE_CHECKING:
     from opsctl.app import App

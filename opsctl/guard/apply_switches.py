@@ -22,23 +22,23 @@ GUARD_SPARE = timedelta(minutes=2)
 """How much longer than its own plan a guard may take, before its task is cancelled from outside."""
 
 
-def apply_switches(chain: TrainArrays, rules: GuardSettings, jobs: Sequence[Job] | None = None) -> list[str]:
+def apply_switches(arrays: TrainArrays, rules: GuardSettings, jobs: Sequence[Job] | None = None) -> list[str]:
     """Cancel or hold the queued tasks of a train with an armed switch; return one sentence per action.
 
     A running task whose guard has not ended it in time is cancelled. Idempotent. Raises OSError and OpsctlError.
     """
-    kill, pause = switches.read(chain.run, Switch.KILL), switches.read(chain.run, Switch.PAUSE)
+    kill, pause = switches.read(arrays.run, Switch.KILL), switches.read(arrays.run, Switch.PAUSE)
     armed = kill or pause
     if armed is None:
         return []
-    snapshot, reason, done = chain.check(jobs), describe(armed), []
+    snapshot, reason, done = arrays.check(jobs), describe(armed), []
     if kill and snapshot.waiting:
-        done.append(f"cancelled the queued tasks of {_list(chain.cancel(reason, queued_only=True))}")
+        done.append(f"cancelled the queued tasks of {_list(arrays.cancel(reason, queued_only=True))}")
     elif not kill and any(not job.is_held for job in snapshot.waiting):
-        done.append(f"held the queued tasks of {_list(chain.hold(reason))}")
-    if snapshot.active and _is_overdue(chain, rules, armed):
+        done.append(f"held the queued tasks of {_list(arrays.hold(reason))}")
+    if snapshot.active and _is_overdue(arrays, rules, armed):
         for job in snapshot.active:
-            cancelled = [chain.cancel_task(task, reason) for task in job.tasks]
+            cancelled = [arrays.cancel_task(task, reason) for task in job.tasks]
             done += [f"cancelled {name}, which did not stop" for name in cancelled]
     return done
 
@@ -48,15 +48,15 @@ def describe(armed: Armed) -> Reason:
     return Reason(kind=ReasonKind.SWITCH, switch=armed.switch.value, by=armed.by, text=armed.why)
 
 
-def _is_overdue(chain: TrainArrays, rules: GuardSettings, armed: Armed) -> bool:
+def _is_overdue(arrays: TrainArrays, rules: GuardSettings, armed: Armed) -> bool:
     """Whether the guard should have ended the task long ago. Counted from the journal: files carry foreign clocks."""
-    events = [event for event in chain.journal.events() if isinstance(event, SwitchArmed)]
+    events = [event for event in arrays.journal.events() if isinstance(event, SwitchArmed)]
     since = next((event.when for event in reversed(events) if event.switch == armed.switch.value), None)
     if since is None:
         return False
     kind = StopKind.KILL if armed.switch is Switch.KILL else StopKind.PAUSE
-    plan = plan_stop(kind, since, rules, reads_request=reads_stop_request(chain.run))
-    return plan.kill_at is not None and chain.journal.clock.now() > plan.kill_at + GUARD_SPARE
+    plan = plan_stop(kind, since, rules, reads_request=reads_stop_request(arrays.run))
+    return plan.kill_at is not None and arrays.journal.clock.now() > plan.kill_at + GUARD_SPARE
 
 
 def _list(arrays: Sequence[str]) -> str:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
-from opsctl.base.errors import InputError
+from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.nodesets import expand
+from opsctl.checkpoints.scan import scan_directories
 from opsctl.guard.newest_checkpoint import find_newest
-from opsctl.guard.rollback_arguments import make_rollback_env
 from opsctl.launch.code_freeze import read_record
-from opsctl.settings.loader import GuardSettings
+from opsctl.settings.loader import GuardSettings, parse, read_toml
+from opsctl.settings.rollback import RollbackSettings
+from opsctl.slurm.job_environment import (
+    count_nodes,
+    count_restarts,
+    own_gpus,
+    own_job,
+    own_node,
+    own_nodes,
+    own_task,
+)
 from opsctl.state.files import MAX_RECORD_BYTES, close_to_others, read_json, read_size_bytes
 from opsctl.state.records import decode, to_text
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX, Attempt, RunDir
@@ -20,6 +34,7 @@ from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import Switch, path_of
 from opsctl.trainer.contract import Env
 
+log = logging.getLogger(__name__)
 FLIGHT_RECORDER_ENTRIES = 2000
 """Collectives that torch keeps for each rank: about 1 MB."""
 
@@ -50,18 +65,15 @@ class Start:
 
 def attempt_name(env: Mapping[str, str]) -> str:
     """Return `<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
-    job = env.get("SLURM_JOB_ID")
-    if not job:
-        raise InputError("this is not a batch job: SLURM_JOB_ID is not set", hint="opsctl launch submits trains")
-    if task := env.get("SLURM_ARRAY_TASK_ID"):
-        job = f"{env['SLURM_ARRAY_JOB_ID']}_{task}"
-    return f"{job}.{env.get('SLURM_RESTART_COUNT') or 0}"
+    if not own_job(env):
+        raise InputError("this is not a batch job: Slurm has set no job ID", hint="opsctl launch submits trains")
+    return f"{own_task(env)}.{count_restarts(env)}"
 
 
 def expand_nodes(env: Mapping[str, str]) -> list[str]:
     """Return the nodes of a batch job; empty if the node list cannot be parsed."""
     try:
-        return expand(env.get("SLURM_JOB_NODELIST", ""))
+        return expand(own_nodes(env))
     except InputError:
         return []
 
@@ -71,11 +83,11 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
     code = read_record(run)
     return Start(
         attempt=attempt.name,
-        job=env["SLURM_JOB_ID"],
-        nodes=env.get("SLURM_JOB_NODELIST", ""),
-        node_count=int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1),
-        gpus=env.get("SLURM_JOB_GPUS") or env.get("CUDA_VISIBLE_DEVICES", ""),
-        node=env.get("SLURMD_NODENAME", ""),
+        job=own_job(env),
+        nodes=own_nodes(env),
+        node_count=count_nodes(env),
+        gpus=own_gpus(env),
+        node=own_node(env),
         at=now,
         checkpoint=find_newest_checkpoint(run),
         main_log=read_size_bytes(run.main_log),
@@ -103,6 +115,15 @@ def read_start(attempt: Attempt) -> Start | None:
         return decode(Start, read_json(attempt.start, MAX_RECORD_BYTES))
     except (OSError, ValueError):
         return None
+
+
+def find_next_start(run: RunDir, attempt: Attempt, started: Sequence[str]) -> Start | None:
+    """Return the start of the next attempt: what log and checkpoints show after it is not of `attempt`.
+
+    `started` lists all attempts in the order of their starts.
+    """
+    later = started[started.index(attempt.name) + 1 :] if attempt.name in started else ()
+    return next(filter(None, (read_start(run.attempt(name)) for name in later)), None)
 
 
 def find_newest_checkpoint(run: RunDir) -> int:
@@ -134,7 +155,7 @@ def make_body_env(
         Env.CHECKPOINT_DIR: run.checkpoints,
         Env.MLFLOW_RUN: run.mlflow_run,
         Env.LAST_TICK: SiteDir.of(run.path.parent).last_tick,
-        Env.NODE: env.get("SLURMD_NODENAME") or os.uname().nodename,
+        Env.NODE: own_node(env) or os.uname().nodename,
         "TRAIN_ATTEMPT_LOGS": run.attempt_logs(attempt.name),
         "TRAIN_MINUTES_LEFT": minutes_left,
     }
@@ -153,3 +174,28 @@ def make_flight_recorder_env(attempt: Attempt) -> dict[str, str]:
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
         "TORCH_FR_DUMP_TEMP_FILE": prefix,
     }
+
+
+def make_rollback_env(run: RunDir) -> dict[str, str]:
+    """Return the variables of a rolled back train: the words for the command, and the step while it is the newest.
+
+    Without a rollback the values are empty. Never raises: settings that cannot be read are logged.
+    """
+    env = {"TRAIN_ROLLBACK_ARGUMENTS": "", "TRAIN_ROLLBACK_STEP": "", "TRAIN_ROLLBACK_CHECKPOINT": ""}
+    try:
+        table: Mapping[str, Any] = read_toml(run.config).get("rollback", {})
+        settings = parse(RollbackSettings, table, f"{run.config}: [rollback]") if table else RollbackSettings()
+    except ConfigError as error:
+        log.warning("the command gets no words of [rollback]: %s", error.message)
+        return env
+    words = settings.lasting_words()
+    if settings.step is not None and _is_newest(Path(settings.checkpoint)):
+        words += settings.first_words()
+        env |= {"TRAIN_ROLLBACK_STEP": str(settings.step), "TRAIN_ROLLBACK_CHECKPOINT": settings.checkpoint}
+    return env | {"TRAIN_ROLLBACK_ARGUMENTS": shlex.join(words)}
+
+
+def _is_newest(checkpoint: Path) -> bool:
+    """Whether no newer checkpoint lies beside this one. The trainer begins at a newer one by itself."""
+    newest = scan_directories([checkpoint.parent]).newest
+    return newest is None or newest.path == checkpoint

@@ -16,6 +16,7 @@ from opsctl.base.ports import Clock
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.settings.loader import read_toml
 from opsctl.slurm.commands import Slurm
+from opsctl.slurm.job_environment import own_end
 from opsctl.state.run_dir import Attempt, RunDir
 
 MAX_INTERVAL_S, MIN_INTERVAL_S = 60.0, 5.0
@@ -92,10 +93,10 @@ class DeadlineFile:
 def expect_end(run: RunDir, env: Mapping[str, str], now: datetime) -> datetime | None:
     """Return the end of a task that starts `now`, without asking Slurm; None if unknown or without a limit.
 
-    Slurm 23.02 and newer name the end in the job's environment (sbatch(1)). Otherwise, the limit in train.toml counts.
+    A newer Slurm names the end in the job's environment. Otherwise, the limit in train.toml counts.
     """
-    if (end := env.get("SLURM_JOB_END_TIME", "")).isdecimal():
-        return datetime.fromtimestamp(int(end), UTC)
+    if end := own_end(env):
+        return end
     try:
         minutes = parse_slurm_minutes(str(read_toml(run.config)["slurm"]["time_limit"]))
     except (OpsctlError, KeyError, TypeError, ValueError):

@@ -30,13 +30,13 @@ MAX_WAIT_S = 600.0
 LOOK_EVERY_S = 1.0
 
 
-def await_space(chain: TrainArrays, attempt: Attempt, crashes: int, *, check_switches: Callable[[], None]) -> None:
+def await_space(arrays: TrainArrays, attempt: Attempt, crashes: int, *, check_switches: Callable[[], None]) -> None:
     """Wait while a directory of checkpoints is on a full disk, if the last `crashes` attempts ended on a full disk.
 
     Waits MAX_WAIT_S at most, and ends at once at a stop request.
     """
-    clock = chain.journal.clock
-    directories = find_own_directories(chain.run) if have_filled_disk(chain.journal.events(), crashes) else []
+    clock = arrays.journal.clock
+    directories = find_own_directories(arrays.run) if have_filled_disk(arrays.journal.events(), crashes) else []
     full = find_full(directories)
     if full is None:
         return

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock, Completed, Runner, TimedOut
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, is_other_kind
-from opsctl.guard.outcome import Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import HookSettings, parse, read_toml
 from opsctl.state.events import HookStarted
 from opsctl.state.files import append_line

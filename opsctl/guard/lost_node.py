@@ -9,8 +9,8 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
 from opsctl.base.ports import Runner
 from opsctl.guard.attempt_record import expand_nodes
-from opsctl.guard.before_body import is_row_of
 from opsctl.guard.stop_request import StopKind, read_stop_request
+from opsctl.guard.unfinalized import is_row_of
 from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.run_dir import Attempt

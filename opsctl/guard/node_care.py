@@ -133,18 +133,18 @@ class NodeCare:
             log.warning("%s: the step times of its nodes could not be recorded: %s", attempt.name, error)
 
     def remove_suspects(
-        self, chain: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
+        self, arrays: TrainArrays, diagnosis: Diagnosis, suspects: Sequence[str], verdicts: Sequence[Verdict]
     ) -> RemovedNodes:
         """Exclude the suspects if enough nodes remain, and drain those whose check confirmed the fault.
 
         Idempotent. Raises Unreachable.
         """
-        nodes = chain.slurm.nodes()
+        nodes = arrays.slurm.nodes()
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
         try:
             out = self.out_of_service(nodes, suspects)
-            chain.exclude(text, needed=node_demand(chain).nodes, until=until, out=out)
+            arrays.exclude(text, needed=node_demand(arrays).nodes, until=until, out=out)
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:
@@ -156,7 +156,7 @@ class NodeCare:
             self.exclusions.add(list(reasons.items()), hours=self.site.exclude_hours)
         except (OpsctlError, OSError) as error:
             lines.append(f"{text} is not excluded for later launches: {error}")
-        lines += self._drain(chain.slurm, nodes, bad, suspects, reasons)
+        lines += self._drain(arrays.slurm, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:

@@ -10,7 +10,7 @@ from opsctl.base.errors import InputError
 from opsctl.base.nodesets import fold
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.diagnose import explain_diagnosis, to_event
+from opsctl.guard.cause import explain_diagnosis, to_event
 from opsctl.guard.node_care import NodeCare
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.drain_plan import compute_cap
@@ -31,25 +31,25 @@ class NodeCheck:
 
 
 def check_nodes(
-    chain: TrainArrays, care: NodeCare, rules: GuardSettings, attempt: Attempt, nodes: Sequence[str]
+    arrays: TrainArrays, care: NodeCare, rules: GuardSettings, attempt: Attempt, nodes: Sequence[str]
 ) -> NodeCheck:
     """Check `nodes`, and journal faulty nodes. Takes little longer than `node_check_seconds`.
 
     A faulty node is refused only if queued tasks can run without this node. Raises OpsctlError.
     """
-    config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
+    config = parse(TrainSettings, read_toml(arrays.run.config), str(arrays.run.config))
     gpus = config.slurm.gpus_per_node
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
-    verdicts = care.check(chain.slurm, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
+    verdicts = care.check(arrays.slurm, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
     faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
     if not faulty:
         return NodeCheck()
     diagnosis = _make_diagnosis(attempt, faulty)
     names = [verdict.node for verdict in faulty]
-    if why := _find_need(chain, care, names, needed=config.slurm.nodes):
+    if why := _find_need(arrays, care, names, needed=config.slurm.nodes):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
-        chain.note(
+        arrays.note(
             ExclusionDecided(
                 attempt=attempt.name,
                 nodes=fold(names),
@@ -60,7 +60,7 @@ def check_nodes(
             )
         )
         return NodeCheck(concession=f"{fold(names)} is faulty ({explain_diagnosis(diagnosis)}), but {why}")
-    chain.note(to_event(diagnosis, names))
+    arrays.note(to_event(diagnosis, names))
     return NodeCheck(refusal=f"{fold(names)} is faulty: {explain_diagnosis(diagnosis)}")
 
 
@@ -82,16 +82,16 @@ def _make_diagnosis(attempt: Attempt, faulty: Sequence[Verdict]) -> Diagnosis:
     return replace(diagnosis, kind=CauseKind.GPU, scope=Scope.GPU, gpu=worst.gpu) if worst.gpu else diagnosis
 
 
-def _find_need(chain: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
+def _find_need(arrays: TrainArrays, care: NodeCare, names: Sequence[str], *, needed: int) -> str:
     """Return why the train needs these nodes; empty if it can run without them."""
-    nodes = chain.slurm.nodes()
+    nodes = arrays.slurm.nodes()
     cap = compute_cap(care.site, len(nodes))
     if len(names) > cap:
         return f"{len(names)} faulty nodes at once exceed the limit of {cap}"
-    if not chain.check().waiting:
+    if not arrays.check().waiting:
         return "no queued task could go on without it"
     try:
-        chain.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))
+        arrays.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))
     except InputError as error:
         return error.message
     return ""

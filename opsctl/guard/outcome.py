@@ -1,99 +1,16 @@
-"""The policy: how an attempt ended (outcome) and what is done about queued tasks (action). Pure functions."""
+"""How an attempt ended, from its evidence. Pure functions."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 
 from opsctl.base.model import JobState
-from opsctl.base.nodesets import fold
-from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.end_record import Outcome
 from opsctl.guard.stop_request import StopKind, StopRequest
-from opsctl.settings.loader import GuardSettings, OnExit0
-from opsctl.state.reasons import Reason
+from opsctl.settings.loader import OnExit0
 from opsctl.trainer.contract import StopReason, TrainerStop
-
-
-class Outcome(StrEnum):
-    """How an attempt ended."""
-
-    FINISHED = "finished"
-    """The training is over: the last step is done, or the body exited with 0 and no further step is known."""
-    KILLED = "killed"
-    PAUSED = "paused"
-    DEADLINE = "deadline"
-    """The trainer stopped by itself before the time limit."""
-    STOPPED = "stopped"
-    """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
-    EXITED = "exited"
-    """The body exited with 0 and gave no reason, and the training is to go on."""
-    IDLE = "idle"
-    """The body printed its usage, made no step and exited with 0."""
-    CRASHED = "crashed"
-    TIMED_OUT = "timed-out"
-    NODE_FAILED = "node-failed"
-    HUNG = "hung"
-    """opsctl cancelled the attempt because it hung."""
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
-    LOST = "lost"
-    """The attempt is over, and neither Slurm nor its files show how it ended."""
-    REFUSED = "refused"
-    """The body was not started: another user could have written the scripts."""
-    NODE_REFUSED = "node-refused"
-    """The body was not started: a node is faulty."""
-    SKIPPED = "skipped"
-    """The body was not started: the finalization of an earlier attempt ended the train."""
-
-
-class Action(StrEnum):
-    """What is done about the queued tasks."""
-
-    CANCEL_QUEUED = "cancel-queued"
-    HOLD_QUEUED = "hold-queued"
-    EXCLUDE_NODES = "exclude-nodes"
-    """Exclude the suspect nodes for all queued tasks, and go on."""
-    CONTINUE = "continue"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether no queued task is to start by itself."""
-        return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED}
-
-
-ACTIONS: dict[Outcome, Action] = {
-    Outcome.FINISHED: Action.CANCEL_QUEUED,
-    Outcome.KILLED: Action.CANCEL_QUEUED,
-    Outcome.PAUSED: Action.HOLD_QUEUED,
-    Outcome.DEADLINE: Action.CONTINUE,
-    Outcome.STOPPED: Action.CONTINUE,
-    Outcome.EXITED: Action.CONTINUE,
-    Outcome.IDLE: Action.HOLD_QUEUED,
-    Outcome.CRASHED: Action.CONTINUE,
-    Outcome.TIMED_OUT: Action.CONTINUE,
-    Outcome.NODE_FAILED: Action.CONTINUE,
-    Outcome.HUNG: Action.CONTINUE,
-    Outcome.CANCELLED: Action.CONTINUE,
-    Outcome.PREEMPTED: Action.CONTINUE,
-    Outcome.LOST: Action.CONTINUE,
-    Outcome.REFUSED: Action.HOLD_QUEUED,
-    Outcome.NODE_REFUSED: Action.CONTINUE,
-    Outcome.SKIPPED: Action.CONTINUE,
-}
-"""The action that follows from the outcome alone."""
-
-BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
-"""Outcomes that burn queued tasks if attempts are short and do not advance the train.
-
-Attempts that were ended by the time limit, by a preemption or by a person say nothing about the train.
-"""
-
-NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
-"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
-
 
 SIGNALLED_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
@@ -145,52 +62,6 @@ class Evidence:
     """The first line of a help text that the body printed."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedAttempt:
-    """A finalized attempt: the content of end.json."""
-
-    attempt: str
-    outcome: Outcome
-    action: Action
-    why: str
-    started: datetime
-    ended: datetime
-    new_checkpoint: bool
-    limit_minutes: float | None = None
-    """The time from the start to the time limit of the task; None if unknown."""
-    resume_step: int | None = None
-    """The step after which the attempt went on, as its first step shows; None if unknown."""
-    highest_step: int | None = None
-    """The highest step that the attempt reached; None if no step is known."""
-    counts_anew: bool = False
-    """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
-    resumed_from: str = ""
-    """What the trainer said about the checkpoint from which it went on."""
-    save_gap_minutes: float | None = None
-    """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
-    has_unclear_saves: bool = False
-    """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
-    kind: CauseKind = CauseKind.UNKNOWN
-    """The kind of cause, if the attempt was diagnosed."""
-    cause: str = ""
-    says: str = ""
-    """The diagnosis in words, with the message of an exception."""
-    suspects: tuple[str, ...] = ()
-    """Nodes of the attempt that the train should not get again."""
-    done: tuple[str, ...] = ()
-    """What was done about the suspects."""
-    last_output: datetime | None = None
-    """When a rank last wrote to its log; None if unknown."""
-    exit_why: str = ""
-    """How the attempt ended: `why` without the diagnosis and the action."""
-    reason: Reason | None = None
-    """Why the train is held, if it does not advance."""
-
-    @property
-    def minutes(self) -> float:
-        return (self.ended - self.started).total_seconds() / 60
 
 
 def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
@@ -342,25 +213,3 @@ def _by_code(evidence: Evidence) -> tuple[Outcome, str] | None:
     if evidence.code is None:
         return None
     return Outcome.CRASHED, f"the body exited with {evidence.code}"
-
-
-def needs_diagnosis(attempt: FinishedAttempt, rules: GuardSettings) -> bool:
-    """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
-    failed = {Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST}
-    is_short = attempt.minutes < rules.short_attempt_minutes and not attempt.new_checkpoint
-    return attempt.outcome in failed or (is_short and attempt.outcome in {Outcome.EXITED, Outcome.DEADLINE})
-
-
-def find_excluding(finalized: Sequence[FinishedAttempt], nodes: Collection[str]) -> FinishedAttempt | None:
-    """Return the first of the attempts whose end has excluded one of `nodes`."""
-    excluding = (finished for finished in finalized if finished.action is Action.EXCLUDE_NODES)
-    return next((finished for finished in excluding if set(nodes) & set(finished.suspects)), None)
-
-
-def find_reason_to_leave(finalized: Sequence[FinishedAttempt], nodes: Collection[str]) -> tuple[StopKind, str] | None:
-    """Return why a further attempt on `nodes` must not run its body: the train is over, or one of the nodes is out."""
-    if final := next((finished for finished in finalized if finished.action.is_final), None):
-        return StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}"
-    if bad := find_excluding(finalized, nodes):
-        return StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {fold(bad.suspects)} as well"
-    return None

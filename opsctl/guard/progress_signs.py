@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.guard.attempt_record import Start, read_start
+from opsctl.guard.attempt_record import Start
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
@@ -46,9 +46,9 @@ class AttemptProgress:
 
 
 def read_attempt_progress(
-    run: RunDir, attempt: Attempt, started: Sequence[str], start: Start | None
+    run: RunDir, attempt: Attempt, start: Start | None, next_start: Start | None = None
 ) -> AttemptProgress:
-    """Return the progress of an attempt. `started` lists all attempts in the order of their starts.
+    """Return the progress of an attempt, up to the start of the next attempt if there is one.
 
     The checkpoints of the embedded trainer are certain, so that no log is read.
     """
@@ -56,10 +56,10 @@ def read_attempt_progress(
         return AttemptProgress()
     newest = find_newest(run)
     mark = newest.mark if newest else -1
+    if next_start:
+        mark = min(mark, next_start.checkpoint)
     if is_regular(run.trainer_config):
         return AttemptProgress(resume_step=start.checkpoint, highest_step=mark, new_checkpoint=mark > start.checkpoint)
-    later = started[started.index(attempt.name) + 1 :] if attempt.name in started else ()
-    next_start = next(filter(None, (read_start(run.attempt(name)) for name in later)), None)
     end = next_start.main_log if next_start else 0
     log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
     since_ns = _read_start_ns(attempt)
@@ -69,7 +69,12 @@ def read_attempt_progress(
     counts_anew = log.has_restarted or (_begins_anew(log) and log.resumes_from(directories))
     highest = _find_highest(run, attempt, log)
     saved_ns = _list_save_times(directories, since_ns) if counts_anew or highest is None else []
-    is_new = newest is not None and is_newer(newest, start.checkpoint, since_ns)
+    if next_start:
+        until_ns = _read_start_ns(run.attempt(next_start.attempt))
+        saved_ns = [time for time in saved_ns if time < until_ns]
+        is_new = next_start.checkpoint != start.checkpoint
+    else:
+        is_new = newest is not None and is_newer(newest, start.checkpoint, since_ns)
     is_rewritten = counts_anew and bool(saved_ns)
     is_saved = is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None
     is_unclear = bool(saved_ns) or not is_in_sight(newest, start.checkpoint)

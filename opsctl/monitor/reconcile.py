@@ -13,9 +13,10 @@ from opsctl.base.model import Job
 from opsctl.base.nodesets import fold, nodeset
 from opsctl.base.ports import Runner
 from opsctl.guard.apply_switches import apply_switches
-from opsctl.guard.finalize import finalize_ended, find_vanished, load_past_jobs
+from opsctl.guard.finalize import finalize_ended
 from opsctl.guard.hooks import TrainHooks
 from opsctl.guard.node_care import NodeCare
+from opsctl.guard.unfinalized import find_vanished, load_past_jobs
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, excluded_until, take_snapshot
 from opsctl.settings.loader import GuardSettings, parse, read_toml

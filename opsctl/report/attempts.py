@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.finalize import read_end
+from opsctl.guard.end_record import read_end
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import (
     ArrayLost,

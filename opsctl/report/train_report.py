@@ -12,8 +12,8 @@ from pathlib import Path
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
 from opsctl.base.units import format_duration
+from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
-from opsctl.guard.outcome import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
 from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
 from opsctl.slurm.past_jobs import JobRun

@@ -11,7 +11,7 @@ from opsctl.checkpoints import catalog
 from opsctl.cron import run_history
 from opsctl.cron.cron_dir import CronDir
 from opsctl.cron.drivers import selected_driver
-from opsctl.guard import attempt_record, exit_evidence, finalize, stop_request
+from opsctl.guard import attempt_record, dossier, finalize, stop_request
 from opsctl.host.system import SystemClock
 from opsctl.launch import revisions
 from opsctl.nodes import exclusions, history
@@ -116,7 +116,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         name="tr11/attempts/12_1.0/stop-request",
         examples=(b'{"reason": "kill", "why": "x"}', *JSON),
     ),
-    "exit code of the body": file(exit_evidence._read_code, examples=(b"7",)),
+    "exit code of the body": file(dossier._read_code, examples=(b"7",)),
     "lease": file(lease._read, name="tr11/.lease", examples=(*HOLDER, *JSON)),
     "request": file(read_requests, name="tr11/requests/release-0123456789ab.json", examples=(*REQUEST, *JSON)),
     "switch": file(

@@ -214,4 +214,4 @@ def test_pipes_do_not_block_the_guard(train: QueuedTrain):
     assert read_log_signs(train.run.main_log) == LogSigns()
     assert tail(train.run.main_log, 5) == sampled(train.run.main_log) == []
     assert not reads_stop_request(train.run)
-    assert read_attempt_progress(train.run, attempt, [attempt.name], None) == AttemptProgress()
+    assert read_attempt_progress(train.run, attempt, None) == AttemptProgress()

@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
+from opsctl.guard.end_record import Action
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
-from opsctl.guard.outcome import Action
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.publish.git_push import Git
 from opsctl.publish.redaction import Secrets

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from opsctl.guard.outcome import ACTIONS, Outcome
+from opsctl.guard.action import ACTIONS
+from opsctl.guard.end_record import Outcome
 from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.train_report import report_train
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, Submitted, Submitting

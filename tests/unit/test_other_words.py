@@ -11,7 +11,7 @@ DECISIONS = (
     "monitor",
     "dash/test_headline.py",
     "dash/test_page_truth.py",
-    "guard/test_hold_rules.py",
+    "guard/test_action.py",
     "watchdogs/test_failures.py",
 )
 ABOUT_WORDS = (

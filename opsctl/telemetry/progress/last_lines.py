@@ -54,35 +54,30 @@ class LastLines:
 
 def read_last_lines(log: Path, begin: int, end: int | None = None, *, pattern: str = "") -> LastLines:
     """Return what a log says at its end, between two offsets. Raises nothing."""
+    return parse_last_lines(_read_part(log, begin, end, MAX_READ_BYTES), pattern)
+
+
+def read_end(log: Path, begin: int, end: int | None = None) -> list[str]:
+    """Return the last lines of a log between two offsets, within MAX_END_BYTES. Raises nothing."""
+    return re.split(r"[\r\n]+", _read_part(log, begin, end, MAX_END_BYTES))
+
+
+def _read_part(log: Path, begin: int, end: int | None, max_bytes: int) -> str:
+    """Return the end of a part of a log, `max_bytes` at most; empty if the log cannot be read. `end` None: all."""
     try:
         with os.fdopen(open_regular(log), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             end = size if end is None else min(end, size)
-            start = max(begin, end - MAX_READ_BYTES)
-            data = os.pread(file.fileno(), max(0, end - start), start)
-    except OSError:
-        return LastLines()
-    return parse_last_lines(data.decode(errors="replace"), pattern)
-
-
-def read_end(log: Path, begin: int) -> list[str]:
-    """Return the last lines of a log after an offset, within MAX_END_BYTES. Raises nothing."""
-    try:
-        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
-            start = max(begin, os.fstat(file.fileno()).st_size - MAX_END_BYTES)
-            text = os.pread(file.fileno(), MAX_END_BYTES, start).decode(errors="replace")
-    except OSError:
-        return []
-    return re.split(r"[\r\n]+", text)
-
-
-def find_usage(log: Path, begin: int) -> str:
-    """Return the first line of a help text at the beginning of an attempt's log; empty without one. Raises nothing."""
-    try:
-        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
-            text = os.pread(file.fileno(), MAX_READ_BYTES, begin).decode(errors="replace")
+            start = max(begin, end - max_bytes)
+            return os.pread(file.fileno(), max(0, end - start), start).decode(errors="replace")
     except OSError:
         return ""
+
+
+def find_usage(log: Path, begin: int, end: int | None = None) -> str:
+    """Return the first line of a help text at the beginning of an attempt's log; empty without one. Raises nothing."""
+    head_end = begin + MAX_READ_BYTES
+    text = _read_part(log, begin, head_end if end is None else min(end, head_end), MAX_READ_BYTES)
     match = USAGE.search(text)
     return " ".join(match[1].split())[:MAX_LINE_CHARS] if match else ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.report.html_page import render_page
 from opsctl.report.train_report import report_train
 from opsctl.state.events import Held

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opsctl.guard.finalize import read_end
+from opsctl.guard.end_record import read_end
 from opsctl.sandbox.cluster import Sandbox
 from tests.support.containers import MARKER, Podman, make_podman
 from tests.support.trains import HELD, Trains, trains_on, until

@@ -11,7 +11,7 @@ import pytest
 
 from opsctl.actions.rollback_plan import find_all_directories
 from opsctl.checkpoints.trainer_command.value_files import read_values
-from opsctl.guard import exit_evidence
+from opsctl.guard import dossier
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.host.system import SystemRunner
 from opsctl.preflight.recipe import read_recipe
@@ -161,7 +161,7 @@ def test_values_follow_an_edit_of_the_file(tmp_path: Path) -> None:
 
 def test_yaml_is_imported_for_yaml_only() -> None:
     code = (
-        "import sys, opsctl.start_guard, opsctl.guard.exit_evidence, opsctl.preflight.recipe\n"
+        "import sys, opsctl.start_guard, opsctl.guard.dossier, opsctl.preflight.recipe\n"
         "from opsctl.checkpoints.save_directories import TrainCommand, find_in_command\n"
         "from pathlib import Path\n"
         "p = Path('/'); find_in_command(TrainCommand(words=['train.py'], environment={}, directory=p, checkpoints=p))\n"
@@ -196,7 +196,7 @@ def test_paths_of_a_container_are_found_outside(
 def test_guard_reads_the_last_step_and_the_time_limit(launch: Callable[..., RunDir], name: str, text: str) -> None:
     run = launch("train.py", files={name: text})
     run.body.write_text(f"#!/bin/bash\n# --max_steps 7\nsrun bash -c 'python train.py --config {name}'\n")
-    body = exit_evidence._read_body(run)
-    options = exit_evidence._list_options(body)
-    assert exit_evidence._limits_itself(body, options)
-    assert exit_evidence._find_reached_target(100, 1, options) == 100
+    body = dossier._read_body(run)
+    options = dossier._list_options(body)
+    assert dossier._limits_itself(body, options)
+    assert dossier._find_reached_target(100, 1, options) == 100

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from opsctl.app import build
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.report.formats import attempt_rows, markdown, render_headline
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_reports import BEGIN, Train, make_rough_train

@@ -15,7 +15,7 @@ from opsctl.dash.sparklines import draw_sparkline
 from opsctl.dash.train_detail import CAUSE_GROUPS, find_group
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
 from opsctl.diagnosis.causes import CauseKind
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
 from opsctl.state.journal import TrainHistory, replay

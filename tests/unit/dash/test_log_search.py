@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from opsctl.dash.log_search import MAX_LINES, find_first_error, read_log_tail, search_log
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from tests.support.made_reports import Train
 
 ERROR = "[node001:3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.app import build
 from opsctl.dash.train_detail import read_detail
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.state.events import ExclusionDecided
 from opsctl.state.reasons import as_written
 from tests.support.made_reports import Train

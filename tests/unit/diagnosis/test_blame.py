@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opsctl.diagnosis.blame import EXCLUDE, Accusation, Proof, blame_table, find_rule, judge_accusation, may_exclude
 from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
-from opsctl.guard.outcome import Action
+from opsctl.guard.end_record import Action
 from opsctl.nodes.health.node_state import Health, Verdict
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "failures" / "tuning.jsonl"

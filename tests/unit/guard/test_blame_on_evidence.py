@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
-from opsctl.guard.outcome import Action, FinishedAttempt
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.nodes.remote.local import Local

@@ -11,9 +11,10 @@ import pytest
 from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.model import Job, JobState
 from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
-from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
-from opsctl.guard.outcome import Action, Outcome
+from opsctl.guard.end_record import Action, Outcome
+from opsctl.guard.finalize import finalize, finalize_ended
 from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.state.events import AttemptFinalized, Cancelled, Edited, Event, Held, HoldReleased, Submitted
 from opsctl.state.journal import Journal, actor
@@ -66,7 +67,7 @@ def test_finalize_interrupted_by_slurm_is_repeated(train: QueuedTrain, calls: in
     if calls < 2:
         with pytest.raises(Unreachable):
             finalize(train.chain, train.rules, attempt)
-        assert find_unfinalized(train.run, train.chain.check([])) == [attempt]
+        assert list_unfinalized(train.run, train.chain.check([]).history) == [attempt]
     train.queue.breaks_after = None
     finalize(train.chain, train.rules, attempt)
     assert train.queue.waiting == []
@@ -260,7 +261,7 @@ def test_attempt_without_a_guard_is_finalized(train: QueuedTrain) -> None:
 
 def test_directory_of_another_name_is_ignored(train: QueuedTrain) -> None:
     (train.run.path / "attempts" / "12_1.0.before-20260301T120000").mkdir()
-    assert find_unfinalized(train.run, train.chain.check()) == []
+    assert list_unfinalized(train.run, train.chain.check().history) == []
 
 
 def test_reused_attempt_name_is_finalized_again(train: QueuedTrain) -> None:

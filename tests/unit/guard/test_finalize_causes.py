@@ -16,10 +16,11 @@ from opsctl.base.model import JobState, Node
 from opsctl.diagnosis import causes
 from opsctl.diagnosis.causes import CauseKind, Scope
 from opsctl.diagnosis.root_cause import Diagnosis
-from opsctl.guard.finalize import finalize, finalize_ended, find_unfinalized
+from opsctl.guard.end_record import Action, Outcome
+from opsctl.guard.finalize import finalize, finalize_ended
 from opsctl.guard.node_care import NodeCare, find_accused
-from opsctl.guard.outcome import Action, Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.guard.unfinalized import list_unfinalized
 from opsctl.monitor.reconcile import reconcile
 from opsctl.nodes.health.node_state import CheckResult, Health, NodeSnapshot, Severity, Verdict
 from opsctl.nodes.node_score import node_score
@@ -257,7 +258,7 @@ def test_failed_diagnosis_does_not_stop_finalize(
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, train.queue.excludes, find_unfinalized(train.run, train.chain.check([]))) == (
+    assert (ended.why, train.queue.excludes, list_unfinalized(train.run, train.chain.check([]).history)) == (
         "the body exited with 1",
         {},
         [],
@@ -281,7 +282,7 @@ def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: N
     try:
         finalize(train.chain, train.rules, attempt, care=care)
     except Unreachable:
-        assert find_unfinalized(train.run, train.chain.check([])) == [attempt]
+        assert list_unfinalized(train.run, train.chain.check([]).history) == [attempt]
     train.queue.breaks_after = None
     finalize(train.chain, train.rules, attempt, care=care)
     assert len(events(train, Diagnosed)) == len(events(train, AttemptFinalized)) == 1

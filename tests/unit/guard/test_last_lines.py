@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from opsctl.guard.exit_evidence import gather_evidence
+from opsctl.guard.dossier import gather_evidence
+from opsctl.guard.end_record import Outcome
 from opsctl.guard.finalize import finalize
-from opsctl.guard.outcome import Outcome
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain

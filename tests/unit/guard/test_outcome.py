@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from opsctl.base.model import JobState
-from opsctl.guard.outcome import (
-    ACTIONS,
-    Action,
-    Evidence,
-    Outcome,
-    decide_outcome,
-)
+from opsctl.guard.action import ACTIONS
+from opsctl.guard.end_record import Action, Outcome
+from opsctl.guard.outcome import Evidence, decide_outcome
 from opsctl.guard.stop_request import StopKind, StopRequest
 from opsctl.trainer.contract import StopReason, TrainerStop
 

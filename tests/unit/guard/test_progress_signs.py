@@ -9,8 +9,8 @@ import pytest
 
 from opsctl.guard import newest_checkpoint
 from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
+from opsctl.guard.end_record import FinishedAttempt, Outcome
 from opsctl.guard.finalize import finalize
-from opsctl.guard.outcome import FinishedAttempt
 from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.state.run_dir import Attempt
 from tests.support.finalized_trains import QueuedTrain
@@ -80,8 +80,8 @@ def test_steps_of_each_attempt_are_its_own(train: QueuedTrain) -> None:
     second = start(train, "12_2.0")
     with train.run.main_log.open("a") as log:
         log.write("{'loss': '2.0', 'global_step': '21'}\n")
-    started = ["12_1.0", "12_2.0"]
-    steps = [read_attempt_progress(train.run, a, started, read_start(a)) for a in (first, second)]
+    pairs = ((first, read_start(second)), (second, None))
+    steps = [read_attempt_progress(train.run, a, read_start(a), next_start) for a, next_start in pairs]
     assert [(progress.resume_step, progress.highest_step) for progress in steps] == [(9, 30), (20, 21)]
 
 
@@ -94,7 +94,7 @@ def test_progress_bar_of_a_resumed_attempt_begins_where_it_goes_on(train: Queued
     attempt = start(train, "12_1.0")
     bars = "  0%|          | 0/1000 [00:00<?, ?it/s]\r 50%|#####     | 501/1000 [00:02<00:03, 9.50it/s]\n"
     append(train, " 50%|#####     | 1/2 [00:00<00:01, 9.50it/s]\n" + bars)
-    assert read_attempt_progress(train.run, attempt, ["12_1.0"], read_start(attempt)).resume_step == 500
+    assert read_attempt_progress(train.run, attempt, read_start(attempt)).resume_step == 500
 
 
 def test_first_step_behind_a_file_without_a_step_is_new(train: QueuedTrain, tmp_path: Path) -> None:
@@ -287,3 +287,32 @@ def test_scattered_failures_of_short_tasks_hold_nothing(train: QueuedTrain) -> N
         train.end_body(attempt, 1, after=75 if task % 3 == 0 else 30)
         finalize(train.chain, train.rules, attempt)
     assert not any(job.is_held for job in train.queue.waiting)
+
+
+def test_attempt_that_is_finalized_late_ends_where_the_next_began(train: QueuedTrain, tmp_path: Path) -> None:
+    """The guard of a dead node finalizes nothing, and Slurm may call its job active until the next attempt is over."""
+    own = tmp_path / "own"
+    set_command(train, "train", "--save", str(own))
+    log = train.run.main_log
+    first = start(train, "12_1.0")
+    save(own, "iter_0000020")
+    lines = [f" iteration {step}/160 | lm loss: 2.0E+00 |\n" for step in range(161)]
+    log.write_text("".join(lines[1:30]))
+    train.end_body(first, 137)
+    start(train, "12_2.0")
+    save(own, "iter_0000160")
+    log.write_text(
+        log.read_text() + "".join(f" iteration {step}/160 | lm loss: 2.0E+00 |\n" for step in range(21, 161))
+    )
+    ended = finalize(train.chain, train.rules, first)
+    assert (ended.outcome, ended.highest_step, ended.new_checkpoint) == (Outcome.CRASHED, 29, True)
+
+
+def test_checkpoint_of_the_next_attempt_is_not_that_of_a_late_one(train: QueuedTrain, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    set_command(train, "train", "--save", str(own))
+    first = start(train, "12_1.0")
+    train.end_body(first, 137)
+    start(train, "12_2.0")
+    save(own, "iter_0000160")
+    assert not finalize(train.chain, train.rules, first).new_checkpoint

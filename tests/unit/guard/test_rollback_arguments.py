@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.rollback_arguments import make_rollback_env
+from opsctl.guard.attempt_record import make_rollback_env
 from opsctl.state.run_dir import RunDir
 from tests.support.saved_checkpoints import save
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from opsctl.base.model import JobState
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts
 from opsctl.slurm.past_jobs import JobRun
 from tests.support.made_reports import BEGIN, Train

@@ -13,8 +13,8 @@ import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.diagnosis.causes import causes
+from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import date_last_output
-from opsctl.guard.outcome import Outcome
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
 from opsctl.report.formats import cause_rows, markdown
 from opsctl.report.html_page import find_part, render_page

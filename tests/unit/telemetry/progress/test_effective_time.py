@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.guard.outcome import Outcome
+from opsctl.guard.end_record import Outcome
 from opsctl.report.contents import Report
 from opsctl.state.events import Cancelled, Held, HoldReleased
 from opsctl.state.reasons import Reason, ReasonKind, as_written

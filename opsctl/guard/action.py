@@ -1,4 +1,4 @@
-"""The rules by which a train is held or goes on, from the records of its attempts. Pure functions.
+"""What is done about the queued tasks after an attempt: the train goes on, is held, or is over.
 
 A train that advances is never held. An attempt has advanced the train if it left a new checkpoint, or if a later
 attempt went on from a step that no attempt before had as its start, or from a checkpoint that no attempt before named.
@@ -7,17 +7,54 @@ attempt went on from a step that no attempt before had as its start, or from a c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from opsctl.base.nodesets import fold
 from opsctl.diagnosis.blame import find_rule, may_exclude
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, read_end
 from opsctl.guard.free_space import DISK_FULL
-from opsctl.guard.outcome import BURNING, NOT_STARTED, Action, FinishedAttempt, Outcome
+from opsctl.guard.stop_request import StopKind
 from opsctl.settings.loader import GuardSettings
+from opsctl.state.events import AttemptFinalized, AttemptStarted, Edited, Event, HoldReleased, Submitted
+from opsctl.state.journal import replay
 from opsctl.state.reasons import NeededChange, Reason, ReasonKind
+from opsctl.state.run_dir import RunDir
 
+ACTIONS: dict[Outcome, Action] = {
+    Outcome.FINISHED: Action.CANCEL_QUEUED,
+    Outcome.KILLED: Action.CANCEL_QUEUED,
+    Outcome.PAUSED: Action.HOLD_QUEUED,
+    Outcome.DEADLINE: Action.CONTINUE,
+    Outcome.STOPPED: Action.CONTINUE,
+    Outcome.EXITED: Action.CONTINUE,
+    Outcome.IDLE: Action.HOLD_QUEUED,
+    Outcome.CRASHED: Action.CONTINUE,
+    Outcome.TIMED_OUT: Action.CONTINUE,
+    Outcome.NODE_FAILED: Action.CONTINUE,
+    Outcome.HUNG: Action.CONTINUE,
+    Outcome.CANCELLED: Action.CONTINUE,
+    Outcome.PREEMPTED: Action.CONTINUE,
+    Outcome.LOST: Action.CONTINUE,
+    Outcome.REFUSED: Action.HOLD_QUEUED,
+    Outcome.NODE_REFUSED: Action.CONTINUE,
+    Outcome.SKIPPED: Action.CONTINUE,
+}
+"""The action that follows from the outcome alone."""
+
+BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
+"""Outcomes that burn queued tasks if attempts are short and do not advance the train.
+
+Attempts that were ended by the time limit, by a preemption or by a person say nothing about the train.
+"""
+
+NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
+"""Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
+
+RESTARTS = (Submitted, HoldReleased, Edited)
+"""Events by which a person restarts the train. Crashes before such an event count no more."""
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 LATE_FACTOR = 2
 """A checkpoint is late after this multiple of the longest time that the train has needed for one."""
@@ -103,6 +140,34 @@ def _is_older(text: str, other: str) -> bool:
     """Whether of two statements about a checkpoint, equal but for their numbers, the first has the lower numbers."""
     numbers, others = ([int(digits) for digits in _NUMBER.findall(named)] for named in (text, other))
     return _NUMBER.sub("#", text) == _NUMBER.sub("#", other) and numbers < others
+
+
+def choose_action(
+    run: RunDir, ended: FinishedAttempt, events: Sequence[Event], rules: GuardSettings
+) -> FinishedAttempt:
+    """Return `ended` with its action, from its cause, the attempts before it and what people did since."""
+    if _is_overtaken(ended, events):
+        return replace(ended, action=Action.CONTINUE, why=f"{ended.why}; launched or released again since")
+    return decide_action(ended, list_recent_ends(run, ended, events), rules)
+
+
+def _is_overtaken(ended: FinishedAttempt, events: Sequence[Event]) -> bool:
+    """Return whether a person launched or released after the attempt ended. Their tasks are not cancelled or held."""
+    starts = (event for event in events if isinstance(event, AttemptStarted))
+    start_number = max((event.number for event in starts if event.attempt == ended.attempt), default=0)
+    later = [event for event in events if event.number > start_number and event.when > ended.ended]
+    if ended.action is Action.HOLD_QUEUED:
+        return any(isinstance(event, Submitted | HoldReleased) for event in later)
+    return ended.action is Action.CANCEL_QUEUED and any(isinstance(event, Submitted) for event in later)
+
+
+def list_recent_ends(run: RunDir, ended: FinishedAttempt, events: Sequence[Event]) -> list[FinishedAttempt]:
+    """Return the attempts since a person last restarted the train, `ended` included, in the order of their starts."""
+    since = max((event.number for event in events if isinstance(event, RESTARTS)), default=0)
+    finalized = {event.attempt for event in events if isinstance(event, AttemptFinalized) and event.number > since}
+    started = [attempt for attempt in replay(list(events)).started if attempt in finalized - {ended.attempt}]
+    earlier = [done for attempt in started if (done := read_end(run.attempt(attempt)))]
+    return sorted([*earlier, ended], key=lambda finished: finished.started) if started else [ended]
 
 
 def decide_action(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> FinishedAttempt:
@@ -229,3 +294,18 @@ def _list(newest_first: Sequence[FinishedAttempt]) -> tuple[str, ...]:
 def _find_needed_change(last: FinishedAttempt) -> NeededChange:
     """Return what has to change before a release helps."""
     return NeededChange.NODES if last.suspects else _CHANGES.get(last.kind, NeededChange.CAUSE)
+
+
+def find_excluding(finalized: Sequence[FinishedAttempt], nodes: Collection[str]) -> FinishedAttempt | None:
+    """Return the first of the attempts whose end has excluded one of `nodes`."""
+    excluding = (finished for finished in finalized if finished.action is Action.EXCLUDE_NODES)
+    return next((finished for finished in excluding if set(nodes) & set(finished.suspects)), None)
+
+
+def find_reason_to_leave(finalized: Sequence[FinishedAttempt], nodes: Collection[str]) -> tuple[StopKind, str] | None:
+    """Return why a further attempt on `nodes` must not run its body: the train is over, or one of the nodes is out."""
+    if final := next((finished for finished in finalized if finished.action.is_final), None):
+        return StopKind.SKIPPED, f"{final.attempt} {final.outcome.value}: {final.why}"
+    if bad := find_excluding(finalized, nodes):
+        return StopKind.NODE_REFUSED, f"{bad.why}: this attempt has {fold(bad.suspects)} as well"
+    return None

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.ports import Completed
-from opsctl.guard.beside_body import BesideBody
-from opsctl.guard.late_record import list_packages, read_commit
+from opsctl.guard.during_body import DuringBody
+from opsctl.guard.reproduction import list_packages, read_commit
 from tests.support.finalized_trains import QueuedTrain
 
 
@@ -35,12 +35,12 @@ def checkout(tmp_path: Path) -> Path:
     return path
 
 
-def make_beside(train: QueuedTrain, checkout: Path) -> BesideBody:
+def make_beside(train: QueuedTrain, checkout: Path) -> DuringBody:
     programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"  # /usr/bin/python3 may have no package at all
     attempt, env = train.start_attempt(), {"SLURM_SUBMIT_DIR": str(checkout / "inside"), "PATH": programs}
     config = train.run.config.read_text()
     train.run.config.write_text(config.replace("[slurm]", f"python = '{sys.executable}'\n[slurm]", 1))
-    return BesideBody(run=train.run, attempt=attempt, runner=NoProgram(), env=env, clock=train.clock)
+    return DuringBody(run=train.run, attempt=attempt, runner=NoProgram(), env=env, clock=train.clock)
 
 
 def test_end_without_a_step_is_recorded_by_files_alone(train: QueuedTrain, checkout: Path) -> None:

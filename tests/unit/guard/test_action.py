@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.action import ACTIONS, BURNING, Advance, decide_action, find_crash_loop, hold_if_stuck, judge_advances
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.free_space import DISK_FULL
-from opsctl.guard.hold_rules import Advance, decide_action, find_crash_loop, hold_if_stuck, judge_advances
-from opsctl.guard.outcome import ACTIONS, BURNING, Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
 
 RULES = GuardSettings(short_attempts=3, short_attempt_minutes=20)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from opsctl.base.ports import Completed
-from opsctl.guard.beside_body import LOWEST_PRIORITY, MAX_WAIT_S, BesideBody
+from opsctl.guard.during_body import LOWEST_PRIORITY, MAX_WAIT_S, DuringBody
 from opsctl.guard.supervisor import Supervisor
 from opsctl.state.events import Submitting
 from tests.support.finalized_trains import QueuedTrain, make_node_care
@@ -53,13 +53,13 @@ class ClockWithEvents:
 
 
 @pytest.fixture
-def beside(train: QueuedTrain) -> BesideBody:
+def beside(train: QueuedTrain) -> DuringBody:
     attempt = train.start_attempt()
     runner = RecordingRunner(train)
-    return BesideBody(run=train.run, attempt=attempt, runner=runner, env={}, clock=train.clock)  # type: ignore[arg-type]  # a list is a sequence
+    return DuringBody(run=train.run, attempt=attempt, runner=runner, env={}, clock=train.clock)  # type: ignore[arg-type]  # a list is a sequence
 
 
-def work(beside: BesideBody) -> list[tuple[str, float, int]]:
+def work(beside: DuringBody) -> list[tuple[str, float, int]]:
     """Work in a thread, because the work lowers the priority of its thread."""
     thread = threading.Thread(target=beside.work)
     thread.start()
@@ -67,7 +67,7 @@ def work(beside: BesideBody) -> list[tuple[str, float, int]]:
     return beside.runner.programs  # type: ignore[attr-defined]  # the recording runner
 
 
-def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: BesideBody) -> None:
+def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: DuringBody) -> None:
     began = train.clock.monotonic()
 
     def log_a_step() -> Iterator[None]:
@@ -83,12 +83,12 @@ def test_no_program_starts_before_the_first_step(train: QueuedTrain, beside: Bes
     assert (beside.attempt.repro / "packages.txt").exists()
 
 
-def test_unknown_steps_are_waited_for_a_minute(train: QueuedTrain, beside: BesideBody) -> None:
+def test_unknown_steps_are_waited_for_a_minute(train: QueuedTrain, beside: DuringBody) -> None:
     began = train.clock.monotonic()
     assert min(at_s for _, at_s, _ in work(beside)) - began == pytest.approx(MAX_WAIT_S, abs=1)
 
 
-def test_ended_body_starts_no_program(train: QueuedTrain, beside: BesideBody) -> None:
+def test_ended_body_starts_no_program(train: QueuedTrain, beside: DuringBody) -> None:
     def end() -> Iterator[None]:
         yield
         beside.is_over = True
@@ -99,7 +99,7 @@ def test_ended_body_starts_no_program(train: QueuedTrain, beside: BesideBody) ->
     assert sorted(path.name for path in beside.attempt.repro.iterdir()) == ["env.json", "modules.txt"]
 
 
-def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain, beside: BesideBody) -> None:
+def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain, beside: DuringBody) -> None:
     began, sent = train.clock.monotonic(), queue.Queue[float]()
 
     def log_a_step() -> Iterator[None]:
@@ -115,7 +115,7 @@ def test_news_of_an_earlier_attempt_waits_for_the_first_step(train: QueuedTrain,
     assert not beside.has_news
 
 
-def test_news_is_left_to_the_guard_at_the_end(beside: BesideBody) -> None:
+def test_news_is_left_to_the_guard_at_the_end(beside: DuringBody) -> None:
     sent = queue.Queue[None]()
     beside.send_alerts, beside.has_news, beside.is_over = lambda: sent.put(None), True, True
     work(beside)
@@ -128,7 +128,7 @@ def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
     train.chain.journal.append(Submitting(nonce="n2", tasks=1, after="12"))  # unknown until Slurm answers
     env = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2"}
     guard = Supervisor(
-        chain=train.chain,
+        arrays=train.chain,
         rules=train.rules,
         runner=None,
         env=env,
@@ -136,8 +136,8 @@ def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
         make_care=lambda: make_node_care(train),
     )
     train.start_attempt(guard.attempt.name)
-    guard._finalize_earlier()
-    assert guard.beside.has_news
+    guard._prepare()
+    assert guard.during.has_news
     train.queue.breaks_after = len(train.queue.calls)
-    guard._finalize_earlier()
-    assert guard.beside.has_news
+    guard._work_once_a_minute()
+    assert guard.during.has_news

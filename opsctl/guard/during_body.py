@@ -16,7 +16,6 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Clock, Runner
 from opsctl.guard import reproduction
 from opsctl.guard.attempt_record import read_start
-from opsctl.guard.late_record import write_late_record
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.signs import read_log_signs
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -37,7 +36,7 @@ NEEDED_AT_THE_END = (
 
 
 @dataclass(slots=True, kw_only=True)
-class BesideBody:
+class DuringBody:
     """The work beside the body of one attempt, in a thread of its own."""
 
     run: RunDir
@@ -76,7 +75,7 @@ class BesideBody:
         """End the work. An attempt without a first step gets the record that needs files only. Never raises."""
         self.is_over = True
         try:
-            write_late_record(self.run, self.attempt, self.env)
+            reproduction.dump_code_from_files(self.run, self.attempt, self.env)
         except (OSError, OpsctlError) as error:
             log.warning("recording packages and code: %s", error)
 

@@ -1,10 +1,10 @@
-"""Evidence of how an attempt ended: the files that the attempt left, and Slurm's state of its job."""
+"""The dossier of an ended attempt: all facts about its end, read once, from its files and Slurm's row of its job."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -13,16 +13,20 @@ from opsctl.base.model import Job, JobState
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
 from opsctl.checkpoints.trainer_command.shell import strip_comments
-from opsctl.guard.attempt_record import Start, read_start
+from opsctl.guard.attempt_record import Start, find_next_start, read_start
+from opsctl.guard.end_record import Outcome, read_end
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.guard.outcome import Evidence
+from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.settings.loader import OnExit0
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
+from opsctl.state.journal import Journal, TrainHistory, replay
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import last_iteration
-from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_end, read_last_lines
+from opsctl.telemetry.progress.last_lines import LastLines, find_usage, read_last_lines
+from opsctl.telemetry.progress.last_lines import read_end as read_last
 from opsctl.telemetry.progress.signs import LogSigns, find_gap, find_working_directory, read_log_signs
 from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
 from opsctl.trainer.contract import StopReason, read_stop_reason, read_time
@@ -54,17 +58,89 @@ UNSET = re.compile(r"(?i)|null|none|~|false|-1|0")
 TIME_VARIABLES = ("TRAIN_MINUTES_LEFT", "TRAIN_DEADLINE")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dossier:
+    """All facts about an ended attempt."""
+
+    attempt: Attempt
+    job: Job | None
+    """Slurm's final row of the attempt, if known."""
+    start: Start | None
+    started: datetime
+    ended: datetime
+    progress: AttemptProgress
+    evidence: Evidence
+
+    @property
+    def nodes(self) -> str:
+        """The nodes of the attempt, in Slurm's notation; empty if unknown."""
+        if self.start:
+            return self.start.nodes
+        return self.job.nodes if self.job else ""
+
+    @property
+    def minutes(self) -> float:
+        return (self.ended - self.started).total_seconds() / 60
+
+    @property
+    def limit_minutes(self) -> float | None:
+        """The minutes from the start to the time limit; None if unknown."""
+        deadline_s = read_time(self.attempt.deadline)
+        return (deadline_s - self.start.at.timestamp()) / 60 if self.start and deadline_s else None
+
+
+def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0: OnExit0 | None = None) -> Dossier:
+    """Read all facts about an ended attempt. `job` is Slurm's final row of this attempt."""
+    run, history, now = journal.run, replay(journal.events()), journal.clock.now()
+    start = read_start(attempt)
+    next_start = find_next_start(run, attempt, list(history.started))
+    progress = read_attempt_progress(run, attempt, start, next_start)
+    is_idle = progress.highest_step is None and not progress.new_checkpoint
+    is_idle_again = is_idle and _has_left_before(run, attempt, history)
+    evidence, at = gather_evidence(
+        run, attempt, job, on_exit_0=on_exit_0, is_idle_again=is_idle_again, next_start=next_start
+    )
+    return Dossier(
+        attempt=attempt,
+        job=job,
+        start=start,
+        started=start.at if start else history.started.get(attempt.name, at or now),
+        ended=at or now,
+        progress=progress,
+        evidence=replace(evidence, is_idle=is_idle),
+    )
+
+
+def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:
+    """Whether the attempt before made steps, whose log is therefore readable, and exited with 0 by itself."""
+    started = list(history.started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
+    previous = read_end(run.attempt(started[position - 1])) if position else None
+    has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
+    return has_left and previous is not None and previous.highest_step is not None
+
+
 def gather_evidence(
-    run: RunDir, attempt: Attempt, job: Job | None, *, on_exit_0: OnExit0 | None = None, is_idle_again: bool = False
+    run: RunDir,
+    attempt: Attempt,
+    job: Job | None,
+    *,
+    on_exit_0: OnExit0 | None = None,
+    is_idle_again: bool = False,
+    next_start: Start | None = None,
 ) -> tuple[Evidence, datetime | None]:
-    """Return the evidence and the attempt's end, None if unknown. `job` is Slurm's final row of this attempt."""
+    """Return the evidence and the attempt's end, None if unknown. `job` is Slurm's final row of this attempt.
+
+    An attempt whose node died may be finalized late: the log after `next_start` is that of the next attempt.
+    """
     stop, code = read_stop_reason(attempt.stop_reason), _read_code(attempt.body_exit)
-    end = _find_end(attempt, stop, job)
+    end = find_end(attempt, stop, job)
     deadline_s = read_time(attempt.deadline)
     start, pattern = read_start(attempt), read_step_pattern(run)
-    line = last_iteration(run.main_log, pattern)
-    last_lines = read_last_lines(run.main_log, start.main_log, pattern=pattern) if start else LastLines()
-    signs = read_log_signs(run.main_log, start.main_log, pattern) if start else LogSigns()
+    log_end = next_start.main_log if next_start else None
+    line = last_iteration(run.main_log, pattern) if log_end is None else None
+    last_lines = read_last_lines(run.main_log, start.main_log, log_end, pattern=pattern) if start else LastLines()
+    signs = read_log_signs(run.main_log, start.main_log, pattern, end=log_end or 0) if start else LogSigns()
     logged = find_decisive_line(signs)
     if logged and (line is None or logged.last != line.last or logged.step >= line.step):
         line = logged  # the last line of a log that is over is complete
@@ -84,12 +160,12 @@ def gather_evidence(
         is_end_saved=not (last_lines.counts_in_epoch or signs.has_restarted) and _is_saved(run, known_last),
         has_finished_file=attempt.finished.exists(),
         was_signalled=(run.attempt_logs(attempt.name) / "signalled").exists(),
-        cancelled_line=_find_cancelled_step(run, attempt, start) if start and code is not None else "",
+        cancelled_line=_find_cancelled_step(run, attempt, start, log_end) if start and code is not None else "",
         finished_line=last_lines.finished,
         unfinished_line=last_lines.unfinished,
         failed_line=last_lines.failed,
         epochs_left=last_lines.epochs_left,
-        usage_line=find_usage(run.main_log, start.main_log) if start else "",
+        usage_line=find_usage(run.main_log, start.main_log, log_end) if start else "",
         on_exit_0=on_exit_0,
         is_near_limit=_is_near_limit(start, end, deadline_s),
         limits_itself=_limits_itself(command, options),
@@ -111,7 +187,8 @@ def _is_saved(run: RunDir, last: int | None) -> bool:
     return newest is not None and newest.step is not None and last is not None and 0 <= last - newest.step <= 1
 
 
-def _find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
+def find_end(attempt: Attempt, stop: StopReason | None, job: Job | None) -> datetime | None:
+    """Return when the attempt ended; None if unknown. `stop` is the trainer's own reason."""
     if (exited := _read_mtime(attempt.body_exit)) is not None:
         return exited
     if stop is not None:
@@ -171,13 +248,13 @@ def _find_reached_target(step: int, gap: float, options: Sequence[tuple[str, str
     return targets[0] if len(targets) == 1 and abs(targets[0] - step) < max(gap, 2) else None
 
 
-def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start) -> str:
+def _find_cancelled_step(run: RunDir, attempt: Attempt, start: Start, log_end: int | None) -> str:
     """Return what Slurm wrote about the cancelled step; empty if a rank failed before: then srun ends the others."""
     logs = run.attempt_logs(attempt.name)
     signalled, first_exit = _read_mtime(logs / "signalled"), _read_mtime(logs / "first-exit")
     if first_exit and (signalled is None or first_exit < signalled):
         return ""
-    for line in read_end(run.main_log, start.main_log):
+    for line in read_last(run.main_log, start.main_log, log_end):
         if RANK_FAILED.match(line):
             return ""
         if cancelled := STEP_CANCELLED.search(line):

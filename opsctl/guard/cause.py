@@ -1,0 +1,286 @@
+"""Why an attempt ended: the diagnosis, the accused nodes, and the evidence against each of them.
+
+The diagnosis is made once and in bounded time, and journalled. An error in here makes the cause unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from opsctl.base.errors import ConfigError, OpsctlError, Unreachable
+from opsctl.base.model import JobState, Node
+from opsctl.diagnosis.blame import Accusation, Ruling, judge_accusation, may_exclude
+from opsctl.diagnosis.causes import CauseKind, Weight
+from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
+from opsctl.diagnosis.exit_reasons import ExitReason, explain_by_slurm, explain_by_trainer
+from opsctl.diagnosis.hang_cause import diagnose_hang
+from opsctl.diagnosis.root_cause import Diagnosis
+from opsctl.guard.attempt_record import find_next_start, read_start
+from opsctl.guard.dossier import Dossier
+from opsctl.guard.end_record import Outcome
+from opsctl.guard.node_care import NodeCare, find_accused, resolve_nodes
+from opsctl.guard.repeated_blame import Blamed, count_repeats, list_allocations, read_blamed
+from opsctl.guard.stop_request import read_stop_request
+from opsctl.host.isolation import Failed, Isolation
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.nodes.health.node_state import Verdict
+from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
+from opsctl.state.events import AttemptStarted, Diagnosed, Event
+from opsctl.state.files import is_writable_by_others
+from opsctl.state.journal import Journal, replay
+from opsctl.state.reasons import Reason, ReasonKind
+from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.trainer.contract import read_stop_reason
+
+STATE_BY_OUTCOME = {
+    Outcome.TIMED_OUT: JobState.TIMEOUT,
+    Outcome.NODE_FAILED: JobState.NODE_FAIL,
+    Outcome.CANCELLED: JobState.CANCELLED,
+    Outcome.PREEMPTED: JobState.PREEMPTED,
+}
+"""Slurm's state for outcomes that were decided by this state."""
+_PLANNED = {
+    Outcome.EXITED: (CauseKind.NONE, "the body exited with 0, and the training is to go on"),
+    Outcome.DEADLINE: (CauseKind.TIME_LIMIT, "the trainer exited with 0 before the time limit"),
+    Outcome.STOPPED: (CauseKind.SWITCH, "the trainer stopped on request"),
+}
+"""What an outcome with exit code 0 says about its cause. An error in the logs outweighs this."""
+FAILED = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
+LEFT = frozenset({Outcome.EXITED, Outcome.DEADLINE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCause:
+    """The cause of an end, found before anything is decided."""
+
+    diagnosis: Diagnosis | None = None
+    """None if the outcome needs no diagnosis."""
+    accused: tuple[str, ...] = ()
+    """Nodes of the attempt that the logs name."""
+    suspects: tuple[str, ...] = ()
+    """The accused nodes that the evidence convicts: the train should not get these nodes again."""
+    acquitted: tuple[str, ...] = ()
+    """Why each other accused node is not excluded."""
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def find_cause(
+    arrays: TrainArrays, rules: GuardSettings, dossier: Dossier, outcome: Outcome, care: NodeCare | None
+) -> FoundCause:
+    """Return the diagnosis and the evidence against nodes.
+
+    A journalled diagnosis is recalled with its suspects: the evidence is weighed once. Raises Unreachable if Slurm does
+    not list its nodes.
+    """
+    event = find_diagnosis(arrays.journal.events(), dossier.attempt.name)
+    if event is not None:
+        diagnosis, suspects = recall_diagnosis(event), event.suspects
+        may_act = care is not None and may_exclude(diagnosis.kind)
+        verdicts = care.check(arrays.slurm, suspects, timeout_s=rules.node_check_seconds) if care and may_act else ()
+        return FoundCause(diagnosis=diagnosis, suspects=suspects if may_act else (), verdicts=verdicts)
+    if not needs_diagnosis(outcome, dossier, rules):
+        return FoundCause()
+    complete = partial(care.add_history, allocated=dossier.nodes, at=dossier.ended) if care else _add_nothing
+    timeout_s = rules.diagnosis_seconds
+    diagnosis = diagnose(arrays.journal, dossier.attempt, outcome, timeout_s=timeout_s, complete=complete)
+    if care is None or not may_exclude(diagnosis.kind):
+        return FoundCause(diagnosis=diagnosis)
+    nodes = _list_nodes(arrays, diagnosis) if dossier.nodes else []
+    accused = find_accused(diagnosis, dossier.nodes, nodes)
+    verdicts = care.check(arrays.slurm, accused, timeout_s=rules.node_check_seconds)
+    trial = _Trial(arrays=arrays, care=care, diagnosis=diagnosis, dossier=dossier, nodes=nodes)
+    rulings = [trial.judge(node, verdicts) for node in accused]
+    return FoundCause(
+        diagnosis=diagnosis,
+        accused=accused,
+        suspects=tuple(ruling.node for ruling in rulings if ruling.is_convicted),
+        acquitted=tuple(
+            f"did not exclude {ruling.node}: {ruling.why}" for ruling in rulings if not ruling.is_convicted
+        ),
+        verdicts=verdicts,
+    )
+
+
+def needs_diagnosis(outcome: Outcome, dossier: Dossier, rules: GuardSettings) -> bool:
+    """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
+    is_short = dossier.minutes < rules.short_attempt_minutes and not dossier.progress.new_checkpoint
+    return outcome in FAILED or (is_short and outcome in LEFT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """The evidence against the accused nodes of one attempt."""
+
+    arrays: TrainArrays
+    care: NodeCare
+    diagnosis: Diagnosis
+    dossier: Dossier
+    nodes: Sequence[Node]
+
+    def judge(self, node: str, verdicts: Sequence[Verdict]) -> Ruling:
+        """Weigh the evidence against one accused node. The connection is tested only if the test can decide."""
+        diagnosis = self.diagnosis
+        voices = [voice for voice in resolve_nodes(diagnosis.voices, self.dossier.nodes, self.nodes) if voice != node]
+        accusation = Accusation(
+            node=node,
+            verdict=next((verdict for verdict in verdicts if verdict.node == node), None),
+            voices=len(voices),
+            repeats=self._count_repeats(node),
+        )
+        ruling = judge_accusation(diagnosis.kind, diagnosis.cause, accusation)
+        cut_off = replace(accusation, is_cut_off=True)
+        if ruling.is_convicted or not judge_accusation(diagnosis.kind, diagnosis.cause, cut_off).is_convicted:
+            return ruling
+        is_cut_off = self.care.test_connection(self.nodes, node, voices)
+        return judge_accusation(diagnosis.kind, diagnosis.cause, replace(accusation, is_cut_off=is_cut_off))
+
+    def _count_repeats(self, node: str) -> int:
+        since = self.dossier.ended - timedelta(days=self.care.site.lemon_days)
+        events = [event for event in self.arrays.journal.events() if event.when >= since]
+        own = Blamed(attempt=self.dossier.attempt.name, cause=self.diagnosis.cause, nodes=(node,))
+        return count_repeats(read_blamed(events), list_allocations(events), own, node, self.diagnosis.kind)
+
+
+def _add_nothing(diagnosis: Diagnosis) -> Diagnosis:
+    return diagnosis
+
+
+def _list_nodes(arrays: TrainArrays, diagnosis: Diagnosis) -> list[Node]:
+    if diagnosis.log and is_writable_by_others(Path(diagnosis.log)):
+        return []  # anybody could have written the evidence
+    try:
+        return arrays.slurm.nodes()
+    except Unreachable:
+        raise
+    except OpsctlError:
+        return []
+
+
+def diagnose(
+    journal: Journal,
+    attempt: Attempt,
+    outcome: Outcome,
+    *,
+    timeout_s: float,
+    complete: Callable[[Diagnosis], Diagnosis],
+) -> Diagnosis:
+    """Return why `attempt` ended, within `timeout_s`. `complete` adds other evidence. Raises nothing."""
+    call = partial(_diagnose, journal, attempt, outcome, complete)
+    result = Isolation[str, Diagnosis](journal.clock, timeout_s).run({attempt.name: call})[attempt.name]
+    if isinstance(result, Failed):
+        says = f"the diagnosis failed: {result.why}"
+        return Diagnosis(
+            kind=CauseKind.UNKNOWN, cause="nothing", says=says, attempt=attempt.name, evidence=result.traceback
+        )
+    return result
+
+
+def _diagnose(
+    journal: Journal, attempt: Attempt, outcome: Outcome, complete: Callable[[Diagnosis], Diagnosis]
+) -> Diagnosis:
+    run, events = journal.run, journal.events()
+    started = list(replay(events).started)
+    position = started.index(attempt.name) if attempt.name in started else len(started)
+    previous = find_diagnosis(events, started[position - 1]) if position else None
+    exit_reason = explain_by_trainer(read_stop_reason(attempt.stop_reason), read_stop_request_text(attempt))
+    exit_reason = exit_reason or explain_by_slurm(STATE_BY_OUTCOME.get(outcome, JobState.UNKNOWN))
+    exit_reason = exit_reason or explain_by_outcome(outcome)
+    find_cause = diagnose_hang if outcome is Outcome.HUNG else diagnose_attempt
+    logs = load_attempt_logs(run, attempt.name, started, exit_reason)
+    return complete(find_cause(run, logs, before=recall_diagnosis(previous) if previous else None))
+
+
+def explain_by_outcome(outcome: Outcome) -> ExitReason | None:
+    """Return the reason that an outcome itself states: the attempt ended as the trainer or a person planned."""
+    if outcome not in _PLANNED:
+        return None
+    kind, says = _PLANNED[outcome]
+    return ExitReason(kind=kind, says=says, is_final=False, yields_to=Weight.ERROR)
+
+
+def read_stop_request_text(attempt: Attempt) -> str:
+    """Return the reason in the stop request; empty without a request."""
+    stop_request = read_stop_request(attempt)
+    return stop_request.why if stop_request else ""
+
+
+def load_attempt_logs(
+    run: RunDir, name: str, started: Sequence[str], exit_reason: ExitReason | None
+) -> FinishedAttemptLogs:
+    """Return where the logs of an attempt lie and what else is known. `started` lists all attempts in order."""
+    start, next_start = read_start(run.attempt(name)), find_next_start(run, run.attempt(name), started)
+    return FinishedAttemptLogs(
+        attempt=name,
+        begin=start.main_log if start else 0,
+        end=(next_start.main_log or None) if next_start else None,
+        exit_reason=exit_reason,
+        ranks=_read_world_size(run),
+    )
+
+
+def _read_world_size(run: RunDir) -> int | None:
+    try:
+        return parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
+    except ConfigError:
+        return None
+
+
+def to_event(
+    diagnosis: Diagnosis, suspects: Sequence[str], accused: Sequence[str] = (), acquitted: Sequence[str] = ()
+) -> Diagnosed:
+    """Return the journal entry of a diagnosis."""
+    return Diagnosed(
+        attempt=diagnosis.attempt,
+        cause_kind=diagnosis.kind.value,
+        cause=diagnosis.cause,
+        says=diagnosis.says,
+        node=diagnosis.node,
+        rank=diagnosis.rank,
+        suspects=tuple(suspects),
+        evidence=tuple(diagnosis.evidence[:20]),
+        also=tuple(diagnosis.also),
+        advice=diagnosis.advice,
+        accused=tuple(accused),
+        acquitted=tuple(acquitted),
+    )
+
+
+def find_diagnosis(events: Sequence[Event], attempt: str) -> Diagnosed | None:
+    """Return the journalled diagnosis of an attempt, if there is one."""
+    for event in reversed(events):
+        if isinstance(event, Diagnosed | AttemptStarted) and event.attempt == attempt:
+            # Earlier events belong to another attempt of this name: a killed controller reuses ids.
+            return event if isinstance(event, Diagnosed) else None
+    return None
+
+
+def recall_diagnosis(event: Diagnosed) -> Diagnosis:
+    """Read a diagnosis from its journal entry."""
+    known = event.cause_kind in set(CauseKind)
+    return Diagnosis(
+        kind=CauseKind(event.cause_kind) if known else CauseKind.UNKNOWN,
+        cause=event.cause,
+        says=event.says,
+        node=event.node,
+        rank=event.rank,
+        evidence=event.evidence,
+        advice=event.advice,
+        attempt=event.attempt,
+    )
+
+
+def explain_diagnosis(diagnosis: Diagnosis) -> Reason:
+    """Return the diagnosis as a reason: `gpu: a GPU has fallen off the bus (node003, rank 5)`."""
+    return Reason(
+        kind=ReasonKind.DIAGNOSIS,
+        attempt=diagnosis.attempt,
+        cause_kind=diagnosis.kind.value,
+        cause=diagnosis.cause,
+        text=diagnosis.says,
+        node=diagnosis.node,
+        rank=diagnosis.rank,
+    )

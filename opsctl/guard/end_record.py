@@ -1,0 +1,114 @@
+"""The record of an attempt's end (end.json): the outcome, the cause and the action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from opsctl.diagnosis.causes import CauseKind
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
+from opsctl.state.reasons import Reason
+from opsctl.state.records import decode
+from opsctl.state.run_dir import Attempt
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    FINISHED = "finished"
+    """The training is over: the last step is done, or the body exited with 0 and no further step is known."""
+    KILLED = "killed"
+    PAUSED = "paused"
+    DEADLINE = "deadline"
+    """The trainer stopped by itself before the time limit."""
+    STOPPED = "stopped"
+    """The trainer saved and stopped on request: a signal, a preemption, or the near time limit."""
+    EXITED = "exited"
+    """The body exited with 0 and gave no reason, and the training is to go on."""
+    IDLE = "idle"
+    """The body printed its usage, made no step and exited with 0."""
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    NODE_FAILED = "node-failed"
+    HUNG = "hung"
+    """opsctl cancelled the attempt because it hung."""
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    """The attempt is over, and neither Slurm nor its files show how it ended."""
+    REFUSED = "refused"
+    """The body was not started: another user could have written the scripts."""
+    NODE_REFUSED = "node-refused"
+    """The body was not started: a node is faulty."""
+    SKIPPED = "skipped"
+    """The body was not started: the finalization of an earlier attempt ended the train."""
+
+
+class Action(StrEnum):
+    """What is done about the queued tasks."""
+
+    CANCEL_QUEUED = "cancel-queued"
+    HOLD_QUEUED = "hold-queued"
+    EXCLUDE_NODES = "exclude-nodes"
+    """Exclude the suspect nodes for all queued tasks, and go on."""
+    CONTINUE = "continue"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no queued task is to start by itself."""
+        return self in {Action.CANCEL_QUEUED, Action.HOLD_QUEUED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedAttempt:
+    """A finalized attempt: the content of end.json."""
+
+    attempt: str
+    outcome: Outcome
+    action: Action
+    why: str
+    started: datetime
+    ended: datetime
+    new_checkpoint: bool
+    limit_minutes: float | None = None
+    """The time from the start to the time limit of the task; None if unknown."""
+    resume_step: int | None = None
+    """The step after which the attempt went on, as its first step shows; None if unknown."""
+    highest_step: int | None = None
+    """The highest step that the attempt reached; None if no step is known."""
+    counts_anew: bool = False
+    """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
+    resumed_from: str = ""
+    """What the trainer said about the checkpoint from which it went on."""
+    save_gap_minutes: float | None = None
+    """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
+    has_unclear_saves: bool = False
+    """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
+    kind: CauseKind = CauseKind.UNKNOWN
+    """The kind of cause, if the attempt was diagnosed."""
+    cause: str = ""
+    says: str = ""
+    """The diagnosis in words, with the message of an exception."""
+    suspects: tuple[str, ...] = ()
+    """Nodes of the attempt that the train should not get again."""
+    done: tuple[str, ...] = ()
+    """What was done about the suspects."""
+    last_output: datetime | None = None
+    """When a rank last wrote to its log; None if unknown."""
+    exit_why: str = ""
+    """How the attempt ended: `why` without the diagnosis and the action."""
+    reason: Reason | None = None
+    """Why the train is held, if it does not advance."""
+
+    @property
+    def minutes(self) -> float:
+        return (self.ended - self.started).total_seconds() / 60
+
+
+def read_end(attempt: Attempt) -> FinishedAttempt | None:
+    """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
+    try:
+        return decode(FinishedAttempt, read_json(attempt.end, MAX_RECORD_BYTES))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,107 @@
+"""The stop of an attempt: every reason becomes a stop request, then a signal to the ranks, then their end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import dataclass, field
+
+from opsctl.guard.apply_switches import describe
+from opsctl.guard.body import Body
+from opsctl.guard.deadline import DeadlineFile
+from opsctl.guard.escalation import Escalation, plan_stop, reads_stop_request
+from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.guard.tolerated import Tolerated
+from opsctl.host.processes import signal_below
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.settings.loader import GuardSettings
+from opsctl.state import switches
+from opsctl.state.events import StopStep
+from opsctl.state.run_dir import Attempt
+from opsctl.state.switches import Switch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stopping:
+    """Asks the trainer of one attempt to stop, and carries out what follows if the trainer does not react."""
+
+    arrays: TrainArrays
+    rules: GuardSettings
+    attempt: Attempt
+    job: str
+    """Slurm's id of the job, to whose steps signals are sent."""
+    deadline: DeadlineFile
+    tolerated: Tolerated
+    body: Body | None = None
+    """The body, once it has been started."""
+    escalation: Escalation = field(init=False)
+    kill_at_s: float | None = None
+    """When remaining processes are killed, on the monotonic clock; None before Slurm ends the job."""
+
+    def __post_init__(self) -> None:
+        self.escalation = Escalation(self.arrays.journal.clock)
+
+    def request(self, reason: StopKind, why: str) -> None:
+        """Ask the trainer to save and stop. A reason that ranks lower than an earlier one changes nothing."""
+        run, now = self.arrays.run, self.arrays.journal.clock.now()
+        plan = plan_stop(reason, now, self.rules, reads_request=reads_stop_request(run), deadline=self.deadline.end)
+        signal_name = plan.signal if plan.signal_at else ""
+        times = {"at": now, "signal_at": plan.signal_at, "kill_at": plan.kill_at}
+        if not request_stop(run, self.attempt, reason, why, signal=signal_name, **times):
+            return
+        self.escalation.begin(plan, now)
+        log.info("stop requested (%s): %s", reason.value, why)
+        self._note("requested", f"{reason.value}: {why}")
+
+    def check_switches(self) -> None:
+        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
+            if armed := switches.read(self.arrays.run, switch):
+                self.request(reason, str(describe(armed)))
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """Take Slurm's warning of the time limit (USR1) or the end of the job (TERM)."""
+        log.info("received %s", number.name)
+        with self.tolerated(f"on {number.name}"):
+            if number == signal.SIGUSR1:
+                self.request(StopKind.TIME_LIMIT, "the time limit is near (SIGUSR1)")
+                return
+            if self.kill_at_s is None:
+                self.kill_at_s = self.arrays.journal.clock.monotonic() + self.rules.stop_grace_seconds
+            self.request(StopKind.TERM, f"Slurm ends the job ({number.name})")
+
+    def send_due_signal(self) -> None:
+        """Send the stop signal if it is due and the trainer does not react to the stop request."""
+        if not self.escalation.is_signal_due(self.arrays.run, self.attempt):
+            return
+        self.escalation.has_signalled = True
+        name = self.escalation.plan.signal
+        log.warning("no reaction to the stop request: sending SIG%s to the ranks", name)
+        self._note(f"SIG{name}", "no reaction to the stop request")
+        self.arrays.slurm.signal(self.job, name)
+        if self.body:  # ranks that the body starts without srun
+            signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
+
+    def is_over(self) -> bool:
+        """Whether nothing is waited for any longer: the time after TERM is over, or the ranks have been killed."""
+        if self.kill_at_s is not None and self.arrays.journal.clock.monotonic() > self.kill_at_s:
+            log.warning("the body still runs %g s after TERM: ending it", self.rules.stop_grace_seconds)
+            return True
+        if not self.escalation.is_kill_due(self.arrays.run, self.attempt):
+            return False
+        log.warning("no reaction to the stop request: ending the ranks")
+        with self.tolerated("ending the ranks"):
+            self._note("killed", "no reaction to the stop request and the signal")
+            self.arrays.slurm.signal(self.job, "KILL")
+        return True
+
+    def end_hung(self, why: str) -> None:
+        """End the ranks of an attempt that certainly hangs."""
+        self.request(StopKind.HUNG, why)
+        with self.tolerated("ending the ranks"):
+            self.arrays.slurm.signal(self.job, "KILL")
+
+    def _note(self, step: str, why: str) -> None:
+        with self.tolerated("recording a stop step"):
+            self.arrays.note(StopStep(attempt=self.attempt.name, step=step, why=why))
