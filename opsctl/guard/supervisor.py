@@ -22,6 +22,7 @@ from opsctl.guard import attempt_record
 from opsctl.guard.body import Body, start_body
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.during_body import DuringBody
+from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.free_space import await_space
 from opsctl.guard.lost_node import find_lost_node, find_missing_node
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
@@ -31,7 +32,6 @@ from opsctl.guard.stop_request import StopKind, read_refusal
 from opsctl.guard.stopping import Stopping
 from opsctl.guard.stragglers import Stragglers
 from opsctl.guard.tolerated import Tolerated
-from opsctl.guard.unfinalized import EarlierAttempts
 from opsctl.host.processes import adopt_orphans, count_descendants, end_descendants
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays

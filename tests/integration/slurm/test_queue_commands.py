@@ -28,7 +28,11 @@ def full(slurm: Sandbox, trains: Trains, tmp_path: Path) -> Iterator[None]:
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
     job_id = done.stdout.strip()
     queue = trains.app.slurm
-    until(lambda: [job for job in queue.jobs() if job.id == job_id and job.state is JobState.RUNNING])
+    try:
+        until(lambda: [job for job in queue.jobs() if job.id == job_id and job.state is JobState.RUNNING])
+    except AssertionError:
+        print(queue.jobs(), queue.nodes(), sep="\n")  # noqa: T201 (why Slurm cannot start it)
+        raise
     yield
     queue.cancel(job_id)
     until(lambda: not [job for job in queue.jobs() if job.id == job_id and not job.state.is_final])
