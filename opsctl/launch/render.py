@@ -1,4 +1,4 @@
-"""Render text for Slurm and bash: directives, commands whose words arrive unchanged, templates without gaps."""
+"""Render text for Slurm and bash: directives, commands whose words arrive unchanged, templates without gaps; pages."""
 
 from __future__ import annotations
 
@@ -58,6 +58,22 @@ def _environment() -> Environment:
 def render(template: str, **values: object) -> str:
     """Render a template. A name without a value raises UndefinedError; no name becomes an empty text."""
     return _environment().get_template(template).render(values)
+
+
+@cache
+def _page_environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(templates_dir()),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render_page(template: str, **values: object) -> str:
+    """Render an HTML page. Texts are escaped; a name without a value raises UndefinedError."""
+    return _page_environment().get_template(template).render(values)
 
 
 def directives(spec: JobSpec) -> list[str]:

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from opsctl.base.units import format_duration, format_percent, format_time
 from opsctl.diagnosis.causes import CauseKind, causes
-from opsctl.launch.render import templates_dir
+from opsctl.launch import render
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Buckets, Report, sort_losses
 from opsctl.report.scales import AxisTick, Scale, even_ticks, loss_scale, time_ticks
@@ -101,20 +99,9 @@ class CurveDrawing:
     is_log: bool
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(templates_dir()),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def render_page(report: Report) -> str:
     """Return the whole page."""
-    script = _read_script()
+    script = (render.templates_dir() / "report" / "curves.js").read_text()
     ratio = formats.ratio(report)
     ratios = {ratio[0], "without the queue"}
     boxes, ticks = draw_losses(report)
@@ -123,45 +110,31 @@ def render_page(report: Report) -> str:
         (row, list(draw_split(attempt.buckets)), attempt_end_label(attempt), attempt.why)
         for row, attempt in zip(formats.attempt_rows(report), report.attempts, strict=True)
     ]
-    return (
-        _environment()
-        .get_template("report/page.html.j2")
-        .render(
-            report=report,
-            headline=formats.render_headline(report),
-            facts=[(name, value) for name, value in formats.facts(report) if name not in ratios],
-            ratio=ratio,
-            queueless=format_percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
-            shares=_list_shares(report),
-            causes=list(formats.cause_rows(report)) if len(report.causes) > 1 else [],
-            cause_names=formats.CAUSE_COLUMNS,
-            split=list(draw_split(report.buckets)),
-            period=format_duration(report.periods[0].seconds) if report.periods else "",
-            columns=boxes,
-            column_ticks=ticks,
-            attempts=list(draw_attempts(report)),
-            legend=[(label, text) for label, text in END_LABELS.items() if label in labels],
-            moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
-            curves=list(draw_curves(report)),
-            script=script,
-            script_hash=_hash(script),
-            names=formats.ATTEMPT_COLUMNS,
-            rows=rows[-MAX_ATTEMPT_ROWS:],
-            earlier=max(0, len(rows) - MAX_ATTEMPT_ROWS),
-            made=format_time(report.made),
-        )
+    return render.render_page(
+        "report/page.html.j2",
+        report=report,
+        headline=formats.render_headline(report),
+        facts=[(name, value) for name, value in formats.facts(report) if name not in ratios],
+        ratio=ratio,
+        queueless=format_percent(report.ettr_without_queue) if report.buckets[Bucket.QUEUE] else "",
+        shares=_list_shares(report),
+        causes=list(formats.cause_rows(report)) if len(report.causes) > 1 else [],
+        cause_names=formats.CAUSE_COLUMNS,
+        split=list(draw_split(report.buckets)),
+        period=format_duration(report.periods[0].seconds) if report.periods else "",
+        columns=boxes,
+        column_ticks=ticks,
+        attempts=list(draw_attempts(report)),
+        legend=[(label, text) for label, text in END_LABELS.items() if label in labels],
+        moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
+        curves=list(draw_curves(report)),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        names=formats.ATTEMPT_COLUMNS,
+        rows=rows[-MAX_ATTEMPT_ROWS:],
+        earlier=max(0, len(rows) - MAX_ATTEMPT_ROWS),
+        made=format_time(report.made),
     )
-
-
-@cache
-def _read_script() -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, "report/curves.js")[0]
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _list_shares(report: Report) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from opsctl.base.errors import InputError
+from opsctl.base.errors import InputError, cannot_write
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, not_positive, refuse
@@ -24,7 +24,7 @@ from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
-from opsctl.cli.plan.overview_page import write_page
+from opsctl.state.files import write_atomic
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -87,8 +87,18 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     page = _make_overview(app, **options)
     data = _to_data(page)
     if html:
-        write_page(html, data)
+        _write_page(html, data)
     return Estimate(data=data, shown=_show(page))
+
+
+def _write_page(path: Path, data: dict[str, Any]) -> None:
+    from opsctl.launch.render import render_page  # noqa: PLC0415 (jinja2, only for --html)
+
+    memory_gib = {name: size / GIB for name, size in data["memory_bytes"].items()}
+    try:
+        write_atomic(path, render_page("plan/overview.html.j2", memory_gib=memory_gib, **data))
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _make_overview(app: App, **given: Any) -> _Overview:
