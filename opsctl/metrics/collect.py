@@ -6,23 +6,17 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Protocol
 
-from opsctl.alerts.dispatch import Alerting
+from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
 from opsctl.base.model import Job
-from opsctl.base.ports import Clock
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir
 from opsctl.metrics.families import MetricSample
 from opsctl.monitor.status import STATES, TrainStatus, read_status
-from opsctl.nodes.exclusions import Exclusions
-from opsctl.nodes.history import NodeHistory
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import report_train
-from opsctl.slurm.commands import Slurm
 from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
@@ -33,40 +27,22 @@ MAX_ALERTS = 200
 """Open alerts with a series of their own, the oldest first."""
 
 
-class MetricsServices(Protocol):
-    """The parts of App that metrics read."""
-
-    @property
-    def root(self) -> Path: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def slurm(self) -> Slurm: ...
-    @property
-    def alerting(self) -> Alerting: ...
-    @property
-    def history(self) -> NodeHistory: ...
-    @property
-    def exclusions(self) -> Exclusions: ...
-    def journal(self, run: RunDir) -> Journal: ...
-
-
-def gather(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
+def gather(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     """Return the metrics of `trains`, or of all trains, and of the site. Unavailable metrics are left out.
 
     Raises no OpsctlError: any exception is a bug in opsctl.
     """
-    runs, now = trains or all_trains(services.root), services.clock.now()
-    jobs = _jobs(services) if runs else None
-    samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(services)]
+    runs, now = trains or all_trains(app.root), app.clock.now()
+    jobs = _jobs(app) if runs else None
+    samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(app)]
     with contextlib.suppress(OSError, ValueError, OpsctlError):
-        samples += _nodes(services)
+        samples += _nodes(app)
     if runs:
         samples.append(MetricSample("opsctl_slurm_up", float(jobs is not None)))
     for run in runs:
         labels = {"train": run.name}
         try:
-            train_samples = list(_train(run, services.journal(run), jobs, now))
+            train_samples = list(_train(run, app.journal(run), jobs, now))
         except Exception:  # noqa: BLE001 (one train of another user must not hide all others)
             samples.append(MetricSample("opsctl_train_up", 0.0, labels))
         else:
@@ -74,26 +50,22 @@ def gather(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[Met
     return samples
 
 
-def effective(services: MetricsServices, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
+def effective(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     """Return where the time of `trains`, or of all trains, went. The log of a run of months takes seconds to read."""
-    samples = []
-    for run in trains or all_trains(services.root):
+    samples: list[MetricSample] = []
+    for run in trains or all_trains(app.root):
         with contextlib.suppress(Exception):  # as above
-            report = report_train(run, services.journal(run).events(), services.clock.now())
-            for queue, share in (("with", report.ettr), ("without", report.ettr_without_queue)):
-                if share is not None:
-                    samples.append(
-                        MetricSample("opsctl_train_effective_ratio", share, {"train": run.name, "queue": queue})
-                    )
-            for bucket, seconds in report.buckets.items():
-                samples.append(
-                    MetricSample("opsctl_train_spent_seconds", seconds, {"train": run.name, "on": bucket.value})
-                )
-            samples += _lost(run.name, report)
+            report = report_train(run, app.journal(run).events(), app.clock.now())
+            samples += _spent(run.name, report)
     return samples
 
 
-def _lost(train: str, report: Report) -> Iterator[MetricSample]:
+def _spent(train: str, report: Report) -> Iterator[MetricSample]:
+    for queue, share in (("with", report.ettr), ("without", report.ettr_without_queue)):
+        if share is not None:
+            yield MetricSample("opsctl_train_effective_ratio", share, {"train": train, "queue": queue})
+    for bucket, seconds in report.buckets.items():
+        yield MetricSample("opsctl_train_spent_seconds", seconds, {"train": train, "on": bucket.value})
     for cause in report.causes:
         for bucket, seconds in cause.buckets.items():
             if seconds:
@@ -101,18 +73,18 @@ def _lost(train: str, report: Report) -> Iterator[MetricSample]:
                 yield MetricSample("opsctl_train_lost_seconds", seconds, labels)
 
 
-def _jobs(services: MetricsServices) -> list[Job] | None:
+def _jobs(app: App) -> list[Job] | None:
     try:
-        return services.slurm.jobs()
+        return app.slurm.jobs()
     except OpsctlError:
         return None
 
 
-def _site(services: MetricsServices) -> Iterator[MetricSample]:
-    if ticked := CronDir(services.alerting.site).last_tick():
+def _site(app: App) -> Iterator[MetricSample]:
+    if ticked := CronDir(app.alerting.site).last_tick():
         yield MetricSample("opsctl_cron_last_tick_timestamp_seconds", ticked.timestamp())
     try:
-        entries = list(services.alerting.ledger.read().entries.values())
+        entries = list(app.alerting.ledger.read().entries.values())
     except OpsctlError:
         return
     levels = Counter(entry.level for entry in entries)
@@ -124,9 +96,9 @@ def _site(services: MetricsServices) -> Iterator[MetricSample]:
         yield MetricSample("opsctl_alert_timestamp_seconds", entry.since.timestamp(), labels)
 
 
-def _nodes(services: MetricsServices) -> Iterator[MetricSample]:
+def _nodes(app: App) -> Iterator[MetricSample]:
     """Yield what opsctl has found out about nodes. Slurm is not asked."""
-    records = services.history.all()
+    records = app.history.all()
     for health, count in sorted(Counter(record.health for record in records if record.health).items()):
         yield MetricSample("opsctl_nodes", count, {"health": health})
     for record in records:
@@ -135,7 +107,7 @@ def _nodes(services: MetricsServices) -> Iterator[MetricSample]:
             incidents[incident.check] += incident.count
         for check, count in sorted(incidents.items()):
             yield MetricSample("opsctl_node_incidents_total", count, {"node": record.node, "check": check})
-    for exclusion in services.exclusions.now():
+    for exclusion in app.exclusions.now():
         labels = {"node": exclusion.node, "reason": exclusion.reason}
         yield MetricSample("opsctl_node_excluded_until_timestamp_seconds", exclusion.until, labels)
 
