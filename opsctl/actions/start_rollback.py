@@ -6,7 +6,6 @@ also after a restart.
 
 from __future__ import annotations
 
-import json
 import signal
 
 from opsctl.actions.rollback import hold_rollback
@@ -17,8 +16,16 @@ from opsctl.base.nodesets import hostname
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
 from opsctl.launch.rollback_record import records_dir
-from opsctl.launch.rollback_state import is_working, make_refusal, output_path, read_start, start_path
+from opsctl.launch.rollback_state import (
+    StartedRollback,
+    is_working,
+    make_refusal,
+    output_path,
+    read_start,
+    start_path,
+)
 from opsctl.state.lease import find_holder
+from opsctl.state.records import to_text
 from opsctl.state.run_dir import RunDir
 
 
@@ -34,16 +41,16 @@ def start_rollback(app: App, run: RunDir, step: int, *, by: str, reason: str) ->
         words = [*app.program, "rollback", f"--to={step}", f"--reason={reason}", "--", str(run.path)]
         pid = spawn(words, log=output, env={"NO_COLOR": "1"}).pid
         process = ProcessId.of(pid)
-        facts = {
-            "step": step,
-            "at": app.clock.now().isoformat(),
-            "by": by,
-            "host": hostname(),
-            "pid": pid,
-            "started": process.started if process else 0,
-        }
+        started = StartedRollback(
+            step=step,
+            at=app.clock.now(),
+            by=by,
+            host=hostname(),
+            pid=pid,
+            started=process.started if process else 0,
+        )
         try:
-            run.write(start_path(run), json.dumps(facts) + "\n")
+            run.write(start_path(run), to_text(started))
         except RunDirError:
             if process:
                 process.send(signal.SIGTERM)  # it has changed nothing: this process holds the lease

@@ -5,21 +5,48 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.errors import ConfigError
 from opsctl.base.model import JobSpec, LaunchPlan
 from opsctl.base.nodesets import nodeset
 from opsctl.launch.code_freeze import FrozenCode
-from opsctl.launch.container_command import container_words, shim_words
 from opsctl.launch.render import command_line, directives, render
 from opsctl.launch.train_paths import resolve_paths
+from opsctl.settings.container import ContainerTable
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 
 ROLLBACK_WORDS = re.compile(r"\$\{TRAIN_ROLLBACK_ARGUMENTS")
 """In a command that has the placeholder `rollback_arguments`, so that the body appends no words."""
+SHIM_MOUNT = "/opt/opsctl-shim"
+"""Directory in the container that holds opsctl's package."""
+START_SHIM = (
+    f"import sys; sys.path.insert(0, '{SHIM_MOUNT}'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))"
+)
+PASSED_VARIABLES = (
+    "SLURM*",
+    "TRAIN_*",
+    "MASTER_*",
+    "NNODES",
+    "PYTHONUNBUFFERED",
+    "CUDA_*",
+    "NVIDIA_*",
+    "ROCR_*",
+    "HIP_*",
+    "NCCL_*",
+    "TORCH_FR_*",
+    "TORCH_NCCL_*",
+    "OMP_*",
+    "WANDB_*",
+    "MLFLOW_*",
+    "COMET_*",
+    "HF_*",
+)
+"""The variables of the job that podman passes, besides those in [environment]. The other runtimes pass all."""
 
 
 def job_spec(
@@ -116,11 +143,57 @@ def render_body(train: TrainSettings, run: RunDir, *, python: str, code: FrozenC
 
 
 def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: str) -> str:
-    """Return the words that start the program of a rank."""
-    if train.container is None:
-        return shim_words(python)
+    """Return the words that start the shim of a rank; in a container, to follow the options of the job step.
+
+    The shim needs the standard library only, so that an image needs Python but not opsctl: opsctl's own files are
+    mounted. The working directory is that of the shell. Raises ConfigError for a directory that cannot be mounted.
+    """
+    table = train.container
+    if table is None:
+        return f"{shlex.quote(python)} -P -m opsctl.guard.rank"
     directories = [run.path, *([Path(directory)] if directory else [])]
-    return container_words(train.container, directories=directories, environment=sorted(train.environment))
+    for path in directories:
+        if set(str(path)) & set(":,"):
+            raise ConfigError("[container]", [f"{path}: cannot be mounted: its path has a colon or a comma"])
+    own = [f"{path}:{path}" for path in dict.fromkeys(directories)]
+    package = Path(__file__).resolve().parents[1]
+    mounts = [*own, f"{package}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
+    start = RUNTIMES[table.runtime](table, mounts, sorted(train.environment))
+    words = [*table.options, *start.image, table.python, "-I", "-c", START_SHIM]
+    return f'{shlex.join(start.words)} {start.directory_option}"$PWD" {shlex.join(words)}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStart:
+    """The words with which a runtime starts a container."""
+
+    words: list[str]
+    directory_option: str
+    """The option that names the working directory, up to its value."""
+    image: list[str]
+    """The image, behind all options; empty if an option names the image."""
+
+
+def _pyxis(table: ContainerTable, mounts: Sequence[str], _: Sequence[str]) -> ContainerStart:
+    words = [f"--container-image={table.image}", f"--container-mounts={','.join(mounts)}"]
+    return ContainerStart(words=words, directory_option="--container-workdir=", image=[])
+
+
+def _apptainer(table: ContainerTable, mounts: Sequence[str], _: Sequence[str]) -> ContainerStart:
+    words = ["apptainer", "exec", *(f"--bind={mount}" for mount in mounts)]
+    return ContainerStart(words=words, directory_option="--pwd=", image=[table.image])
+
+
+def _podman(table: ContainerTable, mounts: Sequence[str], environment: Sequence[str]) -> ContainerStart:
+    volumes = [f"--volume={mount}" for mount in mounts]
+    variables = [f"--env={name}" for name in (*PASSED_VARIABLES, *environment)]
+    # Without cgroups of its own, the container stays in Slurm's cgroup of the job, with its limits and its end.
+    isolation = ["--cgroups=disabled", "--network=host", "--ipc=host", "--security-opt=label=disable"]
+    words = ["podman", "run", "--rm", *isolation, *volumes, *variables]
+    return ContainerStart(words=words, directory_option="--workdir=", image=[table.image])
+
+
+RUNTIMES = {"pyxis": _pyxis, "apptainer": _apptainer, "podman": _podman}
 
 
 def make_plan(

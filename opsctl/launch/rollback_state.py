@@ -19,6 +19,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackRecord, read_newest, records_dir
 from opsctl.state.files import read_json, read_range
 from opsctl.state.lease import LeaseHolder, find_holder, lease
+from opsctl.state.records import decode
 from opsctl.state.run_dir import RunDir
 
 SHOWN_FOR = timedelta(days=1)
@@ -176,17 +177,8 @@ def make_refusal(run: RunDir) -> InputError:
 def read_start(run: RunDir) -> StartedRollback | None:
     """Return the process that a page has started; None without any, and for a file that cannot be read."""
     try:
-        fields = read_json(start_path(run), MAX_START_BYTES)
-        at = datetime.fromisoformat(fields["at"])
-        return StartedRollback(
-            step=int(fields["step"]),
-            at=at if at.tzinfo else at.astimezone(),
-            by=str(fields["by"]),
-            host=str(fields["host"]),
-            pid=int(fields["pid"]),
-            started=int(fields["started"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return decode(StartedRollback, read_json(start_path(run), MAX_START_BYTES))
+    except (OSError, ValueError):
         return None
 
 

@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 
 from opsctl.base.model import Job, JobState
-
-REASONS = {
-    "JobArrayTaskLimit": "waiting for the previous task",
-    "Dependency": "waiting for another job to end",
-    "Priority": "waiting behind jobs of higher priority",
-    "Resources": "waiting for free nodes",
-    "BeginTime": "waiting for its start time",
-    "JobHeldUser": "held",
-    "JobHeldAdmin": "held by an administrator",
-    "DependencyNeverSatisfied": "will never start: the job before it failed",
-    "PartitionTimeLimit": "will never start: its time limit exceeds the partition's limit",
-    "PartitionNodeLimit": "will never start: it needs more nodes than the partition allows",
-    "BadConstraints": "will never start: no node matches its constraints",
-    "ReservationDeleted": "will never start: its reservation was deleted",
-    "InvalidAccount": "will never start: its account does not exist",
-    "InvalidQOS": "will never start: its QOS does not exist",
-    "AccountNotAllowed": "will never start: the partition refuses its account",
-    "QOSNotAllowed": "waiting: the partition refuses its QOS",
-    "ReqNodeNotAvail": "waiting: nodes that it needs are down, drained or reserved",
-    "Reservation": "waiting for its reservation",
-    "PartitionDown": "waiting: the partition is down",
-    "PartitionInactive": "waiting: the partition is inactive",
-    "Licenses": "waiting for licences",
-}
-"""Slurm's reason and its explanation. Other reasons are shown as Slurm prints them."""
 
 
 class WaitKind(StrEnum):
@@ -49,31 +27,6 @@ class WaitKind(StrEnum):
     """opsctl does not know the reason."""
 
 
-_FINE = {
-    "",
-    "None",
-    "JobArrayTaskLimit",
-    "Dependency",
-    "Priority",
-    "Resources",
-    "BeginTime",
-    "Cleaning",
-    "Prolog",
-    "NodesConfiguring",
-    "FrontEndDown",
-}
-_BLOCKED = {
-    "ReqNodeNotAvail",
-    "Reservation",
-    "PartitionDown",
-    "PartitionInactive",
-    "Licenses",
-    "NodeDown",
-    "ReservationInvalid",
-    "MaxMemPerLimit",
-    "QOSNotAllowed",
-    "FedJobLock",
-}
 _OWN_LIMIT = re.compile(r"(Assoc|QOS)Max\w*?(PerJob|PerNode)\w*|QOSMin\w+|AccountNotAllowed|QOSJobLimit")
 """Limits that this job exceeds alone, whatever other jobs do."""
 _SHARED_LIMIT = re.compile(
@@ -103,10 +56,18 @@ def word(job: Job) -> str:
     return job.reason.strip("()").partition(",")[0].strip()
 
 
+@cache
+def read_reasons() -> dict[str, tuple[WaitKind, str]]:
+    """Return the kind and the explanation of each reason in wait_reasons.toml."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {reason: (WaitKind(kind), says) for kind, rows in table.items() for reason, says in rows.items()}
+
+
 def explain_wait(job: Job) -> str:
     """Explain why the job waits."""
     reason = word(job)
-    return REASONS.get(reason) or _explain_limit(reason) or reason
+    _, says = read_reasons().get(reason, (WaitKind.UNKNOWN, ""))
+    return says or _explain_limit(reason) or reason
 
 
 def _explain_limit(reason: str) -> str:
@@ -137,14 +98,12 @@ def is_limit(job: Job) -> bool:
 def classify_wait(job: Job) -> WaitKind:
     """Return how the job's wait ends."""
     reason = word(job)
-    for kind, matches in (
-        (WaitKind.FAILED, job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in reason),
-        (WaitKind.ADMIN, reason == "JobHeldAdmin"),
-        (WaitKind.HELD, job.is_held),
-        (WaitKind.NEVER, REASONS.get(reason, "").startswith("will never") or bool(_OWN_LIMIT.fullmatch(reason))),
-        (WaitKind.FINE, reason in _FINE),
-        (WaitKind.BLOCKED, reason in _BLOCKED or bool(_SHARED_LIMIT.fullmatch(reason))),
-    ):
-        if matches:
-            return kind
-    return WaitKind.UNKNOWN
+    if job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in reason:
+        return WaitKind.FAILED
+    if job.is_held and reason != "JobHeldAdmin":
+        return WaitKind.HELD
+    if reason in read_reasons():
+        return read_reasons()[reason][0]
+    if _OWN_LIMIT.fullmatch(reason):
+        return WaitKind.NEVER
+    return WaitKind.BLOCKED if _SHARED_LIMIT.fullmatch(reason) else WaitKind.UNKNOWN

@@ -12,7 +12,7 @@ import pytest
 
 import opsctl
 from opsctl.base.errors import ConfigError
-from opsctl.launch.container_command import RUNTIMES, SHIM_MOUNT, START_SHIM
+from opsctl.launch.launch_plan import RUNTIMES, SHIM_MOUNT, START_SHIM
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench
 from tests.integration.shell.test_templates import HOSTILE

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import opsctl
-from opsctl.launch.container_command import RUNTIMES
-from opsctl.launch.launch_plan import job_spec, make_plan
+from opsctl.launch.launch_plan import RUNTIMES, job_spec, make_plan
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.state.run_dir import RunDir
 
