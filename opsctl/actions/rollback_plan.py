@@ -27,8 +27,7 @@ from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
-from opsctl.preflight.allowed_checks import list_allowed
-from opsctl.preflight.check_train import list_problems
+from opsctl.preflight.check_train import list_allowed, list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
 from opsctl.settings.rollback import RollbackSettings, fill

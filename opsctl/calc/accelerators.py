@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -107,3 +108,32 @@ def _known_generation(name: str) -> str:
     if name not in generations:
         raise InputError(f"gpu: generation {name!r} is not known", hint=f"known: {', '.join(generations)}")
     return name
+
+
+def gpu_kind(names: Iterable[str]) -> str:
+    """Return the kind by its name in ACCELERATORS: `NVIDIA A100-SXM4-40GB` is an A100-40.
+
+    Of several kinds, return the kind with the least memory; empty if unknown.
+    """
+    kinds = {kind for name in names if (kind := _find_kind(name))}
+    return min(kinds, key=lambda kind: accelerator(kind).memory_gb, default="")
+
+
+def _find_kind(name: str) -> str:
+    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    fitting = [
+        kind
+        for kind in ACCELERATORS.values()
+        if {part for part in kind.name.upper().split("-") if not part.isdigit()} <= words
+    ]
+    sizes = [int(match[1]) for word in words if (match := re.fullmatch(r"(\d+)GB?", word))]
+    size = sizes[0] if sizes else None
+    fitting = [kind for kind in fitting if _is_as_large(kind, size)]
+    return max((kind.name for kind in fitting), key=len, default="")
+
+
+def _is_as_large(kind: Accelerator, size: int | None) -> bool:
+    """Whether the memory is as large. Without a size, a GPU counts as the usual model, whose name has none."""
+    if size is None:
+        return not kind.name.split("-")[-1].isdigit()
+    return abs(kind.memory_gb - size) <= 0.05 * size

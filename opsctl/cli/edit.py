@@ -18,8 +18,7 @@ from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
 from opsctl.launch.submit import AllowedError, note_allowed
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
-from opsctl.preflight.allowed_checks import list_allowed
-from opsctl.preflight.check_train import list_problems
+from opsctl.preflight.check_train import list_allowed, list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import load_train
 from opsctl.state.lease import lease

@@ -60,7 +60,10 @@ def word(job: Job) -> str:
 def read_reasons() -> dict[str, tuple[WaitKind, str]]:
     """Return the kind and the explanation of each reason in wait_reasons.toml."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {reason: (WaitKind(kind), says) for kind, rows in table.items() for reason, says in rows.items()}
+    reasons: dict[str, tuple[WaitKind, str]] = {}
+    for kind, rows in table.items():
+        reasons |= {reason: (WaitKind(kind), says) for reason, says in rows.items()}
+    return reasons
 
 
 def explain_wait(job: Job) -> str:

@@ -103,6 +103,11 @@ class NodeRecord:
     """By `train/attempt`: how fast the node was against its partners."""
 
     @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """The names of the GPUs, as the driver reports them."""
+        return tuple(card.name for card in self.cards if card.name)
+
+    @property
     def prior(self) -> NodeBaseline:
         """Return the baseline for the next health check."""
         return NodeBaseline(

@@ -1,31 +1,44 @@
-"""Run every check of preflight on a train."""
+"""Run every check of preflight on a train. An error that the user allows becomes a warning, and is journalled."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from opsctl.base.errors import ConfigError, OpsctlError
+from opsctl.base.errors import ConfigError, InputError, OpsctlError
 from opsctl.base.model import JobSpec
 from opsctl.base.ports import Runner
 from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
+from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import load_resolved
-from opsctl.preflight.allowed_checks import allow_errors, find_allowances
 from opsctl.preflight.check_container import check_container, list_mounted
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import ClusterFacts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster
-from opsctl.preflight.problem import Check, LaunchRequest, Problem, ProblemLevel, error, judge, read_table
+from opsctl.preflight.problem import (
+    Check,
+    LaunchRequest,
+    Problem,
+    ProblemLevel,
+    error,
+    find_near,
+    judge,
+    read_table,
+    sort_problems,
+)
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
+
+BEYOND_CHECKS = frozenset({"container"})
+"""Names of problems that are not in CHECKS, and that can be allowed."""
 
 
 class PreflightContext(Protocol):
@@ -107,7 +120,7 @@ def list_problems(
         unknown = {"Slurm": refusal.message}
     recipe = read_recipe(train, context.root / train.name / train.setup.directory)
     request = LaunchRequest(train=train, spec=spec, recipe=recipe)
-    return allow_errors(_judge(context, request, checks, slurm, unknown), allowances)
+    return _allow_errors(_judge(context, request, checks, slurm, unknown), allowances)
 
 
 def _judge(
@@ -146,3 +159,46 @@ def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem
     else:
         problems = syntax_problems(text, context.runner)
     return [error("body.invalid", problem=problem) for problem in problems]
+
+
+def find_why_it_must_pass(check: str) -> str:
+    """Return why errors of this check cannot be allowed; empty if they can."""
+    return str(read_table().get(check, {}).get("must_pass", ""))
+
+
+def find_allowances(train: TrainSettings, options: Sequence[str]) -> dict[str, str]:
+    """Return what allows each check. Raises InputError for a check that does not exist or must pass."""
+    settings = dict.fromkeys(train.preflight.allow, "[preflight] allow")
+    allowances = {**settings, **dict.fromkeys(options, "--allow")}
+    known = CHECKS.keys() | BEYOND_CHECKS
+    for check, origin in allowances.items():
+        if why := find_why_it_must_pass(check):
+            raise InputError(f"{origin} {check}: this check must pass: {why}")
+        if check not in known:
+            near = find_near(check, known)
+            raise InputError(
+                f"{origin} {check}: there is no such check",
+                hint=f"did you mean {near}?" if near else "opsctl preflight shows the check of each problem",
+            )
+    return allowances
+
+
+def _allow_errors(problems: Iterable[Problem], allowances: Mapping[str, str]) -> list[Problem]:
+    """Return the problems with every allowed error as a warning."""
+    changed = [_allow(problem, allowances.get(problem.check, "")) for problem in problems]
+    return sort_problems(changed)
+
+
+def _allow(problem: Problem, origin: str) -> Problem:
+    if not origin or problem.level is not ProblemLevel.ERROR:
+        return problem
+    return replace(problem, level=ProblemLevel.WARNING, allowed=origin)
+
+
+def list_allowed(problems: Iterable[Problem]) -> tuple[AllowedError, ...]:
+    """Return the allowed errors, for the journal."""
+    return tuple(
+        AllowedError(check=problem.check, what=problem.what, origin=problem.allowed)
+        for problem in problems
+        if problem.allowed
+    )

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from opsctl.base.model import Accounting, Job, Limits, Node, Partition, Reservation
+from opsctl.nodes.history import NodeRecord
 from opsctl.preflight.shared_saves import SharedSave
+from opsctl.state.switches import Armed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +35,6 @@ class ClusterFacts:
     def accounts(self) -> list[str]:
         """The accounts that the user may use; empty if unknown."""
         return self.accounting.accounts if self.accounting else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmedSwitch:
-    """A switch that would stop the train at its start."""
-
-    switch: str
-    by: str
-    since: datetime
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,24 +95,14 @@ class SavedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedNode:
-    """The last observation of a node by opsctl health."""
-
-    node: str
-    gpus: tuple[str, ...] = ()
-    """GPU names, as the driver reports them."""
-    driver: str = ""
-    shm_kb: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All facts. Empty or None means unknown; `unknown` holds the reasons that matter."""
 
     now: datetime
     user: str
     cluster: ClusterFacts | None = None
-    switches: tuple[ArmedSwitch, ...] = ()
+    switches: tuple[Armed, ...] = ()
+    """The switches that would stop the train at its start."""
     free_space: FreeSpace | None = None
     corpora: tuple[CorpusFacts, ...] = ()
     weights_problem: str = ""
@@ -136,7 +118,8 @@ class Facts:
     """Text of the shell scripts of the command, by path."""
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     """DeepSpeed's settings, from the file of the command."""
-    observed_nodes: tuple[ObservedNode, ...] = ()
+    observed_nodes: tuple[NodeRecord, ...] = ()
+    """The nodes that the train may get, as opsctl health last saw them."""
     processor_without_bf16: str = ""
     """The processor of this machine, if it has no bf16 instructions."""
     gpu: str = ""

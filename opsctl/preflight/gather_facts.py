@@ -16,22 +16,14 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Accounting, JobSpec, Limits
 from opsctl.base.nodesets import nodeset
 from opsctl.base.ports import Runner
+from opsctl.calc.accelerators import gpu_kind
 from opsctl.checkpoints.trainer_command.read_command import read_command
 from opsctl.checkpoints.trainer_command.shell import separate_documents, split_further
 from opsctl.nodes.history import NodeRecord
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_files import exists, find_misplaced_paths
-from opsctl.preflight.facts import (
-    ArmedSwitch,
-    ClusterFacts,
-    CorpusFacts,
-    Facts,
-    FreeSpace,
-    ObservedNode,
-    SavedCheckpoint,
-)
-from opsctl.preflight.gpu_kinds import gpu_kind
+from opsctl.preflight.facts import ClusterFacts, CorpusFacts, Facts, FreeSpace, SavedCheckpoint
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.shared_saves import find_shared_saves
@@ -39,7 +31,7 @@ from opsctl.settings.watch import Filesystem
 from opsctl.slurm.commands import Slurm
 from opsctl.state.files import MAX_SETTINGS_BYTES, parse_json, read_bounded
 from opsctl.state.run_dir import RunDir
-from opsctl.state.switches import Switch, read
+from opsctl.state.switches import Armed, Switch, read
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import list_save_directories
@@ -111,9 +103,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
     observed_nodes = _list_observed_nodes(request, place, slurm)
     if request.has_gpus and not any(node.driver or node.shm_kb for node in observed_nodes):
         why["shared memory and drivers"] = "opsctl health has checked none of the nodes yet"
-    gpu_names: list[str] = []
-    for node in observed_nodes:
-        gpu_names += node.gpus
+    gpu_names = list(chain.from_iterable(node.gpu_names for node in observed_nodes))
     gpu = gpu_kind(gpu_names or [*request.spec.extra, request.spec.constraint]) if request.has_gpus else ""
     if request.has_gpus and not gpu and request.recipe.shape():
         why["memory and the time of a step"] = "neither opsctl health nor a constraint or gres names the kind of GPU"
@@ -151,12 +141,11 @@ def _trainer_path(request: LaunchRequest, place: LaunchPlace, path: str) -> Path
     return place.run.path / request.train.setup.directory / path
 
 
-def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[ArmedSwitch, ...]:
-    switches = []
+def _read_switches(run: RunDir, unknown: dict[str, str]) -> tuple[Armed, ...]:
+    switches: list[Armed] = []
     for switch in (Switch.KILL, Switch.PAUSE):
         try:
-            if armed := read(run, switch):
-                switches.append(ArmedSwitch(switch=switch.value, by=armed.by, since=armed.since, why=armed.why))
+            switches += filter(None, [read(run, switch)])
         except OSError as error:
             unknown[f"the {switch.value} switch"] = str(error)
     return tuple(switches)
@@ -280,17 +269,12 @@ def _find_written_settings(script: str) -> dict[str, Any]:
 
 def _list_observed_nodes(
     request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None
-) -> tuple[ObservedNode, ...]:
+) -> tuple[NodeRecord, ...]:
     """Return the last observations of the nodes that the train may get."""
     members = set(slurm.members) if slurm and slurm.members else None
     excluded = nodeset(request.spec.exclude)
     return tuple(
-        ObservedNode(
-            node=record.node,
-            gpus=tuple(card.name for card in record.cards if card.name),
-            driver=record.driver,
-            shm_kb=record.shm_kb,
-        )
+        record
         for record in place.history
         if record.node not in excluded and (members is None or record.node in members)
     )

@@ -21,8 +21,7 @@ from opsctl.launch.submit import Launch, check_owner, new_nonce
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.launch.train_paths import load_resolved
 from opsctl.nodes.exclusions import Exclusion, Exclusions
-from opsctl.preflight.allowed_checks import find_why_it_must_pass, list_allowed
-from opsctl.preflight.check_train import PreflightContext, list_problems
+from opsctl.preflight.check_train import PreflightContext, find_why_it_must_pass, list_allowed, list_problems
 from opsctl.preflight.problem import Problem, ProblemLevel
 from opsctl.settings.loader import TrainSettings
 from opsctl.state import run_dir

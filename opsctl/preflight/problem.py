@@ -173,4 +173,9 @@ def find_near(word: str, known: Iterable[str]) -> str:
 def judge(checks: Iterable[Check], request: LaunchRequest, facts: Facts) -> list[Problem]:
     """Run all checks; return errors first, then warnings, then notes."""
     problems = chain.from_iterable(check(request, facts) for check in checks)
+    return sort_problems(problems)
+
+
+def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """Return errors first, then warnings, then notes."""
     return sorted(problems, key=lambda problem: list(ProblemLevel).index(problem.level))

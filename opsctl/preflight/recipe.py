@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
-from opsctl.preflight.trainer_settings import ReadSettings, collect_settings, read_trainer_settings
+from opsctl.preflight.trainer_settings import GivenSettings, collect_settings, read_trainer_settings
 from opsctl.settings.loader import TrainSettings
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_size import model_parameters
@@ -200,38 +203,17 @@ class Recipe:
 
     def name(self, setting: str) -> str:
         """Return the name that users know: `[trainer.batch] global_batch`, or `--global-batch-size`."""
-        embedded_name, megatron_name = NAMES[setting]
-        megatron_name = OTHER_NAMES.get(self.trainer, {}).get(setting, megatron_name)
-        return embedded_name if self.is_embedded else self.names.get(setting, megatron_name)
+        known = read_setting_names()
+        if self.is_embedded:
+            return known["own"].get(setting, "")
+        usual = {**known["Megatron"], **known.get(self.trainer, {})}
+        return self.names.get(setting, usual[setting])
 
 
-NAMES = {
-    "global_batch": ("[trainer.batch] global_batch", "--global-batch-size"),
-    "micro_batch": ("[trainer.batch] micro_batch", "--micro-batch-size"),
-    "rampup": ("[trainer.batch] rampup", "--rampup-batch-size"),
-    "tensor": ("[trainer.parallel] tensor", "--tensor-model-parallel-size"),
-    "pipeline": ("[trainer.parallel] pipeline", "--pipeline-model-parallel-size"),
-    "heads": ("[trainer.model] heads", "--num-attention-heads"),
-    "hidden": ("[trainer.model] hidden", "--hidden-size"),
-    "layers": ("[trainer.model] layers", "--num-layers"),
-    "vocabulary": ("[trainer.model] vocabulary", "--vocab-size"),
-    "save_every": ("[trainer.checkpoint] every", "--save-interval"),
-    "evaluate_batches": ("[trainer.evaluation] batches", "--eval-iters"),
-    "data": ("[trainer.data] prefix", "--data-path"),
-    "save": ("", "--save"),
-    "load": ("", "--load"),
-    "nodes": ("", "--num-nodes"),
-}
-"""By setting: the names of the embedded trainer and of Megatron."""
-OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "GPT-NeoX": {"save": "save", "load": "load", "save_every": "checkpoint-factor"},
-    "nanotron": {
-        "save": "checkpoints.checkpoints_path",
-        "load": "checkpoints.resume_checkpoint_path",
-        "save_every": "checkpoints.checkpoint_interval",
-    },
-}
-"""Names of other trainers, where the user has not written one."""
+@cache
+def read_setting_names() -> Mapping[str, Mapping[str, str]]:
+    """Return setting_names.toml: by trainer, the names of settings."""
+    return tomllib.loads(Path(__file__).with_name("setting_names.toml").read_text(encoding="utf-8"))
 
 
 def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
@@ -239,7 +221,7 @@ def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:
     if train.trainer is not None:
         return _read_trainer_table(TrainerConfig.model_validate_json(json.dumps(train.trainer)))
     given = collect_settings(train, directory)
-    return replace(_from_settings(given.flags, given.values, read_trainer_settings(given)), invalid=given.invalid)
+    return _from_settings(given, read_trainer_settings(given))
 
 
 def _read_trainer_table(config: TrainerConfig) -> Recipe:
@@ -278,33 +260,26 @@ def _read_trainer_table(config: TrainerConfig) -> Recipe:
     )
 
 
-def _from_settings(
-    flags: Mapping[str, tuple[str, ...]], values: Mapping[str, tuple[str, ...]], read: ReadSettings
-) -> Recipe:
-    fields = {name: value for name, value in read.fields.items() if name in RECIPE_FIELDS}
+def _from_settings(given: GivenSettings, read: Mapping[str, Any]) -> Recipe:
+    fields = {name: value for name, value in read.items() if name in RECIPE_FIELDS}
     for name in ("tensor", "pipeline", "context", "expert"):
         fields[name] = fields.get(name) or 1
     batch, samples = fields.get("global_batch"), fields.get("samples")
     if not fields.get("steps") and samples and batch:
         fields["steps"] = samples // batch
-    has_deepspeed = bool(read.fields.get("deepspeed"))
+    has_deepspeed = bool(read.get("deepspeed"))
     if has_deepspeed:  # DeepSpeed's optimizer of bf16 shards its state by itself
         fields["zero"] = fields.get("zero") or 1
         fields["attention"] = fields.get("attention") or "stored"  # Megatron-DeepSpeed without --use-flash-attn
         fields["precision"] = "bf16-optimizer" if fields.get("precision") == "bf16" else fields.get("precision", "bf16")
     recompute = str(fields.get("recompute", "none"))
     fields["recompute"] = recompute if recompute in RECOMPUTATION else RECOMPUTATION_WORDS.get(recompute, "full")
+    tokenizers = [value[0] for name in TOKENIZERS if (value := given.values.get(name))]
     return Recipe(
-        flags=flags,
-        trainer=read.trainer,
-        names=read.names,
-        unread=read.unread,
-        refuses=read.refuses if read.all_own else frozenset(),
-        precisions=read.precisions,
-        corpora=tuple(_prefixes(flags.get("data-path", ()))) if read.trainer in {"Megatron", ""} else (),
-        tokenizers=tuple(
-            value[0] for name in TOKENIZERS if (value := values.get(name)) and value[0].startswith(("/", "./", "../"))
-        ),
+        flags=given.flags,
+        invalid=given.invalid,
+        corpora=_prefixes(given.flags.get("data-path", ())) if read["trainer"] in {"Megatron", ""} else (),
+        tokenizers=tuple(path for path in tokenizers if path.startswith(("/", "./", "../"))),
         **fields,
     )
 
@@ -315,9 +290,9 @@ RECOMPUTATION_WORDS = {"op": "selective", "false": "none", "no": "none", "null":
 TOKENIZERS = ("tokenizer-name-or-path", "tokenizer-model", "vocab-file", "merge-file")
 
 
-def _prefixes(words: tuple[str, ...]) -> list[str]:
+def _prefixes(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the prefixes of `--data-path`, which takes one prefix, or weights and prefixes in turn."""
-    return [word for word in words if not _is_weight(word) and "{{" not in word and "$" not in word]
+    return tuple(word for word in words if not _is_weight(word) and "{{" not in word and "$" not in word)
 
 
 def _is_weight(word: str) -> bool:

@@ -51,13 +51,6 @@ TEXTS = frozenset(
 )
 """Fields that hold a text; other fields hold whole numbers."""
 NO = frozenset({"false", "0", "no", "off", "none", "null", "~", "disabled"})
-LAUNCHERS = re.compile(
-    r"nnodes|nproc-per-node|num-nodes|num-gpus|node-rank|master-(?:addr|port)|rdzv-.*|standalone|max-restarts|tee|redirects"
-    r"|hostfile|include|exclude|launcher|no-python|config-file|use-env|module|local-ranks-filter|role|log-dir|num-machines"
-    r"|num-processes|machine-rank|main-process-.*|mixed-precision|multi-gpu|world-size|gpus-per-node|ntasks.*|cpu-bind"
-    r"|deepspeed(?:-config)?|jobid|label|kill-on-bad-exit.*|wait|mpi|export|stop|command"
-)
-"""Options of launchers, of job steps, and of opsctl's own examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,23 +93,6 @@ class TrainerTable:
         for names in self.read.values():
             found.update(names)
         return set(_spell_all(self, tuple(found)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSettings:
-    """What a trainer's table reads of a command."""
-
-    trainer: str
-    """Empty for a command of no known trainer."""
-    fields: Mapping[str, Any]
-    names: Mapping[str, str]
-    """By field: the setting as the user wrote it."""
-    unread: tuple[str, ...] = ()
-    refuses: frozenset[str] = frozenset()
-    precisions: Mapping[str, str] = field(default_factory=dict)
-    """By setting as the user wrote it: the precision that it sets."""
-    all_own: bool = field(default=False)
-    """Whether every field comes from the command's own flags, not from a script or a file."""
 
 
 def collect_settings(train: TrainSettings, directory: Path | None) -> GivenSettings:
@@ -203,8 +179,8 @@ def load_table(name: str) -> TrainerTable:
     )
 
 
-def read_trainer_settings(given: GivenSettings) -> ReadSettings:
-    """Return the settings by the table of the trainer that the names show."""
+def read_trainer_settings(given: GivenSettings) -> dict[str, Any]:
+    """Return the fields of the recipe, by the table of the trainer that the names show."""
     known = next((name for name in COMMANDS if _fits(load_table(name), given.values)), "")
     table = load_table(known or FALLBACK)
     given = _write_out(table, given) if table.abbreviates else given
@@ -214,15 +190,14 @@ def read_trainer_settings(given: GivenSettings) -> ReadSettings:
     for name, settings in (("deepspeed", given.deepspeed), ("hf-config", given.model)):
         further, _ = _read(load_table(name), {spell(key): value for key, value in settings.items()})
         fields = {**further, **fields}
-    return ReadSettings(
-        trainer=table.trainer if known else "",
-        fields=fields,
-        names={field: given.spellings[name] for field, name in sources.items()},
-        precisions=_list_precisions(table, given) if known else {},
-        unread=tuple(_list_unread(table, given)) if known else (),
-        refuses=table.refuses if known else frozenset(),
-        all_own=set(sources.values()) <= set(map(spell, given.flags)),
-    )
+    names = {name_of_field: given.spellings[name] for name_of_field, name in sources.items()}
+    fields |= {"trainer": table.trainer if known else "", "names": names}
+    if known:
+        fields |= {"precisions": _list_precisions(table, given), "unread": tuple(_list_unread(table, given))}
+    # A script or a file may set otherwise what the trainer reads in the end.
+    if known and set(sources.values()) <= set(map(spell, given.flags)):
+        fields["refuses"] = table.refuses
+    return fields
 
 
 def _list_precisions(table: TrainerTable, given: GivenSettings) -> dict[str, str]:
@@ -299,7 +274,8 @@ def _convert(field_name: str, texts: tuple[str, ...]) -> Any:
 
 
 def _list_unread(table: TrainerTable, given: GivenSettings) -> Iterator[str]:
-    known = table.names | load_table(LAUNCHER).names
+    launcher = load_table(LAUNCHER)
+    known = table.names | launcher.names
     for name, spelling in given.spellings.items():
-        if name not in known and not table.ignored.fullmatch(name) and not LAUNCHERS.fullmatch(name):
+        if name not in known and not table.ignored.fullmatch(name) and not launcher.ignored.fullmatch(name):
             yield spelling

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from opsctl.calc.accelerators import gpu_kind
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
 from opsctl.preflight.facts import Facts
-from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.problem import LaunchRequest, Problem, judge
 from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse

@@ -48,7 +48,7 @@ def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     """The slowest GPU sets the speed of all ranks, and the smallest GPU their memory."""
     kinds: Counter[str] = Counter()
     for node in facts.observed_nodes:
-        kinds.update(set(node.gpus))
+        kinds.update(set(node.gpu_names))
     if len(kinds) > 1:
         counts = tuple(f"{name} on {count}" for name, count in kinds.most_common())
         yield warning("gpu-kinds.differ", count=len(kinds), kinds=counts)

@@ -10,6 +10,7 @@ from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, error, error_if, note, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.slurm.batch_options import find_values
+from opsctl.state.switches import Switch
 
 PLACEHOLDERS = ("stop_request", "minutes_left", "deadline_file", "kill_switch", "pause_switch")
 """Placeholders that tell a command when to stop."""
@@ -131,7 +132,7 @@ def kill_switch(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
             since=switch.since.isoformat(),
             by=switch.by,
             why=switch.why,
-            option="--pause" if switch.switch == "pause" else "",
+            option="--pause" if switch.switch is Switch.PAUSE else "",
         )
     for path in request.recipe.flags.get("kill-switch-path", ())[:1]:
         if facts.files.get(path):

@@ -165,7 +165,7 @@ def test_nodes_have_their_last_observation(gather_train):
     card = Card(uuid="GPU-1", serial="", bus="", name="NVIDIA H100 80GB HBM3")
     records = [NodeRecord(node="n1", cards=(card,), driver="535.1", shm_kb=100), NodeRecord(node="n2")]
     facts = gather_train(FOREIGN, history=records)
-    assert [(node.node, node.gpus, node.driver, node.shm_kb) for node in facts.observed_nodes] == [
+    assert [(node.node, node.gpu_names, node.driver, node.shm_kb) for node in facts.observed_nodes] == [
         ("n1", ("NVIDIA H100 80GB HBM3",), "535.1", 100),
         ("n2", (), "", None),
     ]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opsctl.calc.accelerators import gpu_kind
 from opsctl.launch.launch_plan import job_spec
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.gpu_kinds import gpu_kind
 from opsctl.preflight.problem import LaunchRequest, ProblemLevel, judge
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
