@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import click
 from rich.table import Table
@@ -20,7 +21,8 @@ from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import (
     app_and_json,
-    dry_run_option,
+    app_json_and_dry_run,
+    make_table,
     print_json,
     print_on_stderr,
     print_result,
@@ -160,8 +162,7 @@ def test_alerts(app: App) -> int:
 )
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def silence(
     app: App,
     key: str,
@@ -202,8 +203,7 @@ def silence(
 @alerts.command()
 @click.argument("key")
 @reason_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def ack(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Acknowledge the alert KEY.
 
@@ -221,8 +221,7 @@ def ack(app: App, key: str, *, reason: str, dry_run: bool) -> None:
 @alerts.command()
 @click.argument("key")
 @reason_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def accept(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     """Accept the current level of the alert KEY as the new normal.
 
@@ -313,18 +312,18 @@ def _item_as_data(item: OutboxItem) -> dict[str, object]:
 
 
 def _table(state: LedgerState, entries: list[LedgerEntry], now: datetime) -> Table:
-    columns = ("key", "alerted", "since (UTC)", "last check", "finding", "")
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for ledger_entry in sorted(entries, key=lambda entry: entry.key):
-        table.add_row(
-            Text(ledger_entry.key),
-            Text(ledger_entry.level, STYLES[ledger_entry.level]),
-            f"{ledger_entry.since:%Y-%m-%d %H:%M}",
-            Text(ledger_entry.latest_level, STYLES[ledger_entry.latest_level]),
-            Text(ledger_entry.finding.summary if ledger_entry.finding else ""),
-            Text(_marks(state, ledger_entry, now)),
+    rows = [
+        (
+            entry.key,
+            Text(entry.level, STYLES[entry.level]),
+            f"{entry.since:%Y-%m-%d %H:%M}",
+            Text(entry.latest_level, STYLES[entry.latest_level]),
+            entry.finding.summary if entry.finding else "",
+            _marks(state, entry, now),
         )
-    return table
+        for entry in sorted(entries, key=attrgetter("key"))
+    ]
+    return make_table(rows, ("key", "alerted", "since (UTC)", "last check", "finding", ""))
 
 
 def _marks(state: LedgerState, entry: LedgerEntry, now: datetime) -> str:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.table import Table
 
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError
@@ -20,9 +19,9 @@ from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, o
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.output import (
     app_and_json,
-    cell,
-    dry_run_option,
+    app_json_and_dry_run,
     json_flag,
+    make_table,
     print_json,
     print_result,
     print_table,
@@ -59,13 +58,13 @@ def to_rows(found: Sequence[FoundCheckpoint]) -> list[dict[str, Any]]:
 
 def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundCheckpoint]) -> None:
     """Print the checkpoints, and where opsctl looked for them."""
-    table = Table("step", "state", "written", "path", "reason", box=None, pad_edge=False)
+    rows = []
     for checkpoint in found:
         step = "?" if checkpoint.step is None else str(checkpoint.step)
         texts = (step, checkpoint.completeness.value, format_time(_written(checkpoint)), str(checkpoint.path))
-        table.add_row(*map(cell, (*texts, checkpoint.reason)))
-    if found:
-        print_table(table)
+        rows.append((*texts, checkpoint.reason))
+    if rows:
+        print_table(make_table(rows, ("step", "state", "written", "path", "reason")))
     else:
         print_text("no checkpoints")
     for directory in directories:
@@ -110,15 +109,13 @@ def list_(app: App, train: str) -> int:
     if directories and not wants_json():
         print_foreign(directories, found)
         return 0
-    code = int(any(row.is_unread for row in rows))
-    table = Table("step", "size", "samples", "written by", "keep", "also in", box=None, pad_edge=False)
+    cells = []
     for row in rows:
-        where = ", ".join(row.offloaded)
-        last = row.problem or row.topology
         known = ("?", "?") if row.is_unread else (format_size(row.size), str(row.consumed_samples))
-        table.add_row(*map(cell, (str(row.step), *known, last, row.keep_reason, where)))
+        cells.append((str(row.step), *known, row.problem or row.topology, row.keep_reason, ", ".join(row.offloaded)))
+    table = make_table(cells, ("step", "size", "samples", "written by", "keep", "also in"))
     print_result(rows, table if rows else f"{train}: no checkpoints")
-    return code
+    return int(any(row.is_unread for row in rows))
 
 
 @checkpoint.command()
@@ -160,8 +157,7 @@ def verify(context: click.Context, train: str, *, step: int | None) -> None:
 @click.option(
     "--keep-every", type=click.IntRange(min=0), default=0, help="Keep multiples of this step as well (0: none)."
 )
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def prune(app: App, train: str, *, keep_last: int, keep_every: int, dry_run: bool) -> None:
     """Remove old checkpoints of TRAIN.
 

@@ -17,7 +17,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.checkpoints import catalog
 from opsctl.cli.checkpoint_offload import ours, steps
-from opsctl.cli.output import app_and_json, dry_run_option, json_flag, print_result, train_argument, wants_json
+from opsctl.cli.output import app_and_json, app_json_and_dry_run, json_flag, print_result, train_argument, wants_json
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
@@ -34,8 +34,7 @@ step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of t
 @click.command()
 @train_argument
 @trust_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def shrink(app: App, train: str, *, trust: bool, dry_run: bool) -> int:
     """Rewrite checkpoints without their unused storage.
 
@@ -137,8 +136,8 @@ def compare(app: App, train: str, directory: Path, *, step: int | None, trust: b
 def takes_target(function: F) -> F:
     """Add the arguments and options of a command that writes a checkpoint into another directory."""
     directory = click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-    call: Any = app_and_json(function)
-    for option in (dry_run_option, trust_option, step_option, directory, train_argument):
+    call: Any = app_json_and_dry_run(function)
+    for option in (trust_option, step_option, directory, train_argument):
         call = option(call)
     return call  # type: ignore[no-any-return]  # click's options wrap a function without its type
 

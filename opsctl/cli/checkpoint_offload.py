@@ -18,7 +18,7 @@ from opsctl.base.units import format_size
 from opsctl.checkpoints import catalog, offload
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import Duration
-from opsctl.cli.output import app_and_json, dry_run_option, print_result, train_argument
+from opsctl.cli.output import app_json_and_dry_run, print_result, train_argument
 from opsctl.state.lease import HeldLease, lease
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
@@ -44,8 +44,7 @@ program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
 )
 @click.option("--copy-only", is_flag=True, help="Copy only; remove nothing here.")
 @program_option("--timeout", type=Duration(), default="12h", show_default=True, help="Time limit of one command.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def offload_(
     app: App,
     train: str,

@@ -15,8 +15,18 @@ from rich.text import Text
 from opsctl.app import App
 from opsctl.base.errors import ConfigError, InputError, MissingProgram, OpsctlError, SlurmError, Unreachable
 from opsctl.base.units import format_duration
-from opsctl.cli.output import app_and_json, console, print_json, print_result, print_table, print_text, wants_json
-from opsctl.cron.cron_status import CronStatus, EntryStatus, read_cron_status
+from opsctl.cli.output import (
+    app_and_json,
+    cell,
+    console,
+    make_table,
+    print_json,
+    print_result,
+    print_table,
+    print_text,
+    wants_json,
+)
+from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.cron.drivers import daemon as daemons
 from opsctl.cron.drivers import export as exported_lines
 from opsctl.cron.drivers.daemon import CronDaemon
@@ -65,24 +75,14 @@ def _head(status: CronStatus, now: datetime) -> list[Text]:
 
 
 def _table(status: CronStatus, zone: tzinfo) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("entry", "when", "ran", "took", "result", "next"):
-        table.add_column(name, overflow="fold")
+    rows = []
     for entry in status.entries:
-        table.add_row(*_row(entry, zone))
-    return table
-
-
-def _row(entry: EntryStatus, zone: tzinfo) -> list[Text]:
-    words = " ".join(filter(None, (entry.result, entry.detail, entry.output))) or "not yet"
-    return [
-        Text(entry.id),
-        Text(entry.when),
-        Text(_time(entry.started, zone)),
-        Text(format_duration(entry.seconds) if entry.started else ""),
-        Text(words, style=STYLES.get(entry.result, "red")),
-        Text(_time(entry.next, zone) or "never"),
-    ]
+        words = " ".join(filter(None, (entry.result, entry.detail, entry.output))) or "not yet"
+        took = format_duration(entry.seconds) if entry.started else ""
+        result = cell(words, STYLES.get(entry.result, "red"))
+        began, due = _time(entry.started, zone), _time(entry.next, zone) or "never"
+        rows.append((entry.id, entry.when, began, took, result, due))
+    return make_table(rows, ("entry", "when", "ran", "took", "result", "next"))
 
 
 def _time(at: datetime | None, zone: tzinfo) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
@@ -20,7 +19,7 @@ from opsctl.base.capabilities import Capability, parse_version
 from opsctl.base.errors import MissingProgram, OpsctlError
 from opsctl.base.extras import EXTRAS, install_command, is_installed
 from opsctl.base.units import format_duration, format_size
-from opsctl.cli.output import app_and_json, cell, print_result
+from opsctl.cli.output import app_and_json, cell, make_table, print_result
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
@@ -68,7 +67,8 @@ def doctor(app: App, *, security: bool) -> None:
     rows: list[DoctorRow] = []
     for check in (_security,) if security else CHECKS:
         rows += check(app)
-    print_result(rows, _table(rows))
+    cells = [(Text(row.level, STYLES[row.level]), row.check, row.result, cell(row.advice, "bold")) for row in rows]
+    print_result(rows, make_table(cells))
     if any(row.level in {"missing", "unsafe"} for row in rows):
         click.get_current_context().exit(1)
 
@@ -77,22 +77,9 @@ def _security(app: App) -> Iterator[DoctorRow]:
     from opsctl.preflight.security.checks import Installation, check_security  # noqa: PLC0415 (doctor must start)
     from opsctl.sandbox.record import Places  # noqa: PLC0415 (as above)
 
-    installation = Installation(
-        site=app.site,
-        site_path=app.site_path,
-        environment=os.environ,
-        places=Places.default(),
-    )
+    installation = Installation(site=app.site, site_path=app.site_path, environment=os.environ, places=Places.default())
     for finding in check_security(installation):
         yield DoctorRow(finding.check, finding.level.value, finding.result, finding.repair)
-
-
-def _table(rows: list[DoctorRow]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for row in rows:
-        level = Text(row.level, style=STYLES[row.level])
-        table.add_row(level, row.check, cell(row.result), cell(row.advice, "bold"))
-    return table
 
 
 def _settings(app: App) -> Iterator[DoctorRow]:
@@ -103,12 +90,8 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     else:
         yield DoctorRow("site file", "optional", "none: built-in settings", "opsctl init")
     if app.site_path and app.site_path.stat().st_mode & 0o022:
-        yield DoctorRow(
-            "site file",
-            "missing",
-            "others can write the file, which names programs that run as you",
-            f"chmod go-w {app.site_path}",
-        )
+        problem = "others can write the file, which names programs that run as you"
+        yield DoctorRow("site file", "missing", problem, f"chmod go-w {app.site_path}")
     sandbox = f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""
     yield DoctorRow("engine", "ok", f"{app.site.engine}{sandbox}")
 
@@ -117,9 +100,8 @@ def _root(app: App) -> Iterator[DoctorRow]:
     root = app.root
     existing = root if root.exists() else next(parent for parent in root.parents if parent.exists())
     if not os.access(existing, os.W_OK):
-        yield DoctorRow(
-            "root", "missing", f"{root}: {existing} is not writable by you", "choose another `root` in site.toml"
-        )
+        problem = f"{root}: {existing} is not writable by you"
+        yield DoctorRow("root", "missing", problem, "choose another `root` in site.toml")
         return
     usage = shutil.disk_usage(existing)
     yield DoctorRow("root", "ok", f"{root}: {format_size(usage.free)} free of {format_size(usage.total)}")
@@ -198,9 +180,8 @@ def _sandbox(app: App) -> Iterator[DoctorRow]:
         yield DoctorRow("sandbox start", level, error.message, error.hint or "")
         return
     version = ".".join(f"{part:02}" for part in trial.version)
-    yield DoctorRow(
-        "sandbox start", "ok", f"Slurm {version}: 1 node up on {trial.address} in {format_duration(trial.seconds)}"
-    )
+    result = f"Slurm {version}: 1 node up on {trial.address} in {format_duration(trial.seconds)}"
+    yield DoctorRow("sandbox start", "ok", result)
 
 
 def _alerts(app: App) -> Iterator[DoctorRow]:
@@ -208,36 +189,22 @@ def _alerts(app: App) -> Iterator[DoctorRow]:
     from opsctl.alerts.dispatch import check, check_ping, list_abandoned  # noqa: PLC0415 (as above)
 
     if not app.site.alerts.channels:
-        yield DoctorRow(
-            "alerts",
-            "optional",
-            "no channel: alerts go to a file only",
-            "[alerts.channels] in site.toml",
-        )
+        yield DoctorRow("alerts", "optional", "no channel: alerts go to a file only", "[alerts.channels] in site.toml")
     for channel, error in check(app.alerting):
-        yield _describe_channel(channel, error)
+        advice = "[alerts.channels] in site.toml" if error else f"opsctl alerts test sends a message to {channel}"
+        level: Level = "missing" if error else "ok"
+        yield DoctorRow(f"alerts {channel}", level, error.message if error else "is set up", advice)
     for channel, table in (*app.site.alerts.channels.items(), ("ping", app.site.alerts)):
         for field, path in find_exposed(table):
             yield DoctorRow(f"alerts {channel}", "missing", f"{field}: others can read {path}", f"chmod 600 {path}")
     for channel, count in Counter(item.channel for item in list_abandoned(app.alerting)).items():
-        place = app.site_dir.alerts / "undelivered" / channel
-        yield DoctorRow(
-            f"alerts {channel}",
-            "missing",
-            f"deliveries abandoned after 30 days: {count}",
-            f"opsctl alerts list; then remove {place}",
-        )
+        advice = f"opsctl alerts list; then remove {app.site_dir.alerts / 'undelivered' / channel}"
+        yield DoctorRow(f"alerts {channel}", "missing", f"deliveries abandoned after 30 days: {count}", advice)
     try:
         if check_ping(app.alerting):
             yield DoctorRow("alerts ping", "ok", "is set up: fetched after every complete watch cycle")
     except OpsctlError as error:
         yield DoctorRow("alerts ping", "missing", error.message, "[alerts] in site.toml")
-
-
-def _describe_channel(channel: str, error: OpsctlError | None) -> DoctorRow:
-    if error is None:
-        return DoctorRow(f"alerts {channel}", "ok", "is set up", f"opsctl alerts test sends a message to {channel}")
-    return DoctorRow(f"alerts {channel}", "missing", error.message, "[alerts.channels] in site.toml")
 
 
 def _cron(app: App) -> Iterator[DoctorRow]:

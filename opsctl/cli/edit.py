@@ -12,7 +12,7 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import app_and_json, dry_run_option, print_on_stderr, print_result, train_argument
+from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result, train_argument
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
@@ -29,8 +29,7 @@ from opsctl.state.run_dir import RunDir
 @train_argument
 @click.argument("changed", type=click.Path(path_type=Path))
 @allow_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run: bool) -> None:
     """Change what the next task of a train runs.
 

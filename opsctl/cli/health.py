@@ -10,14 +10,22 @@ from operator import attrgetter
 from typing import NoReturn
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
 from opsctl.base.nodesets import fold
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
-from opsctl.cli.output import app_and_json, cell, print_json, print_on_stderr, print_table, print_text, wants_json
+from opsctl.cli.output import (
+    app_and_json,
+    cell,
+    make_table,
+    print_json,
+    print_on_stderr,
+    print_table,
+    print_text,
+    wants_json,
+)
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.node_checker import CheckedNodes
 from opsctl.nodes.health.node_local import check_this_node, report
@@ -37,19 +45,10 @@ ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 @train_option
 @partition_option
 @all_option
-@cluster_option(
-    "--dcgm",
-    type=click.IntRange(1, 4),
-    default=None,
-    help="Run dcgmi diag at this level as well.",
-)
+@cluster_option("--dcgm", type=click.IntRange(1, 4), help="Run dcgmi diag at this level as well.")
 @click.option("--fio", default="", metavar="PATH", help="Measure this directory with fio as well.")
 @cluster_option("--new-baseline", is_flag=True, help="Take the current hardware of the nodes as their baseline.")
-@click.option(
-    "--node-local",
-    is_flag=True,
-    help="Check this machine only: no Slurm, no history; NHC's output.",
-)
+@click.option("--node-local", is_flag=True, help="Check this machine only: no Slurm, no history; NHC's output.")
 @cluster_option("--record", is_flag=True, help="For cron: exit 0 whatever the verdicts are.")
 @click.option("-v", "--verbose", is_flag=True, help="Show notes and unknown checks of healthy nodes as well.")
 @app_and_json
@@ -113,18 +112,18 @@ def _check_this_machine(app: App, selection: str, *, verbose: bool) -> NoReturn:
 
 def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
     """Print a table with the worst nodes first, and a line per verdict."""
-    table = Table.grid(padding=(0, 2))
+    rows: list[tuple[str | Text, ...]] = []
     for health in ORDER:
         group = [verdict for verdict in verdicts if verdict.health is health]
         for verdict in sorted(group, key=attrgetter("node")):
-            rows = [result for result in _worst_first(verdict.results) if verbose or _matters(result, verdict)]
-            if health is Health.HEALTHY and not (rows or verbose):
+            results = [result for result in _worst_first(verdict.results) if verbose or _matters(result, verdict)]
+            if health is Health.HEALTHY and not (results or verbose):
                 continue
-            table.add_row(verdict.node, Text(health.value, style=STYLES[health]), *_words(rows[0] if rows else None))
-            for row in rows[1:]:
-                table.add_row("", "", *_words(row))
-    if table.row_count:
-        print_table(table)
+            first, *others = [_words(result) for result in results] or [("", Text(""))]
+            rows.append((verdict.node, Text(health.value, style=STYLES[health]), *first))
+            rows += [("", "", *words) for words in others]
+    if rows:
+        print_table(make_table(rows))
     for health in reversed(ORDER):
         names = [verdict.node for verdict in verdicts if verdict.health is health]
         if names:
@@ -140,11 +139,9 @@ def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
     return sorted(results, key=lambda result: list(Severity).index(result.severity))
 
 
-def _words(result: CheckResult | None) -> tuple[Text, Text]:
-    if result is None:
-        return Text(""), Text("")
+def _words(result: CheckResult) -> tuple[str, Text]:
     evidence = f"{result.check}: {result.gpu + ': ' if result.gpu else ''}{result.evidence}"
-    return cell(evidence), cell(result.remedy, "dim")
+    return evidence, cell(result.remedy, "dim")
 
 
 def _row(app: App, checked: CheckedNodes, verdict: Verdict) -> dict[str, object]:

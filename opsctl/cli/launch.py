@@ -10,7 +10,7 @@ import click
 from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import app_and_json, dry_run_option, print_on_stderr, print_result
+from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_result
 from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
 
 
@@ -21,8 +21,7 @@ from opsctl.preflight.prepare_launch import LaunchOptions, prepare_launch
 @click.option("--exclude", metavar="NODES", default="", help="Nodes to exclude, besides those in FILE.")
 @click.option("--nice", type=int, help="Lower the priority of the job by this much.")
 @allow_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def launch(
     app: App,
     file: Path,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
-from rich.table import Table
 
 from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
@@ -16,8 +15,8 @@ from opsctl.cli.node_view import NodeView, all_option, max_option, partition_opt
 from opsctl.cli.nodes_reboot import reboot
 from opsctl.cli.output import (
     app_and_json,
-    cell,
-    dry_run_option,
+    app_json_and_dry_run,
+    make_table,
     print_json,
     print_on_stderr,
     print_result,
@@ -100,15 +99,13 @@ def list_(app: App, nodes: str, *, bad: bool) -> None:
     chosen = set(view.chosen(nodes, every=True))
     speeds = find_speeds(app)
     rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen and not (bad and not _is_bad(row))]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = COLUMNS if any(row["step_time"] for row in rows) else {**COLUMNS, "step_time": ""}
-    for title in filter(None, columns.values()):
-        table.add_column(title)
+    columns = {key: title for key, title in COLUMNS.items() if key != "step_time" or any(row[key] for row in rows)}
+    cells = []
     for row in rows:
-        speed = speeds.get(str(row["node"]))
-        shown = {**row, "trains": shorten(view.trains_on.get(str(row["node"]), [])), "step_time": speed}
-        table.add_row(*(cell(str(shown[key] or "")) for key, title in columns.items() if title))
-    print_result(rows, table)
+        node = str(row["node"])
+        shown = {**row, "trains": shorten(view.trains_on.get(node, [])), "step_time": speeds.get(node)}
+        cells.append([str(shown[key] or "") for key in columns])
+    print_result(rows, make_table(cells, list(columns.values())))
 
 
 def shorten(trains: Sequence[str]) -> str:
@@ -158,8 +155,7 @@ def _is_bad(row: dict[str, object]) -> bool:
 @partition_option
 @all_option
 @max_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: bool, most: str, dry_run: bool) -> None:
     """Take faulty and degraded nodes out of service.
 
@@ -225,8 +221,7 @@ def _keep_report(app: App, text: str) -> None:
 @click.command("undrain-good-nodes")
 @click.argument("nodes", required=False, default="")
 @click.option("--kill-orphans", is_flag=True, help="End orphan processes that hold a GPU of an idle node first.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: bool) -> None:
     """Return healthy nodes to service.
 

@@ -9,7 +9,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import OpsctlError, SlurmError, Unreachable
 from opsctl.cli.node_view import NodeView, check_named, max_option
-from opsctl.cli.output import app_and_json, dry_run_option, print_result
+from opsctl.cli.output import app_json_and_dry_run, print_result
 from opsctl.nodes.drain_plan import find_amended, has_changed, is_ours, plan_reboot
 from opsctl.state.lease import lease
 
@@ -18,8 +18,7 @@ from opsctl.state.lease import lease
 @click.argument("nodes", callback=check_named)
 @click.option("--reason", default="requested manually", show_default=True, help="Reason that Slurm shows.")
 @max_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def reboot(app: App, nodes: str, *, reason: str, most: str, dry_run: bool) -> None:
     """Reboot nodes once their jobs have ended.
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -39,14 +39,17 @@ json_flag: Callable[[F], F] = click.option(
     "--json", is_flag=True, expose_value=False, callback=_note_json, help="Print JSON."
 )
 """--json for commands that print by `print_result`, or ask `wants_json`."""
-dry_run_option: Callable[[F], F] = click.option(
-    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
-)
 
 
 def app_and_json(command: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
     """Pass the App to a command, and give the command --json."""
     return json_flag(click.pass_obj(command))
+
+
+def app_json_and_dry_run(command: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
+    """Pass the App to a command, and give the command --dry-run and --json."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+    return dry_run(app_and_json(command))
 
 
 def wants_json() -> bool:
@@ -136,6 +139,14 @@ def console() -> Console:
         return Console(highlight=False, markup=False, emoji=False)
     pipe = _UnpaddedStream()  # rich would take a pipe for a terminal if FORCE_COLOR is set
     return Console(highlight=False, markup=False, emoji=False, width=1000, file=pipe, force_terminal=False)
+
+
+def make_table(rows: Iterable[Sequence[str | Text]], columns: Sequence[str] = ()) -> Table:
+    """Return a table without lines, and without a head if it has no names of columns."""
+    table = Table(*columns, box=None, pad_edge=False) if columns else Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(*(text if isinstance(text, Text) else cell(text) for text in row))
+    return table
 
 
 def print_table(table: Table) -> None:

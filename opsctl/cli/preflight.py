@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from opsctl.app import App
 from opsctl.cli.options import allow_option
-from opsctl.cli.output import app_and_json, print_json, print_table, print_text, wants_json
+from opsctl.cli.output import app_and_json, make_table, print_json, print_table, print_text, wants_json
 from opsctl.preflight.check_train import PreflightReport, check_train
 from opsctl.preflight.problem import Problem, ProblemLevel
 
@@ -50,13 +49,13 @@ def _to_json(problem: Problem) -> dict[str, Any]:
 
 def _show(report: PreflightReport) -> None:
     if report.problems:
-        table = Table.grid(padding=(0, 2))
+        rows: list[tuple[str | Text, ...]] = []
         for problem in report.problems:
-            table.add_row(Text(problem.level, style=STYLES[problem.level]), problem.check, Text(problem.what))
+            rows.append((Text(problem.level, style=STYLES[problem.level]), problem.check, problem.what))
             if problem.allowed:
-                table.add_row("", "", Text(f"an error, allowed by {problem.allowed}", style="dim"))
-            table.add_row("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim"))
-        print_table(table)
+                rows.append(("", "", Text(f"an error, allowed by {problem.allowed}", style="dim")))
+            rows.append(("", "", Text(f"{problem.remedy} [{problem.source}]", style="dim")))
+        print_table(make_table(rows))
     counts = report.counts
     text = ", ".join(f"{counts[level]} {level}{'s' * (counts[level] != 1)}" for level in ProblemLevel if counts[level])
     print_text(f"{report.train}: {text or 'no problems'}; {report.checks} checks")

@@ -11,7 +11,7 @@ import click
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, cannot_read
 from opsctl.base.units import format_size
-from opsctl.cli.output import app_and_json, dry_run_option, optional_train, print_result
+from opsctl.cli.output import app_json_and_dry_run, optional_train, print_result
 from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
 from opsctl.dash.static_pages import render_train_file
 from opsctl.publish import redaction
@@ -26,8 +26,7 @@ from opsctl.state.run_dir import RunDir, all_trains, check_root, may_act
 
 @click.command()
 @optional_train
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def publish(app: App, train: str | None, *, dry_run: bool) -> int:
     """Publish logs, curves and reports of trains.
 

@@ -8,14 +8,7 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.actions.steer_train import hold_train, name_arrays, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, NotAllowed
-from opsctl.cli.output import (
-    app_and_json,
-    complete_trains,
-    dry_run_option,
-    print_on_stderr,
-    print_train_result,
-    train_argument,
-)
+from opsctl.cli.output import app_json_and_dry_run, complete_trains, print_on_stderr, print_train_result, train_argument
 from opsctl.state.reasons import as_written
 from opsctl.state.run_dir import RunDir
 
@@ -23,8 +16,7 @@ from opsctl.state.run_dir import RunDir
 @click.command()
 @train_argument
 @click.option("--reason", default="", help="Reason, recorded in the journal.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def hold(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     """Hold the queued tasks of a train.
 
@@ -43,8 +35,7 @@ def hold(app: App, train: str, *, reason: str, dry_run: bool) -> None:
 @click.command()
 @train_argument
 @click.option("--exclude", metavar="NODES", default="", help="Exclude these nodes from the train as well.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def release(app: App, train: str, *, exclude: str, dry_run: bool) -> None:
     """Release a held or paused train.
 
@@ -64,8 +55,7 @@ def release(app: App, train: str, *, exclude: str, dry_run: bool) -> None:
 @click.argument("train", metavar="TRAIN[_TASK]", shell_complete=complete_trains)
 @click.option("--queued-only", is_flag=True, help="Cancel only queued tasks.")
 @click.option("--reason", default="opsctl cancel", help="Reason, recorded in the journal.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: bool) -> None:
     """Cancel a train, or one task of a train.
 

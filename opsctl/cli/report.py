@@ -17,7 +17,7 @@ from opsctl.actions.build_report import build_train_report
 from opsctl.base.errors import cannot_write
 from opsctl.base.units import format_duration, format_percent
 from opsctl.cli.options import Since
-from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_text, wants_json
+from opsctl.cli.output import app_and_json, console, make_table, optional_train, print_json, print_text, wants_json
 from opsctl.report import formats
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
@@ -123,15 +123,12 @@ def page(report: Report) -> RenderableType:
     if len(report.causes) > 1:
         parts += [Text(""), _causes(report)]
     if report.attempts:
-        parts += [Text(""), _attempts(report)]
+        parts += [Text(""), make_table(formats.attempt_rows(report), formats.ATTEMPT_COLUMNS)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in report.notes))
 
 
 def _facts(report: Report) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in formats.facts(report):
-        table.add_row(Text(f"  {name}", style="dim"), Text(value))
-    return table
+    return make_table([(Text(f"  {name}", style="dim"), value) for name, value in formats.facts(report)])
 
 
 def _shares(report: Report) -> Table:
@@ -146,16 +143,6 @@ def _shares(report: Report) -> Table:
 
 
 def _causes(report: Report) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in formats.CAUSE_COLUMNS:
-        table.add_column(f"  {name}" if name == "lost to" else name, justify="left")
-    for cause, *cells in formats.cause_rows(report):
-        table.add_row(Text(f"  {cause}"), *map(Text, cells))
-    return table
-
-
-def _attempts(report: Report) -> Table:
-    table = Table(*formats.ATTEMPT_COLUMNS, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for row in formats.attempt_rows(report):
-        table.add_row(*map(Text, row))
-    return table
+    rows = [(f"  {cause}", *cells) for cause, *cells in formats.cause_rows(report)]
+    first, *others = formats.CAUSE_COLUMNS
+    return make_table(rows, [f"  {first}", *others])

@@ -23,8 +23,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli.options import INTERVAL, allow_option
 from opsctl.cli.output import (
-    app_and_json,
-    dry_run_option,
+    app_json_and_dry_run,
     print_json,
     print_on_stderr,
     print_result,
@@ -96,8 +95,7 @@ def complete_steps(context: click.Context, _param: click.Parameter, begun: str) 
 )
 @click.option("--reason", default="", help="Reason, recorded in the journal.")
 @allow_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def rollback(
     app: App,
     train: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import click
@@ -18,15 +17,7 @@ from opsctl.app import App
 from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.options import INTERVAL
-from opsctl.cli.output import (
-    app_and_json,
-    console,
-    optional_train,
-    print_json,
-    print_on_stderr,
-    to_json,
-    wants_json,
-)
+from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_on_stderr, to_json, wants_json
 from opsctl.cli.status_card import fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import TrainStatus
@@ -36,16 +27,6 @@ from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 FOOTER_LINES = 1
 MAX_SKIPPED = 5
 """Entries of the root that are named although they are no trains."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageShape:
-    """How the page is laid out."""
-
-    is_full: bool
-    """Whether every train gets its whole card."""
-    height: int | None = None
-    """Lines of the terminal for the page; None for any number."""
 
 
 @click.command()
@@ -79,14 +60,17 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, full: 
     terminal = console()
 
     def read() -> list[TrainStatus]:
-        return _statuses(app, train, acts=not read_only)
+        if not train:
+            check_root(app.root)
+        runs = [app.find(train)] if train else all_trains(app.root)
+        return find_statuses(app, runs, is_named=bool(train), show=print_on_stderr, acts=not read_only)
 
     if watch:
-        _watch(app, read, terminal, every.total_seconds(), shape=PageShape(full))
+        _watch(app, read, terminal, every.total_seconds(), is_full=full)
     statuses = read()
     away = next((train_status.slurm for train_status in statuses if train_status.slurm), "")
     if not wants_json():
-        terminal.print(_page(statuses, app, terminal, PageShape(full)))
+        terminal.print(_page(statuses, app, terminal, is_full=full))
         if not train:
             _print_skipped(app)
         return Unreachable.exit_code if away else 0
@@ -103,14 +87,7 @@ def _print_skipped(app: App) -> None:
         print_on_stderr(f"opsctl: skipped in {app.root}: {'; '.join(skipped[:MAX_SKIPPED])}{more}")
 
 
-def _watch(
-    app: App,
-    read: Callable[[], list[TrainStatus]],
-    terminal: Console,
-    every: float,
-    *,
-    shape: PageShape,
-) -> None:
+def _watch(app: App, read: Callable[[], list[TrainStatus]], terminal: Console, every: float, *, is_full: bool) -> None:
     """Refresh until Ctrl-C: in place on a terminal, otherwise page after page or one JSON line after the other."""
     as_json = wants_json()
     with Live(console=terminal, auto_refresh=False) if terminal.is_terminal and not as_json else nullcontext() as live:
@@ -124,10 +101,10 @@ def _watch(
             if as_json:
                 click.echo(to_json(statuses, indent=None))
             elif live:
-                page = _page(statuses, app, terminal, replace(shape, height=terminal.height - FOOTER_LINES))
+                page = _page(statuses, app, terminal, is_full=is_full, height=terminal.height - FOOTER_LINES)
                 live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
             else:
-                terminal.print(_page(statuses, app, terminal, shape))
+                terminal.print(_page(statuses, app, terminal, is_full=is_full))
             app.clock.sleep(every)
 
 
@@ -135,15 +112,13 @@ def _footer(now: datetime, every: float) -> RenderableType:
     return Text(f"{now.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
-def _statuses(app: App, train: str | None, *, acts: bool) -> list[TrainStatus]:
-    if not train:
-        check_root(app.root)
-    runs = [app.find(train)] if train else all_trains(app.root)
-    return find_statuses(app, runs, is_named=bool(train), show=print_on_stderr, acts=acts)
+def _page(
+    statuses: list[TrainStatus], app: App, terminal: Console, *, is_full: bool, height: int | None = None
+) -> RenderableType:
+    """Return the page: why Slurm is silent, open alerts, then one line per train, or the card of one.
 
-
-def _page(statuses: list[TrainStatus], app: App, terminal: Console, shown: PageShape) -> RenderableType:
-    """Return the page: why Slurm is silent, open alerts, then one line per train, or the card of one."""
+    `is_full`: a card for every train. `height`: lines of the terminal for the page; None for any number.
+    """
     if not statuses:
         return Text(f"no trains below {app.root}; opsctl launch TRAIN.toml starts one")
     now, ramp = app.clock.now(), ASCII if terminal.options.ascii_only else BLOCKS
@@ -152,15 +127,13 @@ def _page(statuses: list[TrainStatus], app: App, terminal: Console, shown: PageS
         for text in {status.slurm for status in statuses}
         if text
     ]
-    if shown.is_full or len(statuses) == 1:
-        if len(statuses) > 1 or shown.height is None:
+    if is_full or len(statuses) == 1:
+        if len(statuses) > 1 or height is None:
             return Group(*head, *(status_block(status, now, ramp=ramp) for status in statuses))
-        card_room = shown.height - _count_rows(head, terminal)
-        return Group(*head, fitted_card(statuses[0], now, terminal, card_room, ramp=ramp))
-    room = None if shown.height is None else max(1, shown.height // 3)
-    head += alert_texts(open_alerts(app.alert_ledger, app.clock.now()), room)
-    table_room = None if shown.height is None else shown.height - _count_rows(head, terminal)
-    return Group(*head, draw_table(statuses, now, terminal, table_room))
+        return Group(*head, fitted_card(statuses[0], now, terminal, height - _count_rows(head, terminal), ramp=ramp))
+    head += alert_texts(open_alerts(app.alert_ledger, now), None if height is None else max(1, height // 3))
+    room = None if height is None else height - _count_rows(head, terminal)
+    return Group(*head, draw_table(statuses, now, terminal, room))
 
 
 def _count_rows(texts: Sequence[Text], terminal: Console) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -12,11 +12,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.model import JobState
 from opsctl.base.units import format_count, format_duration
 from opsctl.cli.output import cell
 from opsctl.monitor.status import Running, TrainStatus
-from opsctl.state.switches import Request
 from opsctl.telemetry.progress.run_progress import Progress
 from opsctl.telemetry.progress.sparkline import BLOCKS, sparkline
 
@@ -46,7 +46,7 @@ class Rank(IntEnum):
     DETAIL = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CardLine:
     """One line of the card."""
 
@@ -100,64 +100,61 @@ def _draw(status: TrainStatus, lines: Sequence[CardLine], *, left_out: int = 0, 
 
 def card_lines(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> list[CardLine]:
     """Return the lines of the card below the name and state, alerts first."""
-    lines = [_alert_line(alert.level, alert.summary, alert.acknowledged) for alert in status.alerts]
+    lines = [_describe_alert(alert) for alert in status.alerts]
     if status.stop:
-        lines.append(CardLine(label="stop", text=status.stop, rank=Rank.NEEDED, style="yellow"))
-    lines += [
-        CardLine(label="runs", text=f"{job.job} on {describe_run(job, now)}", rank=Rank.NEEDED)
-        for job in status.running or ()
-    ]
-    lines += [
-        CardLine(
-            label="waits",
-            text=f"{job.tasks} task{'s' * (job.tasks != 1)} of array {job.array}: {job.why}{_from(job.start)}",
-        )
-        for job in status.waiting or ()
-    ]
-    lines += _progress(status, now, ramp)
-    if status.last_attempt:
-        last, is_over = status.last_attempt, not status.running
+        lines.append(CardLine("stop", status.stop, Rank.NEEDED, "yellow"))
+    for job in status.running or ():
+        text = f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job, now)}"
+        lines.append(CardLine("runs", text, Rank.NEEDED))
+    for waiting in status.waiting or ():
+        tasks = f"{waiting.tasks} task{'s' * (waiting.tasks != 1)} of array {waiting.array}"
+        lines.append(CardLine("waits", f"{tasks}: {waiting.why}{_from(waiting.start)}"))
+    lines += [*_progress(status, now, ramp), *_last_attempt(status, now)]
+    for armed in status.switches:
+        text = f"armed by {armed.by} {_for(armed.since, now)} ago{f': {armed.why}' if armed.why else ''}"
+        lines.append(CardLine(f"{armed.switch} switch", text))
+    for request in status.requests:
+        text = f"{request.verb} requested by {request.by} {_for(request.since, now)} ago"
+        lines.append(CardLine("request", f"{text}: `opsctl watch` carries it out"))
+    lines += [CardLine("note", note, Rank.NEEDED, "yellow") for note in status.notes]
+    return lines + [CardLine("run", link, Rank.DETAIL) for link in status.links]
+
+
+def _describe_alert(alert: OpenAlert) -> CardLine:
+    if alert.acknowledged:
+        return CardLine(alert.level, f"{alert.summary} (acknowledged)", Rank.DETAIL, "dim")
+    return CardLine(alert.level, alert.summary, Rank.NEEDED, ALERT_STYLES.get(alert.level, ""))
+
+
+def _last_attempt(status: TrainStatus, now: datetime) -> Iterator[CardLine]:
+    last, is_over = status.last_attempt, not status.running
+    if last:
         text = f"{last.attempt} {last.outcome} {_for(last.at, now)} ago: {last.why}"
-        lines.append(CardLine(label="last attempt", text=text, rank=Rank.STATE if is_over else Rank.DETAIL))
-        lines += [CardLine(label="advice", text=last.advice)] if last.advice and is_over else []
-    lines += [
-        CardLine(
-            label=f"{armed.switch} switch",
-            text=f"armed by {armed.by} {_for(armed.since, now)} ago{f': {armed.why}' if armed.why else ''}",
-        )
-        for armed in status.switches
-    ]
-    lines += [CardLine(label="request", text=_request(request, now)) for request in status.requests]
-    lines += [CardLine(label="note", text=note, rank=Rank.NEEDED, style="yellow") for note in status.notes]
-    return lines + [CardLine(label="run", text=link, rank=Rank.DETAIL) for link in status.links]
-
-
-def _alert_line(level: str, summary: str, acknowledged: bool) -> CardLine:  # noqa: FBT001 (a field of the alert)
-    rank = Rank.DETAIL if acknowledged else Rank.NEEDED
-    style = "dim" if acknowledged else ALERT_STYLES.get(level, "")
-    return CardLine(label=level, text=f"{summary}{' (acknowledged)' * acknowledged}", rank=rank, style=style)
+        yield CardLine("last attempt", text, Rank.STATE if is_over else Rank.DETAIL)
+        if last.advice and is_over:
+            yield CardLine("advice", last.advice)
 
 
 def _progress(status: TrainStatus, now: datetime, ramp: str) -> list[CardLine]:
+    """Return the lines about the progress. Facts of a running trainer are left out for others."""
     may_run = bool(status.running or (status.running is None and status.begun))
     lines = []
     if status.running is None and status.begun:
         text = f"{status.begun.attempt} on {status.begun.nodes or '?'}, {_for(status.begun.at, now)} ago"
-        lines.append(CardLine(label="began", text=text))
-    if status.progress:
-        figures = {"loss", "speed", "checkpoint"}
+        lines.append(CardLine("began", text))
+    progress = status.progress
+    if progress:
         lines += [
-            CardLine(label=label, text=text, rank=Rank.FIGURES if label in figures else Rank.STATE)
-            for label, text in progress_lines(status.progress, now, is_running=may_run, ramp=ramp)
+            CardLine("progress", _step(progress, now, is_running=may_run)),
+            CardLine("loss", _loss(progress, ramp), Rank.FIGURES),
+            CardLine("speed", _speed(progress), Rank.FIGURES),
+            CardLine("checkpoint", _checkpoint(progress, now, is_running=may_run), Rank.FIGURES),
+            CardLine("left", _left(progress, now)),
+            CardLine("trainer", progress.note if may_run else ""),
         ]
     elif status.running:
-        lines.append(CardLine(label="progress", text="none yet: neither a heartbeat nor an iteration in its log"))
-    return lines
-
-
-def describe_run(job: Running, now: datetime) -> str:
-    """Return nodes, age and time limit of a running task: `node[1-4], 20m, 40m until its limit`."""
-    return f"{job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job, now)}"
+        lines.append(CardLine("progress", "none yet: neither a heartbeat nor an iteration in its log"))
+    return [line for line in lines if line.text]
 
 
 def describe_limit(job: Running, now: datetime) -> str:
@@ -170,29 +167,12 @@ def describe_limit(job: Running, now: datetime) -> str:
     return f", {distance} until its limit" if job.ends > now else f", {distance} over its limit"
 
 
-def _request(request: Request, now: datetime) -> str:
-    return f"{request.verb} requested by {request.by} {_for(request.since, now)} ago: `opsctl watch` carries it out"
-
-
 def _for(since: datetime | None, now: datetime) -> str:
     return format_duration((now - since).total_seconds()) if since else "?"
 
 
 def _from(start: datetime | None) -> str:
     return f", expected to start {start.astimezone():%Y-%m-%d %H:%M}" if start else ""
-
-
-def progress_lines(progress: Progress, now: datetime, *, is_running: bool, ramp: str) -> list[tuple[str, str]]:
-    """Return labels and texts. Facts of a running trainer are left out for others."""
-    lines = [
-        ("progress", _step(progress, now, is_running=is_running)),
-        ("loss", _loss(progress, ramp)),
-        ("speed", _speed(progress)),
-        ("checkpoint", _checkpoint(progress, now, is_running=is_running)),
-        ("left", _left(progress, now)),
-        ("trainer", progress.note if is_running else ""),
-    ]
-    return [(label, text) for label, text in lines if text]
 
 
 def _step(progress: Progress, now: datetime, *, is_running: bool) -> str:
@@ -223,10 +203,8 @@ def _speed(progress: Progress) -> str:
     """
     parts = []
     if progress.step_s:
-        parts.append(
-            f"{progress.step_s:.3g} s a"
-            f" step{'' if progress.tflops else _compare(progress.step_s, progress.usual_step_s)}"
-        )
+        compared = "" if progress.tflops else _compare(progress.step_s, progress.usual_step_s)
+        parts.append(f"{progress.step_s:.3g} s a step{compared}")
     if progress.tflops:
         parts.append(f"{progress.tflops:.3g} TFLOPs{_compare(progress.tflops, progress.usual_tflops)}")
     return " · ".join(parts)

@@ -9,7 +9,7 @@ import click
 from opsctl.actions.hold_release import disarm_switch, read_switch
 from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
-from opsctl.cli.output import app_and_json, dry_run_option, print_result, print_train_result, train_argument
+from opsctl.cli.output import app_and_json, app_json_and_dry_run, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
 from opsctl.state.switches import Switch
 
@@ -34,8 +34,7 @@ def kill_switch() -> None:
 @train_argument
 @click.option("--reason", required=True, help="Reason, recorded and shown with the switch.")
 @pause_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -> None:
     """Arm the kill switch of TRAIN.
 
@@ -54,8 +53,7 @@ def arm_kill(app: App, train: str, *, reason: str, pause: bool, dry_run: bool) -
 @kill_switch.command("disarm")
 @train_argument
 @pause_option
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool) -> None:
     """Disarm the kill switch of TRAIN.
 
@@ -97,8 +95,7 @@ def show(app: App, train: str) -> None:
 @click.command("save-switch")
 @train_argument
 @click.option("--reason", default="", help="Reason, recorded and shown with the switch.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def save_switch(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     """Ask a train to save a checkpoint and continue.
 

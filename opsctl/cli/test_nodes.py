@@ -12,15 +12,7 @@ from opsctl.base.nodesets import fold
 from opsctl.cli.health import show
 from opsctl.cli.node_view import NodeView, make_train_option, partition_option
 from opsctl.cli.nodes import carry_out
-from opsctl.cli.output import (
-    app_and_json,
-    dry_run_option,
-    print_json,
-    print_on_stderr,
-    print_result,
-    print_text,
-    wants_json,
-)
+from opsctl.cli.output import app_json_and_dry_run, print_json, print_on_stderr, print_result, print_text, wants_json
 from opsctl.nodes.collective_test.all_reduce import CollectiveTest, TestOptions, estimate_minutes, judge_nodes
 from opsctl.nodes.collective_test.node_search import SearchResult
 from opsctl.nodes.drain_plan import plan_drain
@@ -55,8 +47,7 @@ from opsctl.nodes.health.node_state import Health, Verdict
     help="Rounds of pairwise bandwidth tests (0: none).",
 )
 @click.option("--drain", is_flag=True, help="Drain bad nodes, within the limits of drain-bad-nodes.")
-@dry_run_option
-@app_and_json
+@app_json_and_dry_run
 def test_nodes(
     app: App,
     nodes: str,

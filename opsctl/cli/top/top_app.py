@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Group
@@ -16,8 +20,7 @@ from opsctl.cli.output import cell
 from opsctl.cli.status_card import STYLES
 from opsctl.cli.status_table import alert_texts, choose_columns, needs_attention, train_row
 from opsctl.cli.top.dialogs import ConfirmDialog, HelpDialog, TextDialog
-from opsctl.cli.top.train_actions import ACTIONS
-from opsctl.cli.top.train_screen import TrainsApp, TrainScreen
+from opsctl.cli.top.train_screen import ACTION_KEYS, TrainsApp, TrainScreen
 from opsctl.cli.top.trains_feed import TrainsFeed, TrainsPage
 from opsctl.monitor.status import TrainStatus
 
@@ -32,6 +35,29 @@ OUTSIDE_WIDTH = 6
 """The mark with its padding, the padding of the last column, and the scroll bar."""
 FAILED_S, DONE_S = 15.0, 8.0
 """How long the result of an action is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainAction:
+    """What a key does to a train: one table of train_actions.toml, which explains the fields."""
+
+    question: str
+    command: list[str]
+    needs_reason: bool = False
+    of_alert: bool = False
+    missing: str = ""
+
+    def find_target(self, status: TrainStatus) -> str:
+        """Return the target of the command; empty if there is none."""
+        if not self.of_alert:
+            return status.train
+        return next((alert.key for alert in status.alerts if not alert.acknowledged), "")
+
+
+@cache
+def load_actions() -> dict[str, TrainAction]:
+    tables = tomllib.loads(files("opsctl.cli.top").joinpath("train_actions.toml").read_text(encoding="utf-8"))
+    return {name: TrainAction(**fields) for name, fields in tables.items()}
 
 
 class TrainTable(DataTable[Text]):
@@ -54,11 +80,7 @@ class TrainsScreen(Screen[None]):
         Binding("slash,f3,f4", "filter", "Filter", key_display="/"),
         Binding("escape", "clear_filter", show=False),
         Binding("f5,ctrl+r", "app.read_page", "Refresh", key_display="F5"),
-        Binding("h", "app.ask('hold')", "Hold"),
-        Binding("r", "app.ask('release')", "Release"),
-        Binding("a", "app.ask('ack')", "Ack"),
-        Binding("f1,question_mark", "app.show_keys", "Keys", key_display="F1"),
-        Binding("q,f10", "app.quit", "Quit", key_display="q"),
+        *ACTION_KEYS,
     ]
 
     def __init__(self) -> None:
@@ -164,19 +186,7 @@ class TopApp(TrainsApp):
     """`opsctl top`. Uses the 16 colours of the terminal."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; }
-    #headline, #tabs { height: 1; }
-    #alerts { height: auto; max-height: 6; }
-    #trains { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
-    ContentSwitcher { height: 1fr; }
-    TextPane { height: 1fr; overflow-x: hidden; }
-    #message { height: 1; }
-    DataTable > .datatable--cursor, DataTable:focus > .datatable--cursor { text-style: reverse; }
-    ModalScreen { align: center middle; }
-    .dialog { width: 76; max-width: 100%; height: auto; border: ascii $foreground; padding: 0 1; }
-    .dialog Input { border: none; height: 1; text-style: underline; }
-    """
+    CSS_PATH = "top_app.tcss"
 
     def __init__(self, app: App, *, every_s: float) -> None:
         super().__init__(ansi_color=True)
@@ -188,13 +198,10 @@ class TopApp(TrainsApp):
 
     def on_mount(self) -> None:
         self.push_screen(TrainsScreen())
-        self.read_page()
-        self.set_interval(self.every_s, self.read_page)
+        self.action_read_page()
+        self.set_interval(self.every_s, self.action_read_page)
 
     def action_read_page(self) -> None:
-        self.read_page()
-
-    def read_page(self) -> None:
         """Read a new snapshot, unless the current one is fresh or being read."""
         age_s = (self.feed.app.clock.now() - self.page.at).total_seconds() if self.page else MIN_AGE_S
         if not self.is_reading and not 0 <= age_s < MIN_AGE_S:
@@ -222,7 +229,7 @@ class TopApp(TrainsApp):
         status = self.page.find(train) if self.page else None
         if status is None:
             return
-        action = ACTIONS[name]
+        action = load_actions()[name]
         target = action.find_target(status)
         if not target:
             self.notify(action.missing, severity="warning", markup=False)
@@ -230,7 +237,7 @@ class TopApp(TrainsApp):
 
         def act(reason: str | None) -> None:
             if reason is not None:
-                self._act(action.make_words(target, reason))
+                self._act([word.format(target=target, reason=reason) for word in action.command])
 
         question = action.question.format(cell(target).plain)
         self.push_screen(ConfirmDialog(question, needs_reason=action.needs_reason), act)

@@ -27,6 +27,14 @@ COMMAND_PANES = {"why": "opsctl reads the logs …", "stacks": "opsctl asks the 
 """Panes that show the output of a command, and the text until then."""
 FOLLOW_S = 2.0
 MAX_LINES = 5000
+ACTION_KEYS = (
+    Binding("h", "app.ask('hold')", "Hold"),
+    Binding("r", "app.ask('release')", "Release"),
+    Binding("a", "app.ask('ack')", "Ack"),
+    Binding("f1,question_mark", "app.show_keys", "Keys", key_display="F1"),
+    Binding("q,f10", "app.quit", "Quit", key_display="q"),
+)
+"""Keys of the screens of one and of all trains."""
 
 
 class TextPane(RichLog):
@@ -87,7 +95,7 @@ class TrainsApp(App[None]):
     feed: TrainsFeed
     page: TrainsPage | None
 
-    def read_page(self) -> None:
+    def action_read_page(self) -> None:
         """Read the page again, in a thread."""
         raise NotImplementedError
 
@@ -105,11 +113,7 @@ class TrainScreen(Screen[None]):
         Binding("n", "search_again(False)", show=False),
         Binding("N", "search_again(True)", show=False),
         Binding("f5,ctrl+r", "reload", "Load", key_display="F5"),
-        Binding("h", "app.ask('hold')", "Hold"),
-        Binding("r", "app.ask('release')", "Release"),
-        Binding("a", "app.ask('ack')", "Ack"),
-        Binding("f1,question_mark", "app.show_keys", "Keys", key_display="F1"),
-        Binding("q,f10", "app.quit", "Quit", key_display="q"),
+        *ACTION_KEYS,
     ]
 
     def __init__(self, train: str) -> None:
@@ -171,7 +175,7 @@ class TrainScreen(Screen[None]):
     def action_reload(self) -> None:
         name = self.pane.id or "card"
         if name == "card":
-            self.app.read_page()
+            self.app.action_read_page()
         elif not self.is_reading:
             self._load(name)
 
