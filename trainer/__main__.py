@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from opsctl.trainer import config, dry_run, rank_process, stack_requests, trace
+from opsctl.trainer import config, dry_run, rank_process, trace
 from opsctl.trainer.errors import Refused
 
 
@@ -43,7 +43,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     if namespace.dry_run:
         _leave(dry_run.main(namespace.config, processes=namespace.processes, environ=os.environ), "")
     me = rank_process.from_environment(os.environ)
-    stack_requests.answer_requests(os.environ, me)
+    rank_process.answer_stack_requests(os.environ, me)
     try:
         settings = config.read(namespace.config, skip_samples=namespace.skip_samples, accept=namespace.accept)
     except (OSError, UnicodeDecodeError) as error:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from opsctl.trainer.errors import Refused
-from opsctl.trainer.tokens import TokenPlaces, read_tokenizer_config
+from opsctl.trainer.tokens import ByteLevel, Tokenizer, read_tokenizer_config
 
 TOKENS, LEARNT = 0, 1
 """Rows of an encoded conversation: the tokens, and 1 for those that the model learns."""
@@ -128,7 +128,7 @@ def _text_of(token: Any) -> Any:
 class ConversationEncoder:
     """Encodes conversations, JSON of [place, object], as pairs of rows: TOKENS and LEARNT."""
 
-    def __init__(self, places: TokenPlaces, template: ChatTemplate | None) -> None:
+    def __init__(self, places: ByteLevel | Tokenizer, template: ChatTemplate | None) -> None:
         self._places, self._template = places, template
 
     def __call__(self, conversation: bytes) -> npt.NDArray[Any]:

@@ -16,6 +16,11 @@ Seconds = Annotated[float, Field(gt=0, le=1e8)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 SampleRange = Annotated[str, AfterValidator(check_range)]
+_PREFIX = (
+    "Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if nothing is there, and "
+    "always for a trainer without opsctl, relative to the working directory."
+)
+CorpusPrefix = Annotated[str, Field(description=_PREFIX)]
 
 
 class ConfigTable(BaseModel):
@@ -35,9 +40,7 @@ def refuse(problems: Sequence[str]) -> None:
 class CorpusConfig(ConfigTable):
     """One corpus of a blend."""
 
-    prefix: str
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
-    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
+    prefix: CorpusPrefix
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of this corpus in the samples, relative to the sum of all weights."""
 
@@ -54,9 +57,7 @@ class StageConfig(ConfigTable):
 class DataConfig(ConfigTable):
     """The corpora, in Megatron's indexed format."""
 
-    prefix: str = "data/corpus"
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
-    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
+    prefix: CorpusPrefix = "data/corpus"
     blend: list[CorpusConfig] = []
     """Several corpora mixed by weight, instead of `prefix`; exact to two samples at any weight."""
     stages: list[StageConfig] = []
@@ -142,9 +143,7 @@ class EvaluationSetConfig(ConfigTable):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
     """Name in the log and in the metrics."""
-    prefix: str
-    """Path of the corpus without `.bin` and `.idx`, absolute, or relative to TRAIN.toml; if
-    nothing is there, and always for a trainer without opsctl, relative to the working directory."""
+    prefix: CorpusPrefix
 
 
 class EvaluationConfig(ConfigTable):

@@ -50,6 +50,6 @@ def positions(starts: Tensor) -> Tensor:
     return torch.arange(starts.shape[1], device=starts.device) - starts
 
 
-def visible(starts: Tensor) -> Tensor:
-    """Return which earlier tokens a token attends to, [b, 1, s, s]: those of its document."""
-    return (starts.unsqueeze(2) == starts.unsqueeze(1)).tril().unsqueeze(1)
+def visible(starts: Tensor | None) -> Tensor | None:
+    """Return which earlier tokens a token attends to, [b, 1, s, s]: those of its document; None for all of them."""
+    return None if starts is None else (starts.unsqueeze(2) == starts.unsqueeze(1)).tril().unsqueeze(1)

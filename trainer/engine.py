@@ -29,7 +29,7 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
 from opsctl.trainer.process_groups import Control
 from opsctl.trainer.rank_layout import Layout, first_layers
-from opsctl.trainer.read_ahead import device_of, on_device
+from opsctl.trainer.read_ahead import on_device
 
 _BALANCE = {"blocks-and-embeddings": "type:Block|TokenEmbedding|OutputProjection", "blocks": "type:Block"}
 
@@ -55,7 +55,6 @@ class Engine:
             self._replace(schedule.ReduceGrads, _average_gradients)
             _sum_as_they_come(self.deepspeed.optimizer)
         self._sum_shared_gradients(part)
-        self._device = device_of(self.deepspeed.device)
 
     def _build(self, config: TrainerConfig, layout: Layout, part: tensor_parallel.Slice, *, weights: str | None) -> Any:
         assert config.seed is not None  # choose_seed() has drawn a missing seed
@@ -157,14 +156,14 @@ class Engine:
         """Return the mean loss, which may still be computed."""
         self._seeds.start(consumed)
         self.deepspeed.module.micro_offset = 0
-        loss: torch.Tensor = self.deepspeed.train_batch(data_iter=on_device(batches, self._device))
+        loss: torch.Tensor = self.deepspeed.train_batch(data_iter=on_device(batches, self.deepspeed.device))
         return loss
 
     def evaluate(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], *, batch: int) -> float:
         """Return the mean loss over `batch` samples without training."""
         self.deepspeed.module.micro_offset = 0
         micro_batches = batch // (self.deepspeed.train_micro_batch_size_per_gpu() * self.deepspeed.dp_world_size)
-        ready = on_device(batches, self._device)
+        ready = on_device(batches, self.deepspeed.device)
         return float(self.deepspeed.eval_batch(data_iter=ready, num_micro_batches=micro_batches))
 
     def write_with(self, writer: CheckpointEngine) -> None:

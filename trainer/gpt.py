@@ -18,7 +18,7 @@ from opsctl.trainer import dropout, tensor_parallel
 from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig
-from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into
+from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into
 
 
 @carries_starts
@@ -75,14 +75,41 @@ class EmbeddingNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read t
 
 
 @uses_starts
-class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
+class ResidualBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """A pre-norm transformer block: attention, then feed-forward, both added to the residual stream."""
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
         super().__init__()
+        self.part, self.seed, self.drop = part, seed, config.dropout
+
+    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
+        if self.drop and self.training:
+            dropout.vary(self.seed)
+        x = x + self._drop(self.out(self._attend(into(self.norm1(x), self.part), starts)))
+        return x + self._drop(self.down(self._widen(into(self.norm2(x), self.part))))
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: bool) -> Tensor:
+        """Return the mixed values of all heads, [b, heads, s, width]; without a mask, of the earlier tokens."""
+        attend = functools.partial(
+            functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None, **options
+        )
+        if not (self.drop and self.training):
+            return attend()
+        with self.part.own_randomness():  # every rank has its own heads
+            return attend(dropout_p=self.drop)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.drop, self.training) if self.drop else x
+
+
+class Block(ResidualBlock):
+    """The block of GPT-2 and BLOOM."""
+
+    def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
+        super().__init__(config, seed, part)
         hidden, std = config.hidden, initial_std(config)
         into_residual = std / math.sqrt(2 * config.layers)
-        self.part, self.seed, self.drop, self.head_width = part, seed, config.dropout, hidden // config.heads
+        self.head_width = hidden // config.heads
         heads = part.range(config.heads)
         self.slopes = slopes(config.heads)[heads.start : heads.stop] if config.family == "bloom" else None
         self.flex: Any = None  # compiled_blocks replaces the dense bias
@@ -93,37 +120,19 @@ class Block(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         self.up = ColumnLinear(Normal(rows=4 * hidden, columns=hidden, std=std, seed=seed + 2), part)
         self.down = RowLinear(Normal(rows=hidden, columns=4 * hidden, std=into_residual, seed=seed + 3), part)
 
-    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        if self.drop and self.training:
-            dropout.vary(self.seed)
-        x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
-        up = self.up(into(self.norm2(x), self.part))
-        return x + self._drop(self.down(functional.gelu(up, approximate="tanh")))
-
-    def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        qkv = self.qkv(into(x, self.part))
+    def _attend(self, x: Entry, starts: Tensor | None) -> Tensor:
+        qkv = self.qkv(x)
         batch, length, _ = qkv.shape
         q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
-        mixed = self._mix(q, k, v, starts).transpose(1, 2)
-        return mixed.reshape(batch, length, -1)
-
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
         if self.flex is not None:
-            mixed: Tensor = self.flex(q, k, v)
-            return mixed
-        mask = None if starts is None else visible(starts)
-        if self.slopes:
-            mask = alibi(self.slopes, q.shape[2], q.dtype, q.device)
-        attend = functools.partial(
-            functional.scaled_dot_product_attention, q, k, v, attn_mask=mask, is_causal=mask is None
-        )
-        if not (self.drop and self.training):
-            return attend()
-        with self.part.own_randomness():  # every rank has its own heads
-            return attend(dropout_p=self.drop)
+            mixed = self.flex(q, k, v)
+        else:
+            bias = alibi(self.slopes, length, q.dtype, q.device) if self.slopes else visible(starts)
+            mixed = self._mix(q, k, v, bias)
+        return mixed.transpose(1, 2).reshape(batch, length, -1)
 
-    def _drop(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.drop, self.training) if self.drop else x
+    def _widen(self, x: Entry) -> Tensor:
+        return functional.gelu(self.up(x), approximate="tanh")
 
 
 def slopes(heads: int) -> tuple[float, ...]:

@@ -44,6 +44,8 @@ uint64 as 8. The size of the data decides between the two.
 """
 _UINT16, _INT32 = 8, 4
 _HEADER = struct.Struct("<QBQQ")  # version, type of a token, sequences, entries in the list of documents
+_LENGTHS_AT = len(MAGIC) + _HEADER.size
+"""Where the lengths of sequences begin in the index; then come the begins of sequences, and the first of documents."""
 _PROBED_TOKENS = 1 << 22
 
 
@@ -51,8 +53,11 @@ class Corpus:
     """The tokens at `prefix`, memory-mapped. Raises Refused if index and data do not match."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.tokens = _tokens(Path(f"{prefix}.bin"), Path(f"{prefix}.idx"))
+        self.prefix, self._index = prefix, Path(f"{prefix}.idx")
+        try:
+            self.tokens = self._open_tokens(Path(f"{prefix}.bin"))
+        except OSError as error:
+            raise Refused(f"corpus {prefix} cannot be read: {error}") from error
         self.facts = read_facts(Path(prefix))
         self.learnt = _learnt(Path(f"{prefix}.learnt"), len(self.tokens), is_packed="sequence" in self.facts)
         """1 for every token that the model learns to write; None if it learns all."""
@@ -76,12 +81,19 @@ class Corpus:
             labels[:-1] = self.learnt[start : start + sequence - 1]
         return labels
 
+    def _open_tokens(self, data: Path) -> npt.NDArray[np.generic]:
+        size = data.stat().st_size
+        code, self._sequences, self._documents = _read_header(self._index)
+        total = int(self.lengths().sum(dtype=np.int64))
+        dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
+        if dtype is None:
+            width = np.dtype(_TYPES[code][0]).itemsize
+            raise Refused(f"{data} has {size} bytes, but its index records {total} tokens of {width} bytes")
+        return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
+
     def lengths(self) -> npt.NDArray[np.int32]:
         """Return the number of tokens of every sequence, which is a document in a corpus of `prepare`."""
-        with Path(f"{self.prefix}.idx").open("rb") as file:
-            file.seek(len(MAGIC))
-            _, _, sequences, _ = _HEADER.unpack(file.read(_HEADER.size))
-            return np.frombuffer(file.read(4 * sequences), dtype=np.int32)
+        return np.memmap(self._index, np.int32, mode="r", offset=_LENGTHS_AT, shape=(self._sequences,))
 
     def starts(self, number: int, sequence: int) -> npt.NDArray[np.int64]:
         """Return the place in a sample at which the document of every token begins, [sequence]; 0 if before."""
@@ -105,14 +117,11 @@ class Corpus:
     @cached_property
     def _begins(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The begin of every sequence in bytes, and the first sequence of every document, both memory-mapped."""
-        path = Path(f"{self.prefix}.idx")
-        with path.open("rb") as file:
-            file.seek(len(MAGIC))
-            _, _, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
-        start = len(MAGIC) + _HEADER.size + 4 * sequences
+        begins = _LENGTHS_AT + 4 * self._sequences
+        firsts = begins + 8 * self._sequences
         return (
-            np.memmap(path, dtype=np.int64, mode="r", offset=start, shape=(sequences,)),
-            np.memmap(path, dtype=np.int64, mode="r", offset=start + 8 * sequences, shape=(documents,)),
+            np.memmap(self._index, np.int64, mode="r", offset=begins, shape=(self._sequences,)),
+            np.memmap(self._index, np.int64, mode="r", offset=firsts, shape=(self._documents,)),
         )
 
     def refuse_sequence(self, sequence: int, *, separate_documents: bool) -> None:
@@ -153,29 +162,23 @@ def read_facts(prefix: Path) -> Mapping[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _tokens(data: Path, index: Path) -> npt.NDArray[np.generic]:
-    start = len(MAGIC) + _HEADER.size
-    try:
-        size, index_size = data.stat().st_size, index.stat().st_size
-        with index.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise Refused(f"{index} is not an index in Megatron's format (it starts otherwise)")
-            if index_size < start:
-                raise Refused(f"{index} has {index_size} bytes, and its header alone {start}")
-            version, code, sequences, documents = _HEADER.unpack(file.read(_HEADER.size))
-            _refuse_index(index, version=version, code=code)
-            expected = start + 12 * sequences + 8 * documents
-            if index_size != expected:
-                raise Refused(f"{index} has {index_size} bytes, and should have {expected} for {sequences} sequences")
-            lengths = file.read(4 * sequences)
-    except OSError as error:
-        raise Refused(f"corpus {data.with_suffix('')} cannot be read: {error}") from error
-    total = int(np.frombuffer(lengths, dtype=np.int32).sum(dtype=np.int64))
-    dtype = next((kind for kind in map(np.dtype, _TYPES[code]) if size == total * kind.itemsize), None)
-    if dtype is None:
-        width = np.dtype(_TYPES[code][0]).itemsize
-        raise Refused(f"{data} has {size} bytes, but its index records {total} tokens of {width} bytes")
-    return np.memmap(data, dtype=dtype, mode="r") if total else np.zeros(0, dtype=dtype)
+def _read_header(index: Path) -> tuple[int, int, int]:
+    """Return the type of a token and the numbers of sequences and of entries of documents. Raises OSError, Refused."""
+    with index.open("rb") as file:
+        size, head = os.fstat(file.fileno()).st_size, file.read(_LENGTHS_AT)
+    if not head.startswith(MAGIC):
+        raise Refused(f"{index} is not an index in Megatron's format (it starts otherwise)")
+    if size < _LENGTHS_AT:
+        raise Refused(f"{index} has {size} bytes, and its header alone {_LENGTHS_AT}")
+    version, code, sequences, documents = _HEADER.unpack_from(head, len(MAGIC))
+    wrong = [f"version {version} (known is 1)"] if version != 1 else []
+    wrong += [f"token type {code} (known are 1 to 8)"] if code not in _TYPES else []
+    if wrong:
+        raise Refused(f"{index} is of {' and '.join(wrong)}")
+    expected = _LENGTHS_AT + 12 * sequences + 8 * documents
+    if size != expected:
+        raise Refused(f"{index} has {size} bytes, and should have {expected} for {sequences} sequences")
+    return code, sequences, documents
 
 
 def _learnt(path: Path, tokens: int, *, is_packed: bool) -> npt.NDArray[np.uint8] | None:
@@ -188,13 +191,6 @@ def _learnt(path: Path, tokens: int, *, is_packed: bool) -> npt.NDArray[np.uint8
     if size is None:
         return None
     return np.memmap(path, dtype=np.uint8, mode="r") if tokens else np.zeros(0, dtype=np.uint8)
-
-
-def _refuse_index(index: Path, *, version: int, code: int) -> None:
-    wrong = [f"version {version} (known is 1)"] if version != 1 else []
-    wrong += [f"token type {code} (known are 1 to 8)"] if code not in _TYPES else []
-    if wrong:
-        raise Refused(f"{index} is of {' and '.join(wrong)}")
 
 
 def token_type(vocabulary: int) -> tuple[int, np.dtype[Any]]:

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from opsctl.trainer import dropout
-from opsctl.trainer.documents import Carried, activations, carries_starts, positions, uses_starts, visible
-from opsctl.trainer.gpt import initial_std
+from opsctl.trainer.documents import Carried, activations, carries_starts, positions, visible
+from opsctl.trainer.gpt import ResidualBlock, initial_std
 from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
-from opsctl.trainer.tensor_parallel import ColumnLinear, RowLinear, Slice, into, share_gradient
+from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into, share_gradient
 
 _EPS = 1e-5
 _THETA = 10_000.0
@@ -74,16 +73,14 @@ class OutputProjection(nn.Module):  # type: ignore[misc]  # mypy does not read t
         return projected
 
 
-@uses_starts
-class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """A pre-norm block: attention, then SwiGLU, both added to the residual stream."""
+class LlamaBlock(ResidualBlock):
+    """A block with SwiGLU as its feed-forward."""
 
     def __init__(self, config: ModelConfig, seed: int, part: Slice) -> None:
-        super().__init__()
+        super().__init__(config, seed, part)
         hidden, std, width = config.hidden, initial_std(config), config.width_of_head
         into_residual = std / math.sqrt(2 * config.layers)
-        self.config, self.part, self.seed, self.drop = config, part, seed, config.dropout
-        self.queries = config.heads // config.group_count
+        self.config, self.queries = config, config.heads // config.group_count
         rows = config.group_count * (self.queries + 2) * width
         self.norm1, self.norm2 = RmsNorm(hidden, config.norm_eps), RmsNorm(hidden, config.norm_eps)
         # Rows are [group, its queries, key, value, width], so that a slice holds whole groups.
@@ -98,15 +95,8 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         if config.qk_norm:
             self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps) for _ in range(2))
 
-    def forward(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        if self.drop and self.training:
-            dropout.vary(self.seed)
-        x = x + self._drop(self.out(self._attend(self.norm1(x), starts)))
-        normed = into(self.norm2(x), self.part)
-        return x + self._drop(self.down(functional.silu(self.gate(normed)) * self.up(normed)))
-
-    def _attend(self, x: Tensor, starts: Tensor | None) -> Tensor:
-        qkv = self.qkv(into(x, self.part))
+    def _attend(self, x: Entry, starts: Tensor | None) -> Tensor:
+        qkv = self.qkv(x)
         batch, length, _ = qkv.shape
         grouped = qkv.view(batch, length, -1, self.queries + 2, self.config.width_of_head)
         q, k, v = grouped.split((self.queries, 1, 1), dim=3)
@@ -117,26 +107,11 @@ class LlamaBlock(nn.Module):  # type: ignore[misc]  # mypy does not read torch
         if starts is not None:
             cosines, sines = (table[positions(starts)].unsqueeze(1) for table in (cosines, sines))
         q, k = rotate(q, cosines, sines), rotate(k, cosines, sines)
-        return self._mix(q, k, v, starts).transpose(1, 2).reshape(batch, length, -1)
+        mixed = self._mix(q, k, v, visible(starts), enable_gqa=self.queries > 1)
+        return mixed.transpose(1, 2).reshape(batch, length, -1)
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor | None) -> Tensor:
-        mask = None if starts is None else visible(starts)
-        attend = functools.partial(
-            functional.scaled_dot_product_attention,
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.queries > 1,
-        )
-        if not (self.drop and self.training):
-            return attend()
-        with self.part.own_randomness():  # every rank has its own heads
-            return attend(dropout_p=self.drop)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return functional.dropout(x, self.drop, self.training) if self.drop else x
+    def _widen(self, x: Entry) -> Tensor:
+        return functional.silu(self.gate(x)) * self.up(x)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from opsctl.trainer.config_tables import LogConfig
 from opsctl.trainer.contract import Env
@@ -35,21 +35,11 @@ _TAGS = {
 _MAX_UPLOAD_S = 20.0
 
 
-class Charts(Protocol):
-    """Where the charts are drawn. Both methods may raise any error of the library."""
-
-    what: str
-    """Name in messages."""
-
-    def draw(self, values: Mapping[str, float], step: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class TensorBoard:
-    """Events in `<directory>/tensorboard`; hides later steps of earlier attempts."""
+    """Events in `<directory>/tensorboard`; hides later steps of earlier attempts. Raises the library's errors."""
 
     what = "TensorBoard's events"
+    """Name in messages."""
 
     def __init__(self, directory: Path, *, step: int) -> None:
         """`step` is the first step of this attempt. Raises Refused, OSError."""
@@ -107,7 +97,7 @@ class Metrics:
         directory = _choose_directory(config, environ)
         self._path = directory / "metrics.jsonl" if directory and writes else None
         self._attempt = environ.get(Env.ATTEMPT, "")
-        self._charts: list[Charts] = []
+        self._charts: list[TensorBoard | WeightsAndBiases] = []
         self._failures: list[str] = []
         if directory and config.tensorboard and writes:
             try:

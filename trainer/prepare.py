@@ -28,13 +28,12 @@ from opsctl.trainer.chat import ConversationEncoder, Packing, find_template
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.text_sources import NoDocument, read_documents
-from opsctl.trainer.tokens import END_OF_DOCUMENT, ByteLevel, Encode, Tokenizer, byte_level
+from opsctl.trainer.tokens import ByteLevel, Encode, Tokenizer
 
 _CHUNK_DOCUMENTS = 64
 """Documents that a process encodes at a time."""
 _MAX_SHOWN_LINES = 10
 """Invalid lines that the error message shows."""
-_BYTES = END_OF_DOCUMENT + 1
 
 
 def text_files(inputs: Sequence[Path], *, suffix: str) -> Iterator[Path]:
@@ -126,13 +125,16 @@ class Encoding:
 
     def make(self) -> Encode:
         """Raises OSError. Raises Refused if the tokenizer or the chat template is unusable."""
-        known = Tokenizer(self.tokenizer, end=self.end) if self.tokenizer else None
-        if self.chat:
-            return ConversationEncoder(known or ByteLevel(), find_template(self.tokenizer, self.template))
-        return known or byte_level
+        tokenizer = self.open_tokenizer()
+        if not self.chat:
+            return tokenizer
+        return ConversationEncoder(tokenizer, find_template(self.tokenizer, self.template))
+
+    def open_tokenizer(self) -> ByteLevel | Tokenizer:
+        return Tokenizer(self.tokenizer, end=self.end) if self.tokenizer else ByteLevel()
 
 
-_encode: Encode = byte_level
+_encode: Encode = ByteLevel()
 
 
 def _start_worker(encoding: Encoding) -> None:
@@ -268,14 +270,14 @@ def _merge(arguments: argparse.Namespace) -> str:
 
 
 def _prepare(arguments: argparse.Namespace) -> str:
-    known = Tokenizer(arguments.tokenizer, end=arguments.end_token) if arguments.tokenizer else None
     encoding = Encoding(
         tokenizer=arguments.tokenizer,
         end=arguments.end_token,
         chat=bool(arguments.chat),
         template=arguments.chat_template,
     )
-    facts: dict[str, Any] = {"tokenizer": f"sha256:{known.sha256}" if known else "bytes"}
+    tokenizer = encoding.open_tokenizer()
+    facts: dict[str, Any] = {"tokenizer": tokenizer.name}
     if arguments.chat:
         template = find_template(arguments.tokenizer, arguments.chat_template)
         facts |= {"sequence": arguments.chat} | ({"template": f"sha256:{template.sha256}"} if template else {})
@@ -293,10 +295,9 @@ def _prepare(arguments: argparse.Namespace) -> str:
     tokens = progress.watch(encoded(texts, encoding, processes=arguments.processes))
     packing = None
     if arguments.chat:
-        packing = Packing(arguments.chat, (known or ByteLevel()).end, may_be_empty=bool(arguments.shard))
+        packing = Packing(arguments.chat, tokenizer.end, may_be_empty=bool(arguments.shard))
     written = packing.pack(tokens) if packing else tokens
-    vocabulary = known.vocabulary if known else _BYTES
-    count, total = write_corpus(written, prefix, vocabulary=vocabulary, facts=facts, is_packed=bool(packing))
+    count, total = write_corpus(written, prefix, vocabulary=tokenizer.vocabulary, facts=facts, is_packed=bool(packing))
     return f"{prefix}: {packing or f'{count} documents'}, {total} tokens"
 
 

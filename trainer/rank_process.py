@@ -1,12 +1,16 @@
-"""This process: its rank, and its end when its parent ends."""
+"""This process: its rank, its end when its parent ends, and the stacks of its threads on request."""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from opsctl.trainer.contract import Env
 from opsctl.trainer.errors import Refused
@@ -14,6 +18,7 @@ from opsctl.trainer.errors import Refused
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 _ANY_PROCESS = ctypes.c_ulong(-1)
+_POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +77,41 @@ def die_with_parent() -> None:
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os.kill(os.getpid(), signal.SIGKILL)
     libc.prctl(_PR_SET_PTRACER, _ANY_PROCESS)  # lets py-spy attach without root
+
+
+def answer_stack_requests(environ: Mapping[str, str], process: RankProcess) -> None:
+    """Dump stacks to stderr on SIGUSR2, even in a hung interpreter; by a thread to a file when the driver asks."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    request, run_dir = environ.get(Env.STACKS_REQUEST), environ.get(Env.RUN_DIR)
+    if request and run_dir:
+        target = Path(run_dir, "attempts", environ.get(Env.ATTEMPT, ""), "stacks", f"{process.node}-{process.rank}.txt")
+        threading.Thread(target=_watch, args=(Path(request), target), name="stacks", daemon=True).start()
+
+
+def _watch(request: Path, target: Path) -> None:
+    answered = _mtime(request)
+    while True:
+        time.sleep(_POLL_S)
+        number = _mtime(request)
+        if number != answered and number is not None:
+            _dump(target)
+        answered = number
+
+
+def _dump(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("a") as file:
+            file.write(f"at {time.time():.3f}\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+    except OSError:
+        return  # a full disk must not end a rank for the sake of stacks
+
+
+def _mtime(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

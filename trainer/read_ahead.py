@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -38,43 +38,16 @@ class ReadAhead:
         return iter(read.result())
 
 
-class Device(Protocol):
-    """The two moves that copy a tensor to a device while the device computes."""
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor: ...
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor: ...
+def on_device(batches: Iterator[MicroBatch], device: torch.device) -> Iterator[MicroBatch]:
+    """Return micro-batches on the device; for a CPU, as they are."""
+    return iter(batches) if device.type == "cpu" else (_copied(micro_batch, device) for micro_batch in batches)
 
 
-class PinnedCopies:
-    """Copies from pinned memory: a copy from other memory waits until the GPU has done all its work."""
+def _copied(value: Any, device: torch.device) -> Any:
+    """Return a copy on a GPU of a tensor, or of nested tuples of tensors.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.pin_memory()
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, non_blocking=True)
-
-
-def device_of(device: torch.device) -> Device | None:
-    """Return the moves to a GPU; None for a CPU, where batches stay as they are."""
-    return PinnedCopies(device) if device.type == "cuda" else None
-
-
-def on_device(batches: Iterator[MicroBatch], device: Device | None) -> Iterator[MicroBatch]:
-    """Yield micro-batches on the device."""
-    if device is None:
-        yield from batches
-        return
-    for micro_batch in batches:
-        yield _moved(micro_batch, device)
-
-
-def _moved(value: Any, device: Device) -> Any:
-    """Return a tensor, or nested tuples of tensors, on the device."""
+    From pinned memory: a copy from other memory waits until the GPU has done all its work.
+    """
     if isinstance(value, torch.Tensor):
-        return device.copy(device.pin(value))
-    return tuple(_moved(part, device) for part in value)
+        return value.pin_memory().to(device, non_blocking=True)
+    return tuple(_copied(part, device) for part in value)

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 from opsctl.integrations.opsctl_contract import TrainFiles
 from opsctl.trainer.contract import TrainerStop
 from opsctl.trainer.heartbeats import note
 from opsctl.trainer.memory_usage import MemoryUsage
+from opsctl.trainer.process_groups import Control
 from opsctl.trainer.run_state import RunState
 
 
@@ -28,21 +28,8 @@ class Flag(IntEnum):
     SPIKE = 6
 
 
-REASONS = {
-    Flag.NAN: TrainerStop.NAN,
-    Flag.KILL: TrainerStop.KILL,
-    Flag.PAUSE: TrainerStop.PAUSE,
-    Flag.STOP_REQUEST: TrainerStop.STOP_REQUEST,
-    Flag.DEADLINE: TrainerStop.DEADLINE,
-}
-
-
-class RankGroup(Protocol):
-    """A group of ranks with a maximum and a gather of values."""
-
-    def highest(self, values: list[float]) -> list[float]: ...
-
-    def gather(self, value: str) -> list[str]: ...
+REASONS = {flag: TrainerStop[flag.name] for flag in Flag if flag.name in TrainerStop.__members__}
+"""The flags that stop the run, and the reasons, which have the same names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +50,7 @@ class Hooks:
     ) -> None:
         self._polls, self._margin_s = polls, margin_s
         self._problems: list[str] = []
-        self._files = TrainFiles(environ, self._problems)
+        self._files = TrainFiles(environ, self._problems.append)
         self._memory = memory or MemoryUsage()
         self._signal = ""
         self.detail = ""
@@ -77,7 +64,7 @@ class Hooks:
     def _record_signal(self, number: int, _: object) -> None:
         self._signal = signal.Signals(number).name
 
-    def agree(self, group: RankGroup, state: RunState) -> Decision:
+    def agree(self, group: Control, state: RunState) -> Decision:
         """Return the decision of all ranks, by one small all-reduce: flags of any rank and the fullest memory count."""
         flags = self._collect_flags(state)
         *up, host, gpu = group.highest([*(float(flag in flags) for flag in Flag), *self._memory.measure()])
@@ -121,7 +108,4 @@ class Hooks:
 
     def finish_save_request(self, *, saved: bool) -> None:
         """Remove the save switch if the save succeeded and the file has not been touched since."""
-        if saved:
-            self._files.finish_save()
-        else:
-            self._files.forget_save()
+        self._files.finish_save(saved=saved)

@@ -198,14 +198,11 @@ def _parse(line: bytes) -> Any:
 def _read_lines(path: Path, lines: Iterable[bytes], key: str | None) -> Iterator[bytes | NoDocument]:
     for number, line in enumerate(lines, start=1):
         if text := line.removeprefix(_BOM).strip():
-            yield _take_text(f"{path}:{number}", text, key)
-
-
-def _take_text(place: str, line: bytes, key: str | None) -> bytes | NoDocument:
-    try:
-        return _pick(json.loads(line), key, place)
-    except (ValueError, RecursionError) as error:
-        return NoDocument(place, f"{error!s:.200}")
+            place = f"{path}:{number}"
+            try:
+                yield _pick(json.loads(text), key, place)
+            except (ValueError, RecursionError) as error:
+                yield NoDocument(place, f"{error!s:.200}")
 
 
 def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes | NoDocument]:
@@ -216,11 +213,7 @@ def _read_array(path: Path, content: bytes, key: str | None) -> Iterator[bytes |
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is neither JSON nor JSON Lines: {error}") from error
     for number, item in enumerate(loaded if isinstance(loaded, list) else [loaded]):
-        place = f"{path}[{number}]"
-        try:
-            yield _encode(item) if isinstance(item, str) and key else _pick(item, key, place)
-        except ValueError as error:
-            yield NoDocument(place, str(error))
+        yield _encode(item) if isinstance(item, str) and key else _pick(item, key, f"{path}[{number}]")
 
 
 def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
@@ -231,25 +224,21 @@ def _read_parquet(path: Path, key: str | None) -> Iterator[bytes | NoDocument]:
             raise Refused(f"{path}: no column {key!r}; it has {', '.join(file.schema_arrow.names)} (--json-key)")
         batches = file.iter_batches(batch_size=_PARQUET_ROWS, columns=None if key is None else [key])
         for row, item in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches)):
-            place = f"{path} row {row}"
-            try:
-                yield _pick(item, key, place)
-            except ValueError as error:
-                yield NoDocument(place, str(error))
+            yield _pick(item, key, f"{path} row {row}")
     except importlib.import_module("pyarrow").ArrowException as error:
         raise Refused(f"{path}: {error}") from error
 
 
-def _pick(item: Any, key: str | None, place: str) -> bytes:
-    """Return the text under `key`, or without a key the place and the item as JSON. Raises ValueError."""
+def _pick(item: Any, key: str | None, place: str) -> bytes | NoDocument:
+    """Return the text under `key`, or without a key the place and the item as JSON; else why there is no text."""
     if key is None:
         return json.dumps([place, item], default=str).encode()
     if not isinstance(item, dict):
-        raise ValueError(f"no object: {_shorten(item)}")
+        return NoDocument(place, f"no object: {_shorten(item)}")
     if key not in item:
-        raise ValueError(f"no key {key!r}; it has {_shorten(', '.join(item))}")
+        return NoDocument(place, f"no key {key!r}; it has {_shorten(', '.join(item))}")
     if not isinstance(item[key], str):
-        raise ValueError(f"no text: {_shorten(item[key])}")
+        return NoDocument(place, f"no text: {_shorten(item[key])}")
     return _encode(item[key])
 
 

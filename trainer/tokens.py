@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,28 +31,21 @@ def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
     return config
 
 
-class TokenPlaces(Protocol):
-    """A tokenizer that tells which characters of a text a token is made of."""
-
-    end: int
-    """End-of-document token."""
-
-    def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the tokens of a text without an end; of every token, its first character and the one after it."""
-
-
-def byte_level(text: bytes) -> npt.NDArray[Any]:
-    """Return the bytes of a document and the end-of-document token."""
-    return np.append(np.frombuffer(text, dtype=np.uint8).astype(np.uint16), np.uint16(END_OF_DOCUMENT))
-
-
 class ByteLevel:
     """The bytes of a text as tokens."""
 
-    end = END_OF_DOCUMENT
+    name = "bytes"
+    end, vocabulary = END_OF_DOCUMENT, END_OF_DOCUMENT + 1
+
+    def __call__(self, text: bytes) -> npt.NDArray[Any]:
+        """Return the bytes of a document and the end-of-document token."""
+        return np.append(np.frombuffer(text, dtype=np.uint8).astype(np.uint16), np.uint16(self.end))
 
     def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """As TokenPlaces: a character of several bytes is the place of each of them."""
+        """Return the tokens of a text without an end; of every token, its first character and the one after it.
+
+        A character of several bytes is the place of each of them.
+        """
         begins = np.repeat(np.arange(len(text)), [len(character.encode()) for character in text])
         return np.frombuffer(text.encode(), dtype=np.uint8), begins, begins + 1
 
@@ -66,7 +59,7 @@ class Tokenizer:
         except ImportError as error:
             raise Refused(f"{path}: the tokenizers library is not installed (pip install tokenizers)") from error
         try:
-            self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            self.name = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
             self._tokenizer = library.Tokenizer.from_file(str(path))
             self._tokenizer.no_truncation()  # the file may cut and fill texts, as for batches of sentences
             self._tokenizer.no_padding()
@@ -97,7 +90,7 @@ class Tokenizer:
         return np.array([*ids, self.end], dtype=np.int32)
 
     def find(self, text: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """As TokenPlaces. Some tokenizers leave spaces out of a token's place; one of spaces alone then takes the last.
+        """As ByteLevel. Some tokenizers leave spaces out of a token's place; one of spaces alone then takes the last.
 
         Special tokens in the text are tokens of their own; none is added.
         """

@@ -139,22 +139,15 @@ def read_table(name: str) -> dict[str, Any]:
 
 
 def _cause(row: dict[str, Any]) -> Cause:
-    return Cause(
-        name=row["name"],
-        pattern=re.compile("|".join(row["patterns"])),
-        kind=CauseKind(row["class"]),
-        scope=Scope(row["scope"]),
-        weight=Weight[row.get("weight", "cause").upper()],
-        says=row["says"],
-        advice=row["advice"],
-        source=row["source"],
-        sure=Confidence(row["sure"]),
-        link=row["link"],
-        quotes=row.get("quotes", False),
-        later=row.get("later", ""),
-        near=re.compile(row["near"]) if "near" in row else None,
-        becomes=row.get("becomes", ""),
-    )
+    parsed = {
+        "pattern": re.compile("|".join(row.pop("patterns"))),
+        "kind": CauseKind(row.pop("class")),
+        "scope": Scope(row["scope"]),
+        "weight": Weight[row.get("weight", "cause").upper()],
+        "sure": Confidence(row["sure"]),
+        "near": re.compile(row["near"]) if "near" in row else None,
+    }
+    return Cause(**row | parsed)
 
 
 def classify(text: str) -> Cause | None:

@@ -27,7 +27,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,9 +74,9 @@ class Ranks:
 class TrainFiles:
     """The files by which opsctl asks one rank to stop or to save. opsctl's own trainer uses this class as well."""
 
-    def __init__(self, environ: Mapping[str, str], problems: list[str]) -> None:
-        """`problems` gets a line for every file that cannot be read or removed."""
-        self._environ, self._problems = environ, problems
+    def __init__(self, environ: Mapping[str, str], report: Callable[[str], None]) -> None:
+        """`report` gets a line for every file that cannot be read or removed."""
+        self._environ, self._report = environ, report
         self._answered: tuple[int, int] | None = None
         self._taken: tuple[int, int] | None = None
 
@@ -117,18 +117,17 @@ class TrainFiles:
         """Remember the save switch as it is now: this save answers it, until the file is touched again."""
         self._answered = self._taken = self._identify("TRAIN_SAVE_SWITCH")
 
-    def finish_save(self) -> None:
-        """Remove the save switch that the complete save answers, unless the file has been touched since."""
+    def finish_save(self, *, saved: bool = True) -> None:
+        """Remove the save switch that a complete save answers, unless the file has been touched since.
+
+        After a save that failed the switch stays; it is not answered again before it is touched.
+        """
         path, taken, self._taken = self.path("TRAIN_SAVE_SWITCH"), self._taken, None
-        if path and taken and self._identify("TRAIN_SAVE_SWITCH") == taken:
+        if saved and path and taken and self._identify("TRAIN_SAVE_SWITCH") == taken:
             try:
                 path.unlink()
             except OSError as error:
-                self._problems.append(f"save switch {path} cannot be removed: {error.strerror}")
-
-    def forget_save(self) -> None:
-        """Keep the save switch after a save that failed; it is not answered again before it is touched."""
-        self._taken = None
+                self._report(f"save switch {path} cannot be removed: {error.strerror}")
 
     def _identify(self, variable: str) -> tuple[int, int] | None:
         """Return inode and modification time; None without the file, and for a file that cannot be read."""
@@ -138,7 +137,7 @@ class TrainFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self._problems.append(f"switch {path} cannot be read: {error.strerror}")
+            self._report(f"switch {path} cannot be read: {error.strerror}")
             return None
         return (status.st_ino, status.st_mtime_ns) if status else None
 
@@ -174,8 +173,7 @@ class Contract:
         self._stop_detail = ""
         self._mlflow_run = self._environ.get("MLFLOW_RUN_ID", "")
         self._problems: list[str] = []
-        self._file_problems: list[str] = []
-        self._files = TrainFiles(self._environ, self._file_problems)
+        self._files = TrainFiles(self._environ, self._report)
 
     def begin(self, step: int, *, last_steps: int | None = None) -> None:
         """Report that the training begins after `step`, which is 0 without a checkpoint."""
@@ -211,7 +209,6 @@ class Contract:
         if self._save_began is not None:
             self._save_s = max(self._save_s, time.monotonic() - self._save_began)
         self._files.finish_save()
-        self._report_problems()
         self._save_began = None
         self._step_at = time.monotonic()
         self.phase("exit" if self.stop_reason else "train")
@@ -224,9 +221,9 @@ class Contract:
             return
         record = {"reason": self.stop_reason or "finished", "step": step, "at": time.time(), "notes": self._problems}
         record.update(detail=self._stop_detail, checkpoint_step=self._checkpoint_step)
-        self._write("TRAIN_STOP_REASON", json.dumps(record) + "\n")
+        self._write(self._files.path("TRAIN_STOP_REASON"), json.dumps(record))
         if not self.stop_reason:
-            self._write("TRAIN_FINISHED", f"step {step}\n")
+            self._write(self._files.path("TRAIN_FINISHED"), f"step {step}")
 
     def phase(self, phase: str) -> None:
         """Report the phase: init, train, eval, save or exit. A heartbeat is written at most every `poll_s`."""
@@ -237,8 +234,7 @@ class Contract:
         local_rank = int(self._environ.get("LOCAL_RANK") or self._environ.get("SLURM_LOCALID") or 0)
         node = self._environ.get("TRAIN_NODE") or self._environ.get("SLURMD_NODENAME") or os.uname().nodename
         for path in list_heartbeats(self._environ, rank=self.rank, local_rank=local_rank, node=node):
-            with self._tolerated(f"the heartbeat {path.name} cannot be written"):
-                _write_atomic(path, json.dumps(self._heartbeat(phase, node)) + "\n")
+            self._write(path, json.dumps(self._heartbeat(phase, node)), name=f"the heartbeat {path.name}")
 
     @contextlib.contextmanager
     def checkpoint(
@@ -283,7 +279,7 @@ class Contract:
         run = mlflow.active_run() if mlflow and hasattr(mlflow, "active_run") else None
         if run and run.info.run_id != self._mlflow_run:
             self._mlflow_run = run.info.run_id
-            self._write("TRAIN_MLFLOW_RUN", f"{self._mlflow_run}\n")
+            self._write(self._files.path("TRAIN_MLFLOW_RUN"), self._mlflow_run)
 
     def _read_requests(self) -> tuple[str, bool]:
         """Return why to stop, empty if there is no reason, and whether to save."""
@@ -294,7 +290,6 @@ class Contract:
         save = self._files.is_save_requested()
         if save:
             self._files.start_save()
-        self._report_problems()
         return reason, save
 
     def _heartbeat(self, phase: str, node: str) -> Mapping[str, Any]:
@@ -313,28 +308,20 @@ class Contract:
             "note": self._problems[-1] if self._problems else "",
         }
 
-    def _write(self, variable: str, text: str) -> None:
-        if path := self._files.path(variable):
-            with self._tolerated(f"{path} cannot be written"):
-                _write_atomic(path, text)
-
-    @contextlib.contextmanager
-    def _tolerated(self, problem: str) -> Iterator[None]:
-        """Print a failure once and go on."""
+    def _write(self, path: Path | None, line: str, *, name: str = "") -> None:
+        """Replace a file whole; print a failure once and go on."""
         try:
-            yield
+            if path:
+                temporary = path.with_name(f".{path.name}.{os.getpid()}")
+                temporary.write_text(f"{line}\n")
+                temporary.replace(path)
         except OSError as error:
-            self._report(problem, f"opsctl: {problem}: {error}")
+            self._report(f"{name or path} cannot be written", f": {error}")
 
-    def _report_problems(self) -> None:
-        for problem in self._file_problems:
-            self._report(problem, f"opsctl: {problem}")
-        self._file_problems.clear()
-
-    def _report(self, problem: str, line: str) -> None:
+    def _report(self, problem: str, detail: str = "") -> None:
         if problem not in self._problems:
             self._problems.append(problem)
-            print(line, flush=True)  # noqa: T201 (the log is stdout)
+            print(f"opsctl: {problem}{detail}", flush=True)  # noqa: T201 (the log is stdout)
 
 
 def newest_checkpoint(directory: str | Path | None = None) -> str | None:
@@ -457,9 +444,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     elif path.exists() or path.is_symlink():
         path.unlink()
-
-
-def _write_atomic(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)

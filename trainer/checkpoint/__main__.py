@@ -149,12 +149,9 @@ def _import(arguments: argparse.Namespace) -> int:
     tables = {"trainer.model": table, **({"trainer.model.rope_scaling": scaling} if scaling else {})}
     # [trainer] comes last, so that its other keys can be written below.
     for head, keys in (tables | {"trainer": {"weights": trainer["weights"]}}).items():
-        print("\n".join([f"\n[{head}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]))  # noqa: T201 - likewise
+        # JSON and TOML write text, numbers and truth alike.
+        print("\n".join([f"\n[{head}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]))  # noqa: T201 - likewise
     return 0
-
-
-def _toml(value: object) -> str:
-    return json.dumps(value)  # the same for text, numbers and truth
 
 
 def _export(arguments: argparse.Namespace) -> int:

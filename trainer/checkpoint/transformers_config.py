@@ -34,38 +34,14 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "bos_token_id": None,  # no password  # nosec B105
         "eos_token_id": None,  # no password  # nosec B105
     }
-    return common | {"gpt2": _gpt2, "bloom": _bloom, "llama": _llama}[config.family](config)
+    return common | (_llama(config) if config.family == "llama" else _plain(config))
 
 
-def _gpt2(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "layer_norm_epsilon": 1e-5,
-        "n_embd": config.hidden,
-        "n_positions": config.sequence,
-        "activation_function": "gelu_new",
-        "attn_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
-    }
-
-
-def _bloom(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "model_type": "bloom",
-        "architectures": ["BloomForCausalLM"],
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "layer_norm_epsilon": 1e-5,
-        "hidden_size": config.hidden,
-        "seq_length": config.sequence,
-        "attention_dropout": config.dropout,
-        "hidden_dropout": config.dropout,
-        "apply_residual_connection_post_layernorm": False,
-    }
+def _plain(config: ModelConfig) -> dict[str, Any]:
+    """Return the fields of a GPT-2 or a BLOOM."""
+    table: dict[str, dict[str, Any]] = TABLES["config"][config.family]
+    named = {theirs: getattr(config, ours) for ours, theirs in table["names"].items()}
+    return table["fixed"] | named | dict.fromkeys(table["dropout"], config.dropout)
 
 
 def _llama(config: ModelConfig) -> dict[str, Any]:
@@ -115,7 +91,7 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     """
     fields = read_fields(directory)
     kind = str(fields.get("model_type"))
-    readers = {"gpt2": _read_gpt2, "bloom": _read_bloom} | dict.fromkeys(_LLAMA_TYPES, _read_llama)
+    readers = dict.fromkeys(("gpt2", "bloom"), _read_plain) | dict.fromkeys(_LLAMA_TYPES, _read_llama)
     if kind not in readers:
         raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
     fields = with_defaults(fields)
@@ -196,26 +172,14 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
         yield f"its attention sees the last {window} tokens: choose a sequence up to {window}"
 
 
-def _read_gpt2(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "family": "gpt2",
-        "layers": fields["n_layer"],
-        "hidden": fields["n_embd"],
-        "heads": fields["n_head"],
-        "sequence": fields["n_positions"],
-        "vocabulary": fields["vocab_size"],
-    }
-
-
-def _read_bloom(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "family": "bloom",
-        "layers": find_figure(fields, "layers"),
-        "hidden": find_figure(fields, "hidden"),
-        "heads": find_figure(fields, "heads"),
-        "sequence": fields["seq_length"],
-        "vocabulary": fields["vocab_size"],
-    }
+def _read_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a GPT-2 or a BLOOM; files of both name sizes in different ways."""
+    family = fields["model_type"]
+    names = TABLES["config"][family]["names"] | {"vocabulary": "vocab_size"}
+    found = {ours: fields.get(theirs, find_figure(fields, ours)) for ours, theirs in names.items()}
+    if missing := next((theirs for ours, theirs in names.items() if found[ours] is None), None):
+        raise KeyError(missing)
+    return {"family": family, **found}
 
 
 def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,9 +76,9 @@ def test_job_ended_with_nothing_queued(make, slurm, clock, tmp_path):
 RANKS = f"""for rank in 0 1 2; do
 RANK=$rank {shlex.quote(sys.executable)} - <<'PYTHON' &
 import os, time, types
-from opsctl.trainer.stack_requests import answer_requests
+from opsctl.trainer.rank_process import answer_stack_requests
 rank = os.environ["RANK"]
-answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
+answer_stack_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
 with open("rank-" + rank, "w") as file:
     file.write(str(os.getpid()))
 def all_reduce(): time.sleep(600)

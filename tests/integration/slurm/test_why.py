@@ -34,9 +34,9 @@ raise RuntimeError("NCCL error in: NCCLUtils.hpp:268, remote process exited or t
 HANG = """
 import os, sys, time, types
 sys.path.insert(0, sys.argv[1])
-from opsctl.trainer.stack_requests import answer_requests
+from opsctl.trainer.rank_process import answer_stack_requests
 rank = os.environ["RANK"]
-answer_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
+answer_stack_requests(os.environ, types.SimpleNamespace(node=os.environ["TRAIN_NODE"], rank=rank))
 open(os.environ["TRAIN_RUN_DIR"] + "/ready-" + rank, "w").close()
 def all_reduce(): time.sleep(600)
 def broadcast(): time.sleep(600)

@@ -18,13 +18,13 @@ from opsctl.trainer.config_tables import DataConfig  # noqa: E402
 from opsctl.trainer.errors import Refused  # noqa: E402
 from opsctl.trainer.indexed_corpus import Corpus, token_type, write_corpus  # noqa: E402
 from opsctl.trainer.sample_order import SampleOrder, taken  # noqa: E402
-from opsctl.trainer.tokens import byte_level  # noqa: E402
+from opsctl.trainer.tokens import ByteLevel  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 def write(prefix, *texts, vocabulary=257):
-    return write_corpus(map(byte_level, texts), prefix, vocabulary=vocabulary)
+    return write_corpus(map(ByteLevel(), texts), prefix, vocabulary=vocabulary)
 
 
 def test_index_equals_that_of_megatron(tmp_path):
@@ -42,7 +42,7 @@ def test_index_equals_that_of_megatron(tmp_path):
 
 def test_failed_write_keeps_the_old_corpus(tmp_path):
     def cut_off():
-        yield byte_level(b"new")
+        yield ByteLevel()(b"new")
         raise Refused("no more")
 
     write(tmp_path / "x", b"ab", b"c")

@@ -1,6 +1,7 @@
 """Waits of the host in a step: for the device, for other ranks, for the disk; and what ranks exchange."""
 
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -84,29 +85,27 @@ def test_error_of_reading_ahead_comes_with_its_step():
         ahead.step(999, 4)
 
 
-class FakeGpu:
-    """Records the moves; `meta` stands for a GPU's memory."""
+class Recorded(torch.Tensor):
+    """A tensor that records its moves."""
 
-    def __init__(self):
-        self.moves = []
+    moves: ClassVar[list[object]] = []
 
-    def pin(self, tensor):
+    def pin_memory(self):
         self.moves.append("pin")
-        return tensor
+        return self
 
-    def copy(self, tensor):
-        self.moves.append("copy")
-        return tensor.to("meta", non_blocking=True)
+    def to(self, device, *, non_blocking):
+        self.moves.append((str(device), non_blocking))
+        return self
 
 
 def test_batches_reach_the_device_from_pinned_memory():
-    gpu = FakeGpu()
-    batches = [((torch.zeros(2), torch.ones(2)), torch.ones(3))]  # positions beside the tokens
-    (((tokens, positions), labels),) = on_device(iter(batches), gpu)
-    assert [tensor.device.type for tensor in (tokens, positions, labels)] == ["meta"] * 3
-    assert gpu.moves == ["pin", "copy"] * 3
+    tokens, positions, labels = (torch.full((2,), float(n)).as_subclass(Recorded) for n in range(3))
+    batches = [((tokens, positions), labels)]  # positions beside the tokens
+    assert list(on_device(iter(batches), torch.device("cuda", 1))) == batches
+    assert Recorded.moves == ["pin", ("cuda:1", True)] * 3
 
 
 def test_batches_stay_as_they_are_on_a_cpu():
     batches = [(torch.zeros(2), torch.ones(2))]
-    assert list(on_device(iter(batches), None)) == batches
+    assert list(on_device(iter(batches), torch.device("cpu"))) == batches
