@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
 
 from opsctl.base.model import Job, JobState, Node
 from opsctl.base.ports import Clock, Runner
@@ -18,6 +22,8 @@ from opsctl.state.events import Cancelled, Event, Submitted, cancels_train
 from opsctl.state.files import MAX_STATE_BYTES, read_json, read_text, write_atomic
 from opsctl.state.records import HEADER
 from opsctl.state.run_dir import Attempt, RunDir
+
+Remembered = TypeVar("Remembered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,26 @@ class WatchdogMemory:
     def _paths(self, watchdog: str, thing: str) -> list[Path]:
         places = [self.directory, *([self.spare] if self.spare else [])]
         return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+def recall(cls: Callable[..., Remembered], stored: object) -> Remembered | None:
+    """Return the remembered value of a dataclass; None if nothing valid is stored."""
+    try:
+        value: Remembered = _adapter(cls).validate_python(stored)
+    except ValidationError:
+        return None
+    return value
+
+
+def to_fields(value: object) -> Any:
+    """Return what to store of a dataclass, so that `recall` returns it in the next cycle."""
+    cls: Any = type(value)
+    return _adapter(cls).dump_python(value, mode="json")
 
 
 def _read(path: Path) -> dict[str, Any] | None:

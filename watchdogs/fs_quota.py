@@ -86,14 +86,7 @@ class FsQuota:
         until = context.clock.monotonic() + 2.0
         while not (users := disk_usage.find_largest(path, filesystem.path)) and context.clock.monotonic() < until:
             context.clock.sleep(0.1)
-        return FilesystemObservation(
-            filesystem=filesystem,
-            space=measured.space,
-            trains=measured.trains,
-            observed_rate=measured.observed_rate,
-            unmoved_since=measured.unmoved_since,
-            users=tuple(users),
-        )
+        return replace(measured, users=tuple(users))
 
     def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
         figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]

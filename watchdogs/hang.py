@@ -12,17 +12,19 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from pydantic import AwareDatetime
+
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.state.run_dir import Attempt
-from opsctl.state.time_stamps import date_by_first_sight, parse_past
+from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.watchdogs import hang_stacks
-from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
 from opsctl.watchdogs.new_lines import new_iterations
 
 FLOOR_S = 900.0
@@ -39,9 +41,9 @@ class Rhythm:
     attempt: str = ""
     step: int = 0
     saved: float = 0.0
-    since: datetime
+    since: AwareDatetime
     """Time of the last sign of progress, by the watcher's clock."""
-    checked_at: datetime
+    checked_at: AwareDatetime
     is_starting: bool = True
     """Whether the attempt has shown no progress yet."""
     pauses: tuple[float, ...] = ()
@@ -80,10 +82,13 @@ class Hang:
     def probe(self, context: WatchContext, target: WatchedTrain) -> QuietObservation:
         job, attempt, fields = target.running, target.attempt, context.memory.read(self.name, target.name)
         if job is None or attempt is None:
-            context.memory.write(self.name, target.name, {**fields, "attempt": ""})
+            # The same attempt may run again, such as after a suspension: its rhythm then starts anew.
+            rhythm_fields = {**fields.get("rhythm", {}), "attempt": ""}
+            context.memory.write(self.name, target.name, {**fields, "rhythm": rhythm_fields})
             return QuietObservation(train=target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        rhythm = learn(_recall(fields, context.now), target, job, attempt, lines, now=context.now)
+        before = recall(Rhythm, fields.get("rhythm"))
+        rhythm = learn(before, target, job, attempt, lines, now=context.now)
         heartbeat = read_heartbeat(target.run.heartbeat / "train.json")
         beat: list[str] = []
         if heartbeat:
@@ -96,9 +101,8 @@ class Hang:
             data = self._evidence(context, target, quiet, data)
             silent = "".join(data.get("silent", ()))
             quiet = replace(quiet, evidence=tuple(data.get("lines", ())), silent=silent)
-        context.memory.write(
-            self.name, target.name, {**position, **_rhythm_fields(rhythm), "beat": beat, "evidence": data}
-        )
+        remembered = {"rhythm": to_fields(rhythm), "beat": beat, "evidence": data}
+        context.memory.write(self.name, target.name, {**position, **remembered})
         return quiet
 
     def _evidence(
@@ -157,40 +161,25 @@ def learn(
     before: Rhythm | None, train: WatchedTrain, job: Job, attempt: Attempt, lines: list[Iteration], *, now: datetime
 ) -> Rhythm:
     """Return the rhythm after this cycle."""
-    saved = _newest_save(train)
-    step = before.step if before else 0
-    if lines:
-        step = lines[-1].step
-    line_s = _line_s(lines) or (before.line_s if before else None)
-    pauses = before.pauses if before else ()
-    if before is None or before.attempt != attempt.name:
+    is_new = before is None or before.attempt != attempt.name
+    before = before or Rhythm(since=now, checked_at=now)
+    # A time from the future comes from a broken clock.
+    before = replace(before, since=min(before.since, now), checked_at=min(before.checked_at, now))
+    step, saved = lines[-1].step if lines else before.step, _newest_save(train)
+    line_s = _line_s(lines) or before.line_s
+    rhythm = replace(before, attempt=attempt.name, step=step, saved=saved, checked_at=now, line_s=line_s)
+    if is_new:
         # These lines may belong to the previous attempt: only the job's start and the log's time count.
         since = max(filter(None, (job.start, _log_time(train, now))), default=now)
-        return Rhythm(
-            attempt=attempt.name,
-            step=step,
-            saved=saved,
-            since=min(since, now),
-            checked_at=now,
-            pauses=pauses,
-            line_s=line_s,
-        )
+        return replace(rhythm, since=min(since, now), is_starting=True)
     if (step, saved) == (before.step, before.saved) and not lines:
         return replace(before, checked_at=now)
-    if not before.is_starting:
-        # The pause ends at the last check: no watch cycle may have run for hours since then.
-        pause = (before.checked_at - before.since).total_seconds()
-        pauses = (*pauses, pause)[-MAX_PAUSES_REMEMBERED:] if pause > 0 else pauses
-    return Rhythm(
-        attempt=attempt.name,
-        step=step,
-        saved=saved,
-        since=now,
-        checked_at=now,
-        is_starting=False,
-        pauses=pauses,
-        line_s=line_s,
-    )
+    # The pause ends at the last check: no watch cycle may have run for hours since then.
+    pause = (before.checked_at - before.since).total_seconds()
+    pauses = before.pauses
+    if pause > 0 and not before.is_starting:
+        pauses = (*pauses, pause)[-MAX_PAUSES_REMEMBERED:]
+    return replace(rhythm, since=now, is_starting=False, pauses=pauses)
 
 
 def _log_time(train: WatchedTrain, now: datetime) -> datetime | None:
@@ -236,25 +225,3 @@ def _quiet(context: WatchContext, train: WatchedTrain, rhythm: Rhythm, heartbeat
     if watch.hang_minutes and quiet.phase in {"training", Phase.TRAIN}:
         quiet = replace(quiet, limit_s=watch.hang_minutes * 60)
     return quiet
-
-
-def _recall(fields: dict[str, Any], now: datetime) -> Rhythm | None:
-    try:
-        stored = fields["rhythm"]
-        times = {key: parse_past(stored[key], now) for key in ("since", "checked_at")}
-        return Rhythm(**{**stored, **times, "pauses": tuple(stored["pauses"]), "attempt": fields["attempt"]})
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _rhythm_fields(rhythm: Rhythm) -> dict[str, Any]:
-    fields = {
-        "step": rhythm.step,
-        "saved": rhythm.saved,
-        "since": rhythm.since.isoformat(),
-        "checked_at": rhythm.checked_at.isoformat(),
-        "is_starting": rhythm.is_starting,
-        "pauses": rhythm.pauses,
-        "line_s": rhythm.line_s,
-    }
-    return {"attempt": rhythm.attempt, "rhythm": fields}

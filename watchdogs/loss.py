@@ -13,7 +13,7 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.watchdogs import step_health
 from opsctl.watchdogs.accepted_levels import read_acceptance
-from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
 from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, find_spike_begin, shape
 from opsctl.watchdogs.loss_level import accept_level
 from opsctl.watchdogs.new_lines import new_iterations, why_idle
@@ -40,18 +40,15 @@ class Loss:
     def probe(self, context: WatchContext, target: WatchedTrain) -> LossObservation:
         fields = context.memory.read(self.name, target.name)
         lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        curve = advance(LossState.from_json(fields.get("curve")), lines)
-        steps = step_health.advance(StepHealth.from_json(fields.get("steps")), lines)
+        curve = advance(recall(LossState, fields.get("curve")) or LossState(), lines)
+        steps = step_health.advance(recall(StepHealth, fields.get("steps")) or StepHealth(), lines)
         if "curve" not in fields:  # what passed before the first cycle is no news
             curve, steps = replace(curve, passed=()), replace(steps, has_jumped=False)
         accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
         if accepted != fields.get("accepted", ""):
             curve = replace(curve, long_level=accept_level(curve.long_level))
-        context.memory.write(
-            self.name,
-            target.name,
-            {**position, "curve": curve.to_json(), "steps": steps.to_json(), "accepted": accepted},
-        )
+        remembered = {"curve": to_fields(curve), "steps": to_fields(steps), "accepted": accepted}
+        context.memory.write(self.name, target.name, {**position, **remembered})
         return LossObservation(train=target.name, curve=curve, steps=steps, idle=why_idle(target))
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
-from typing import Any
 
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.watchdogs.loss_level import LevelState, add_loss, raise_level, roll_back
@@ -87,7 +86,7 @@ class LossState:
     long_level: LevelState = field(default_factory=LevelState)
     """The level over many lines, and its permanent rise."""
     passed: tuple[PassedIncident, ...] = ()
-    """Incidents that began and ended in the lines of the last call of `advance`. Not stored."""
+    """Incidents that began and ended in the lines of the last call of `advance`."""
     spike_step: int | None = None
     """First step of the current spike."""
     spike_lines: int = 0
@@ -124,22 +123,6 @@ class LossState:
         slope = (median(losses[half:]) - median(losses[:half])) / max(1, len(losses) - half)
         spread = median(abs(loss - middle - slope * (place - half)) for place, loss in enumerate(losses))
         return max(DEVIATION * spread, FLOOR * abs(middle), NEAR_ZERO if middle < NEAR_ZERO else 0.0)
-
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        del fields["passed"]
-        return fields
-
-    @classmethod
-    def from_json(cls, stored: object) -> LossState:
-        """Return the stored state, or an empty one if the stored state is broken."""
-        try:
-            fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
-            points = tuple((int(step), float(loss)) for step, loss in fields.pop("points"))
-            level = LevelState.from_json(fields.pop("long_level"))
-            return cls(**{**fields, "points": points, "recent": tuple(fields.pop("recent")), "long_level": level})
-        except (TypeError, ValueError, KeyError):
-            return cls()
 
 
 def advance(curve: LossState, lines: Iterable[Iteration]) -> LossState:

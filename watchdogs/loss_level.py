@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any
 
 BATCH_LINES = 20
 """Lines in a mean."""
@@ -77,13 +76,6 @@ class LevelState:
             return 0.0
         middle = median(steps)
         return DEVIATION * median(abs(step - middle) for step in steps) / math.sqrt(2)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> LevelState:
-        """Raises TypeError, ValueError, KeyError."""
-        batches = tuple((int(step), float(mean)) for step, mean in fields["batches"])
-        lists = {name: tuple(map(float, fields[name])) for name in ("losses", "recent")}
-        return cls(**{**fields, **lists, "batches": batches})
 
 
 def add_loss(state: LevelState, step: int, loss: float, line_noise: float) -> LevelState:

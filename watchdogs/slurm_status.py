@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 
@@ -95,16 +95,7 @@ class SlurmStatus:
         waits = _add_wait(fields, queue, context.now)
         pulsed = self._pulse(context, train, queue, fields)
         context.memory.write(self.name, train.name, {**times, "waits": waits, **pulsed})
-        return QueueObservation(
-            train=queue.train,
-            snapshot=queue.snapshot,
-            jobs=queue.jobs,
-            ended=queue.ended,
-            limits=queue.limits,
-            idle_since=idle,
-            stuck_since=stuck,
-            waits_s=tuple(waits),
-        )
+        return replace(queue, idle_since=idle, stuck_since=stuck, waits_s=tuple(waits))
 
     def _pulse(
         self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, Any]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from opsctl.base.findings import Level
 
@@ -76,19 +75,6 @@ class SpeedState:
         if not (self.is_known and self.is_slow):
             return Level.OK
         return Level.CRITICAL if self.less_percent > CRITICAL_PERCENT else Level.WARNING
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, stored: object) -> SpeedState:
-        """Return the stored state, or an empty one if the stored state is broken."""
-        try:
-            fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
-            rates = {name: tuple(map(float, fields[name])) for name in ("window", "recent")}
-            return cls(**{**fields, **rates})
-        except (TypeError, ValueError, KeyError):
-            return cls()
 
 
 def advance(state: SpeedState, rates: Iterable[float], *, slower_percent: float) -> SpeedState:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from opsctl.base.findings import Level
 from opsctl.base.statements import Statement, Value, state
@@ -55,7 +54,7 @@ class StepHealth:
     jump_lines: int = 0
     """Number of further lines for which the jump is reported."""
     has_jumped: bool = False
-    """Whether a jump began in the lines of the last call of `advance`. Not stored."""
+    """Whether a jump began in the lines of the last call of `advance`."""
     has_loss: bool = False
     silent_lines: int = 0
     longest_silence: int = 0
@@ -66,22 +65,6 @@ class StepHealth:
     def is_known(self) -> bool:
         """Whether the log states anything of the kind."""
         return self.scale is not None or bool(self.window or self.skipped_run or self.norms or self.silent_lines)
-
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        del fields["has_jumped"]
-        return fields
-
-    @classmethod
-    def from_json(cls, stored: object) -> StepHealth:
-        """Return the stored facts, or empty ones if the stored ones are broken."""
-        try:
-            fields = dict(stored)  # type: ignore[call-overload]  # a wrong type raises TypeError, which is caught
-            window = tuple((int(steps), int(skipped)) for steps, skipped in fields["window"])
-            jump = tuple(fields["jump"]) if fields["jump"] else None
-            return cls(**{**fields, "window": window, "norms": tuple(map(float, fields["norms"])), "jump": jump})
-        except (TypeError, ValueError, KeyError):
-            return cls()
 
 
 def advance(health: StepHealth, lines: Iterable[Iteration]) -> StepHealth:

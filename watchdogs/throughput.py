@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, state
@@ -14,12 +14,14 @@ from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
 from opsctl.watchdogs.accepted_levels import read_acceptance
-from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
 from opsctl.watchdogs.new_lines import new_iterations, why_idle
 from opsctl.watchdogs.speed_level import SpeedState, advance
 
 MAX_BASELINES = 8
 """Configurations whose usual speed is remembered."""
+Speeds = dict[str, SpeedState]
+"""By configuration and unit, the last used last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Throughput:
         size = job.node_count if job else int(fields.get("size", 0))
         place = f"{size} {_digest(target.config)}"
         accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
-        speeds, unit = _recall(fields), str(fields.get("unit", ""))
+        speeds, unit = recall(Speeds, fields.get("speeds")) or {}, str(fields.get("unit", ""))
         if accepted != fields.get("accepted", ""):
             speeds.pop(f"{place} {unit}", None)
         # After a change of the configuration, the lines since the last cycle belong to both.
@@ -55,7 +57,7 @@ class Throughput:
             speed = speeds.pop(f"{place} {unit}", SpeedState())
             speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
         step = lines[-1].step if lines else int(fields.get("step", 0))
-        stored = {key: speed.to_json() for key, speed in list(speeds.items())[-MAX_BASELINES:]}
+        stored = {key: to_fields(speed) for key, speed in list(speeds.items())[-MAX_BASELINES:]}
         remembered = {"size": size, "place": place, "unit": unit, "speeds": stored, "step": step, "accepted": accepted}
         context.memory.write(self.name, target.name, {**position, **remembered})
         speed = SpeedState() if target.is_over else speeds.get(f"{place} {unit}", SpeedState())
@@ -100,12 +102,6 @@ class Throughput:
                 fix=fix,
             )
         ]
-
-
-def _recall(fields: dict[str, Any]) -> dict[str, SpeedState]:
-    """Return the remembered speeds by configuration and unit, the last used last."""
-    stored = fields.get("speeds")
-    return {key: SpeedState.from_json(speed) for key, speed in stored.items()} if isinstance(stored, dict) else {}
 
 
 def _digest(config: TrainSettings) -> str:

@@ -62,9 +62,7 @@ def keep_cron_alive(app: App, *, show: Callable[[str], None] = log.info) -> None
     try:
         if not CronDir(app.site_dir).is_overdue(app.site.cron.every, app.clock.now()):
             return
-        from opsctl.cron.drivers import revive  # noqa: PLC0415 (imports APScheduler)
-
-        if text := revive(app.slurm_cron):
+        if text := app.slurm_cron.revive():
             show(text)
     except (OpsctlError, OSError) as error:
         show(f"cron: {error}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from opsctl.cron.cron_dir import CronDir
 from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.state.records import HEADER, decode, encode
 from opsctl.state.time_stamps import is_from_future
 
 FORGET = timedelta(days=30)
@@ -95,35 +95,14 @@ def read_ledger(place: CronDir) -> RunHistory:
     """
     try:
         content = read_json(place.ledger, MAX_STATE_BYTES)
-        entries = {str(id): _parse_run(fields) for id, fields in content["entries"].items()}
-        return RunHistory(entries=entries, ticks=tuple(_parse_tick(fields) for fields in content["ticks"]))
+        entries = {str(id): decode(EntryRun, fields) for id, fields in content["entries"].items()}
+        return RunHistory(entries=entries, ticks=tuple(decode(TickRun, fields) for fields in content["ticks"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return RunHistory()
 
 
 def write_ledger(place: CronDir, ledger: RunHistory) -> None:
     """Store the history. Raises RunDirError."""
-    place.site.write(place.ledger, json.dumps(asdict(ledger), default=str, indent=1) + "\n")
-
-
-def _parse_run(fields: dict[str, Any]) -> EntryRun:
-    result = fields.get("result")
-    times = {name: _time(fields.get(name)) for name in ("since", "started")}
-    if times["since"] is None:
-        raise ValueError("without a beginning")
-    return EntryRun(**{**fields, **times, "result": EntryResult(result) if result else None})
-
-
-def _parse_tick(fields: dict[str, Any]) -> TickRun:
-    return TickRun(
-        **{
-            **fields,
-            "at": datetime.fromisoformat(fields["at"]),
-            "slot": _time(fields["slot"]),
-            "ran": tuple(fields["ran"]),
-        }
-    )
-
-
-def _time(text: object) -> datetime | None:
-    return datetime.fromisoformat(text) if isinstance(text, str) else None
+    entries = {id: encode(ran) for id, ran in ledger.entries.items()}
+    content = {**HEADER, "entries": entries, "ticks": [encode(tick) for tick in ledger.ticks]}
+    place.site.write(place.ledger, json.dumps(content, indent=1) + "\n")

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.base.units import format_duration
 from opsctl.host.system import boot_id, suspended_s
 from opsctl.state.time_stamps import CLOCK_TOLERANCE
-from opsctl.watchdogs.context import WatchdogMemory
+from opsctl.watchdogs.context import WatchdogMemory, recall, to_fields
 
 log = logging.getLogger(__name__)
 TOLERANCE_S = CLOCK_TOLERANCE.total_seconds()
@@ -35,8 +37,8 @@ DOUBTED_CYCLES, DOUBTED_S = 3, 300.0
 """An implausible time counts in the third cycle in a row that agrees on it, but not at once: a clock may be wrong for
 the first minutes of a boot."""
 MAX_BOOTS = 64
-MAX_TIME_S = 1e10
-"""Some three hundred years before and after 1970: a remembered time beyond is damaged."""
+Seconds = Annotated[float, Field(ge=-1e10, le=1e10, allow_inf_nan=False)]
+"""Within some three hundred years of 1970: a remembered time beyond is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +57,17 @@ class ClockReading:
 class TimeLine:
     """The time of the last cycle, and what the clocks of the hosts have to do with it."""
 
-    at_s: float
+    at_s: Seconds
     """Time of the last cycle, in seconds since the epoch."""
-    gap_s: float = 0.0
+    gap_s: Seconds = 0.0
     """Time between the last two cycles."""
-    starts_s: Mapping[str, float] = field(default_factory=dict)
+    starts_s: Mapping[str, Seconds] = field(default_factory=dict)
     """By boot, the time at which its monotonic clock showed zero; the boot of the last cycle last."""
-    off_since_s: float | None = None
+    off_since_s: Seconds | None = None
     """Since when a clock is off by more than half an hour."""
-    doubted_s: float | None = None
+    doubted_s: Seconds | None = None
     """The implausible time of the last cycle."""
-    doubted_since_s: float | None = None
+    doubted_since_s: Seconds | None = None
     """The implausible time of the first cycle in a row that agrees on it."""
     doubted_cycles: int = 0
 
@@ -165,9 +167,9 @@ class SteadyClock:
         """Move this clock to the watchers' time, at the start of a cycle."""
         wall = self.real.now()
         reading = ClockReading(wall_s=wall.timestamp(), monotonic_s=self._read_monotonic_s(), boot=self.boot)
-        before = parse_line(memory.read("clock", "site"))
+        before = recall(TimeLine, memory.read("clock", "site"))
         line = before.advance(reading) if before else start_line(reading)
-        memory.write("clock", "site", asdict(line))
+        memory.write("clock", "site", to_fields(line))
         self._settled = datetime.fromtimestamp(line.at_s, UTC), reading.monotonic_s
         offset = wall - self._settled[0]
         if abs(offset) > CLOCK_TOLERANCE:
@@ -178,26 +180,3 @@ class SteadyClock:
                 format_duration(abs(offset)),
                 direction,
             )
-
-
-def parse_line(fields: dict[str, Any]) -> TimeLine | None:
-    """Return the remembered time line; None without a valid one."""
-    try:
-        return TimeLine(
-            at_s=_parse_seconds(fields["at_s"]),
-            gap_s=_parse_seconds(fields["gap_s"]),
-            starts_s={str(boot): _parse_seconds(start_s) for boot, start_s in fields["starts_s"].items()},
-            off_since_s=None if fields["off_since_s"] is None else _parse_seconds(fields["off_since_s"]),
-            doubted_s=None if fields["doubted_s"] is None else _parse_seconds(fields["doubted_s"]),
-            doubted_since_s=None if fields["doubted_since_s"] is None else _parse_seconds(fields["doubted_since_s"]),
-            doubted_cycles=max(0, int(_parse_seconds(fields["doubted_cycles"]))),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _parse_seconds(number: object) -> float:
-    """Return seconds within the years that a date can have. Raises ValueError."""
-    if not isinstance(number, int | float) or not abs(number) < MAX_TIME_S:
-        raise ValueError(f"{number!r} is no time")
-    return float(number)

@@ -18,6 +18,7 @@ from opsctl.base.errors import OpsctlError, RunDirError, SlurmError, Unreachable
 from opsctl.base.model import Job, JobState
 from opsctl.base.ports import Runner
 from opsctl.cron.cron_context import CronContext
+from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
@@ -137,6 +138,29 @@ class SlurmDriver:
             if clock.monotonic() > deadline_s or len(successors) > MAX_SUCCESSORS_PER_TICK:
                 return False
             clock.sleep(min(POLL_S, stable_s))
+
+    def revive(self) -> str:
+        """Submit the next tick if ticks are overdue and none is queued; return a sentence about the action.
+
+        Reads two files and does not call Slurm while ticks are on time. Raises OpsctlError.
+        """
+        place, now = self.cron.place, self.cron.clock.now()
+        if not place.is_overdue(self.cron.settings.every, now):
+            return ""
+        last = place.last_tick()
+        since = f"no tick since {last:%Y-%m-%d %H:%M} UTC" if last else "no tick ever came"
+        try:
+            selected = read_selected(place)
+        except (OSError, ValueError):
+            selected = None
+        if selected and selected.driver == EXPORT:
+            return f"cron: {since}: does the scheduler of {selected.host} still have the line of `opsctl cron export`?"
+        if selected and selected.driver != NAME:
+            return f"cron: {since}: opsctl cron start {selected.driver} brings it back"
+        before = {job.id for job in self.jobs()}
+        job = self.ensure(after=now)
+        # A job that already existed waits for a node or runs for long.
+        return "" if job is None or job in before else f"cron: {since}: submitted the next one as job {job}"
 
     def next_slot(self, after: datetime) -> datetime:
         """Return the first time on the grid later than now and than `after`, the slot of the asking tick.

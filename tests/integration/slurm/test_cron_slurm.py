@@ -22,7 +22,6 @@ from opsctl.base.model import Job, JobState
 from opsctl.cli.output import print_on_stderr
 from opsctl.cli.status import status
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.drivers import revive
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
@@ -183,7 +182,7 @@ def test_dead_chain_is_revived_once_by_the_next_command(
     site = site_on(fresh_slurm(nodes=1), every=HOUR_S)
     site.place.create()
     site.driver.start()
-    assert revive(site.driver) == ""
+    assert site.driver.revive() == ""
     until(site.cancel_all)
     site.stop_starting_jobs()
     ago = datetime.now(UTC) - timedelta(hours=4)

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from opsctl.monitor.steady_clock import ClockReading, SteadyClock, TimeLine, parse_line, start_line
-from opsctl.watchdogs.context import WatchdogMemory
+from opsctl.monitor.steady_clock import ClockReading, SteadyClock, TimeLine, start_line
+from opsctl.watchdogs.context import WatchdogMemory, recall, to_fields
 from tests.support.watched_trains import ForwardClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -118,15 +118,15 @@ def test_daily_cycles_of_other_hosts_count_at_once(hosts):
 def test_time_line_survives_storage(hosts):
     hosts.cycle(off_s=2 * DAY)
     hosts.cycle(off_s=2 * DAY, boot="b")
-    assert parse_line(asdict(hosts.line)) == hosts.line
+    assert recall(TimeLine, to_fields(hosts.line)) == hosts.line
 
 
 @pytest.mark.parametrize(
     "change", [{"at_s": "x"}, {"at_s": 1e300}, {"starts_s": []}, {"gap_s": None}, {"doubted_cycles": "x"}]
 )
 def test_broken_time_line_counts_as_none(hosts, change):
-    assert parse_line({**asdict(hosts.line), **change}) is None
-    assert parse_line({}) is None
+    assert recall(TimeLine, {**asdict(hosts.line), **change}) is None
+    assert recall(TimeLine, {}) is None
 
 
 def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
@@ -137,7 +137,7 @@ def test_clock_of_a_new_process_is_moved_to_the_line(tmp_path):
     assert steady.now() - real.real.now() > timedelta(hours=6)
     steady.settle(memory)
     assert timedelta(minutes=9) < steady.now() - real.real.now() < timedelta(minutes=11)
-    assert isinstance(parse_line(memory.read("clock", "site")), TimeLine)
+    assert recall(TimeLine, memory.read("clock", "site"))
 
 
 @pytest.mark.parametrize("minutes", [60, 1440])
@@ -174,7 +174,7 @@ def test_damaged_time_line_does_not_stop_a_cycle(tmp_path, hosts, change):
     memory.write("clock", "site", {**asdict(hosts.line), **change})
     steady = SteadyClock(real)
     steady.settle(memory)
-    assert parse_line(memory.read("clock", "site"))
+    assert recall(TimeLine, memory.read("clock", "site"))
 
 
 def test_damaged_begin_of_a_wrong_clock_delays_by_an_hour(hosts):

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from opsctl.telemetry.progress.iteration_lines import Iteration
+from opsctl.watchdogs.context import recall, to_fields
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
 from opsctl.watchdogs.loss_level import accept_level
 
@@ -247,12 +248,12 @@ def test_saved_state_is_continued() -> None:
     lines = [Iteration(step=step, loss=(calm(step) + after(step, lambda _: 1.0)) * noise()) for step in range(1, 450)]
     at_once = advance(LossState(), lines)
     loss_state = advance(LossState(), lines[:410])
-    assert advance(LossState.from_json(loss_state.to_json()), lines[410:]) == at_once
+    assert advance(recall(LossState, to_fields(loss_state)), lines[410:]) == at_once
 
 
 @pytest.mark.parametrize("fields", [None, 3, "x", {}, {"points": [1]}, {"points": [], "recent": [], "colour": 1}])
 def test_invalid_saved_state_is_discarded(fields: object) -> None:
-    assert LossState.from_json(fields) == LossState()
+    assert recall(LossState, fields) in (None, LossState())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@ from opsctl.base.findings import Level
 from opsctl.base.statements import say
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.step_reader import StepReader
+from opsctl.watchdogs.context import recall, to_fields
 from opsctl.watchdogs.step_health import StepHealth, advance, find_problems
 from tests.support.watch_context import Bench
 
@@ -148,10 +149,10 @@ def test_resumed_attempt_whose_log_sums_up_skipped_steps_resolves_nothing() -> N
 def test_saved_steps_are_continued() -> None:
     run = [*lines(1, 50, grad_norm=0.3, loss_scale=4.0, skipped=0), *lines(50, 51, grad_norm=9.0, skipped=1)]
     health = advance(StepHealth(), run)
-    continued = advance(StepHealth.from_json(health.to_json()), lines(51, 55))
+    continued = advance(recall(StepHealth, to_fields(health)), lines(51, 55))
     assert continued == advance(health, lines(51, 55))
 
 
 @pytest.mark.parametrize("fields", [None, 3, {}, {"window": [1]}, {"colour": 1}])
 def test_invalid_saved_steps_are_discarded(fields: object) -> None:
-    assert StepHealth.from_json(fields) == StepHealth()
+    assert recall(StepHealth, fields) in (None, StepHealth())
