@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote
 
 from opsctl.base.ports import Clock
-from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Port, Verdict
+from opsctl.nodes.health.node_state import Card, Health, NodeBaseline, NodeSnapshot, Port, Verdict
 from opsctl.nodes.health.usual_hardware import measure
 from opsctl.nodes.slow_nodes import StepTimeRatio
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
@@ -23,6 +23,7 @@ from opsctl.state.lease import lease
 from opsctl.state.records import decode
 from opsctl.state.site_dir import SiteDir
 
+T = TypeVar("T")
 MAX_ENTRIES = 200
 """Newest incidents, drains and hangs that are stored for one node."""
 MAX_PASSED = 20
@@ -57,40 +58,29 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A GPU."""
+class CardRecord:
+    """The stored incidents of one GPU."""
 
     uuid: str
-    serial: str
-    bus: str
-    name: str
+    incidents: tuple[Incident, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
-    """The stored history of one node. Times are Unix times."""
+class NodeRecord(NodeBaseline):
+    """The stored history of one node, with the baseline of its next health check."""
 
     node: str
     at: float | None = None
     health: str = ""
     evidence: tuple[str, ...] = ()
-    boot: str = ""
     kind: str = ""
     """Configuration, product and models that nodes of one kind share; empty if unknown."""
     hardware: dict[str, float] = field(default_factory=dict)
     """Values that nodes of one kind share, at the last health check that could read them."""
-    cards: tuple[Card, ...] = ()
-    memory_kb: int | None = None
     shm_kb: int | None = None
     driver: str = ""
-    links: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    link_errors: dict[str, int] = field(default_factory=dict)
-    replays: dict[str, int] = field(default_factory=dict)
-    ports: dict[str, Port] = field(default_factory=dict)
-    ports_at: float | None = None
     passed: tuple[float, ...] = ()
     """Times of the health checks in a row that found the node healthy."""
-    cleared: float | None = None
     drained: tuple[float, ...] = ()
     drain_reason: str = ""
     """The reason that opsctl last wrote to Slurm for this node."""
@@ -107,22 +97,6 @@ class NodeRecord:
         """The names of the GPUs, as the driver reports them."""
         return tuple(card.name for card in self.cards if card.name)
 
-    @property
-    def prior(self) -> NodeBaseline:
-        """Return the baseline for the next health check."""
-        return NodeBaseline(
-            at=_to_datetime(self.at),
-            boot=self.boot,
-            uuids=tuple(card.uuid for card in self.cards),
-            memory_kb=self.memory_kb,
-            links=self.links,
-            link_errors=self.link_errors,
-            replays=self.replays,
-            ports=self.ports,
-            ports_at=_to_datetime(self.ports_at),
-            cleared=_to_datetime(self.cleared),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
@@ -133,26 +107,17 @@ class NodeHistory:
 
     def read(self, node: str) -> NodeRecord:
         """Return a node's record, an empty record if none can be read."""
-        try:
-            return _parse_record(read_json(self._file("node", node), MAX_RECORD_BYTES))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return NodeRecord(node=node)
+        return _read(NodeRecord, self._file("node", node)) or NodeRecord(node=node)
 
     def all(self) -> list[NodeRecord]:
         """Return the records of all nodes."""
         paths = (self.site.nodes / "node").glob("*.json")
-        return [record for path in sorted(paths) if (record := _read(path)) is not None]
+        return [record for path in sorted(paths) if (record := _read(NodeRecord, path))]
 
     def cards(self) -> dict[str, tuple[Incident, ...]]:
         """Return the incidents by GPU UUID, for every GPU that had an incident."""
-        incidents_by_uuid: dict[str, tuple[Incident, ...]] = {}
-        for path in (self.site.nodes / "card").glob("*.json"):
-            try:
-                fields = read_json(path, MAX_RECORD_BYTES)
-                incidents_by_uuid[fields["uuid"]] = tuple(Incident(**incident) for incident in fields["incidents"])
-            except (OSError, ValueError, TypeError, KeyError, AttributeError):
-                continue
-        return incidents_by_uuid
+        paths = (self.site.nodes / "card").glob("*.json")
+        return {card.uuid: card.incidents for path in paths if (card := _read(CardRecord, path))}
 
     def save(
         self,
@@ -236,17 +201,18 @@ class NodeHistory:
         ]
         for uuid in {incident.gpu for incident in changed}:
             path = self._file("card", uuid)
-            incidents = {_key(incident): incident for incident in _read_incidents(path)}
+            stored = _read(CardRecord, path) or CardRecord(uuid=uuid)
+            incidents = {_key(incident): incident for incident in stored.incidents}
             incidents |= {_key(incident): incident for incident in changed if incident.gpu == uuid}
-            rows = [asdict(incident) for incident in list(incidents.values())[-MAX_ENTRIES:]]
-            self._write_json(path, {"uuid": uuid, "incidents": rows})
+            newest = tuple(incidents.values())[-MAX_ENTRIES:]
+            self._write_json(path, CardRecord(uuid=uuid, incidents=newest))
 
     def _write(self, record: NodeRecord) -> None:
-        self._write_json(self._file("node", record.node), asdict(record))
+        self._write_json(self._file("node", record.node), record)
 
-    def _write_json(self, path: Path, fields: Mapping[str, Any]) -> None:
+    def _write_json(self, path: Path, record: NodeRecord | CardRecord) -> None:
         path.parent.mkdir(exist_ok=True, mode=0o755)
-        self.site.write(path, json.dumps(fields, separators=(",", ":")))
+        self.site.write(path, json.dumps(asdict(record), separators=(",", ":")))
 
     def _file(self, kind: str, name: str) -> Path:
         return self.site.nodes / kind / f"{quote(name, safe='').replace('.', '%2E')}.json"
@@ -257,8 +223,7 @@ def update_record(
 ) -> NodeRecord:
     """Return a node's record with one more health check. Values that the check could not read stay as stored. Pure."""
     at = snapshot.at.timestamp()
-    gpus = snapshot.smi.gpus if snapshot.smi else ()
-    replays = {gpu.uuid: gpu.replays for gpu in gpus if gpu.uuid and gpu.replays is not None}
+    replays = {gpu.uuid: gpu.replays for gpu in snapshot.gpus if gpu.uuid and gpu.replays is not None}
     ports, ports_at = _merge_ports(before, snapshot, baseline_hours)
     return replace(
         before,
@@ -314,9 +279,7 @@ def _append_passed(before: NodeRecord, verdict: Verdict, at: float) -> tuple[flo
 def _merge_cards(before: NodeRecord, snapshot: NodeSnapshot) -> tuple[Card, ...]:
     """Return the GPUs that the node should have. Fewer GPUs never replace the stored ones."""
     cards = tuple(
-        Card(uuid=gpu.uuid, serial=gpu.serial, bus=gpu.bus, name=gpu.name)
-        for gpu in (snapshot.smi.gpus if snapshot.smi else ())
-        if gpu.uuid
+        Card(uuid=gpu.uuid, serial=gpu.serial, bus=gpu.bus, name=gpu.name) for gpu in snapshot.gpus if gpu.uuid
     )
     return cards if len(cards) >= len(before.cards) else before.cards
 
@@ -325,7 +288,7 @@ def _merge_incidents(before: NodeRecord, snapshot: NodeSnapshot, verdict: Verdic
     """Return the incidents with the new evidence. One check of one GPU since one boot is one incident."""
     at = snapshot.at.timestamp()
     serials = {card.uuid: card.serial for card in before.cards}
-    serials |= {gpu.uuid: gpu.serial for gpu in (snapshot.smi.gpus if snapshot.smi else ())}
+    serials |= {gpu.uuid: gpu.serial for gpu in snapshot.gpus}
     incidents = {_key(incident): incident for incident in before.incidents}
     for result in verdict.evidence:
         new = Incident(
@@ -355,38 +318,9 @@ def count_recent(times: Iterable[float], now: datetime, days: float) -> int:
     return sum(at >= since for at in times)
 
 
-def _read(path: Path) -> NodeRecord | None:
+def _read(cls: type[T], path: Path) -> T | None:
+    """Return the record in a file; None for a file that cannot be read or holds something else."""
     try:
-        return _parse_record(read_json(path, MAX_RECORD_BYTES))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return decode(cls, read_json(path, MAX_RECORD_BYTES))
+    except (OSError, ValueError):
         return None
-
-
-def _read_incidents(path: Path) -> list[Incident]:
-    try:
-        return [Incident(**fields) for fields in read_json(path, MAX_RECORD_BYTES)["incidents"]]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return []
-
-
-def _parse_record(fields: dict[str, Any]) -> NodeRecord:
-    """Parse a stored record. Raises TypeError, ValueError, AttributeError for other JSON."""
-    parsed: dict[str, Any] = {
-        "evidence": tuple(fields.get("evidence", ())),
-        "cards": tuple(Card(**card) for card in fields.get("cards", ())),
-        "hardware": dict(fields.get("hardware", {})),
-        "links": {uuid: tuple(up) for uuid, up in fields.get("links", {}).items()},
-        "ports": {name: Port(**port) for name, port in fields.get("ports", {}).items()},
-        "passed": tuple(fields.get("passed", ())),
-        "drained": tuple(fields.get("drained", ())),
-        "hangs": dict(fields.get("hangs", {})),
-        "incidents": tuple(Incident(**incident) for incident in fields.get("incidents", ())),
-        "step_times": {
-            attempt: decode(StepTimeRatio, ratio) for attempt, ratio in fields.get("step_times", {}).items()
-        },
-    }
-    return NodeRecord(**{**fields, **parsed})
-
-
-def _to_datetime(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

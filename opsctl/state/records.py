@@ -97,8 +97,9 @@ def _converter_for(hint: Any) -> Convert:
         return _bounded(_converter_for(arguments[0]), arguments[1])
     if origin in (types.UnionType, Union):
         return _first_of([_converter_for(option) for option in arguments])
-    if origin is tuple:
-        return _tuple_of(_converter_for(arguments[0]))
+    if origin in _CONTAINERS:
+        make, place = _CONTAINERS[origin]
+        return make(_converter_for(arguments[place]))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if is_dataclass(hint):
@@ -138,6 +139,19 @@ def _tuple_of(convert_item: Convert) -> Convert:
         return tuple(map(convert_item, value))
 
     return convert
+
+
+def _dict_of(convert_item: Convert) -> Convert:
+    def convert(value: object) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise ValueError("not an object")
+        return {name: convert_item(item) for name, item in value.items()}
+
+    return convert
+
+
+_CONTAINERS: dict[Any, tuple[Callable[[Convert], Convert], int]] = {tuple: (_tuple_of, 0), dict: (_dict_of, 1)}
+"""For containers, the converter and the place of the item's type among the type's arguments."""
 
 
 def _checked(*kinds: type) -> Convert:

@@ -54,7 +54,7 @@ class NodeChecker:
         flaky_gpus = find_flaky_gpus(
             self.history.cards(), self.clock.now(), days=site.lemon_days, limit=site.lemon_score
         )
-        priors = {node: self.history.read(node).prior for node in snapshots}
+        priors = {node: self.history.read(node) for node in snapshots}
         kinds = {node: name_kind(snapshot, self.slurm_kinds.get(node, "")) for node, snapshot in snapshots.items()}
         usual = self._find_usual(snapshots, kinds, site.ib_ignore)
         verdicts = judge_all(snapshots, priors, site, self.busy, flaky_gpus, usual=usual)

@@ -15,7 +15,6 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,11 @@ def check_this_node(
     clock: Clock,
     timeout_s: int = DEFAULT_TIMEOUT_S,
     busy: bool | None = None,
-    cleared: datetime | None = None,
+    cleared: float | None = None,
 ) -> Verdict:
     """Gather and judge the data of this node, without history. Raises nothing.
 
-    `busy` is whether a job has the node; lines of the kernel log before `cleared` are no evidence.
+    `busy` is whether a job has the node; lines of the kernel log before `cleared`, a Unix time, are no evidence.
     """
     mark, node, sent_at = f"@@{secrets.token_hex(8)}", hostname(), clock.now()
     script = "GRACE=0\n" + render_script(mark, section_timeout_s=timeout_s, mounts=site.mounts)
@@ -148,10 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report(verdict, only_faulty=arguments.only_faulty, verbose=arguments.verbose, as_json=arguments.json)
 
 
-def _read_time(path: Path) -> datetime | None:
+def _read_time(path: Path) -> float | None:
     """Return when a file was last changed; None for a missing file."""
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return path.stat().st_mtime
     except FileNotFoundError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -310,21 +311,34 @@ class NodeSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBaseline:
-    """Expected values of a node, from earlier checks. Empty for a new node."""
+class Card:
+    """A GPU, as a node's history names it."""
 
-    at: datetime | None = None
+    uuid: str
+    serial: str = ""
+    bus: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBaseline:
+    """Expected values of a node, from earlier checks. Empty for a new node. Times are Unix times."""
+
     boot: str = ""
-    uuids: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
     memory_kb: int | None = None
     links: dict[str, tuple[int, ...]] = field(default_factory=dict)
     link_errors: dict[str, int] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
     ports: dict[str, Port] = field(default_factory=dict)
     """Ports that have been active, with their counters at `ports_at`."""
-    ports_at: datetime | None = None
-    cleared: datetime | None = None
+    ports_at: float | None = None
+    cleared: float | None = None
     """When the node was put back into service. Older lines of the kernel log are no evidence."""
+
+    def cleared_s(self, now: datetime) -> float:
+        """Return for how long the node has been back in service; infinite if it was never put back."""
+        return math.inf if self.cleared is None else now.timestamp() - self.cleared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

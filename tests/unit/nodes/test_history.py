@@ -27,7 +27,7 @@ def history(tmp_path: Path) -> NodeHistory:
 
 
 def save(history: NodeHistory, snapshot: NodeSnapshot) -> NodeRecord:
-    verdict = judge_snapshot(snapshot, prior=history.read(snapshot.node).prior)
+    verdict = judge_snapshot(snapshot, prior=history.read(snapshot.node))
     (record,) = history.save([(snapshot, verdict)], baseline_hours=24)
     return record
 
@@ -151,7 +151,7 @@ def test_five_thousand_nodes_are_judged_in_five_seconds() -> None:
         make_snapshot(smi=(124, "")),
     ]
     snapshots = {f"node{number:04}": replace(kinds[number % 4], node=f"node{number:04}") for number in range(5000)}
-    priors = {name: NodeRecord(node=name).prior for name in snapshots}
+    priors = {name: NodeRecord(node=name) for name in snapshots}
     began = time.process_time()
     verdicts = judge_all(snapshots, priors, HealthSettings(), {}, {})
     assert time.process_time() - began < 5

@@ -9,7 +9,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opsctl.nodes.history import Card, Incident, NodeRecord
+from opsctl.nodes.health.node_state import Card
+from opsctl.nodes.history import Incident, NodeRecord
 from opsctl.nodes.incident_summary import summarize_node, summarize_nodes
 from tests.support.made_nodes import NOW
 

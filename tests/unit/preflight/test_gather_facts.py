@@ -16,7 +16,8 @@ from opsctl.base.model import Job, JobState, Limits
 from opsctl.base.ports import Completed, TimedOut
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
-from opsctl.nodes.history import Card, NodeRecord
+from opsctl.nodes.health.node_state import Card
+from opsctl.nodes.history import NodeRecord
 from opsctl.preflight.checks import saving, settings
 from opsctl.preflight.facts import ClusterFacts, Facts
 from opsctl.preflight.gather_facts import LaunchPlace, gather, gather_cluster

@@ -42,7 +42,7 @@ def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResul
     """
     tool, section = snapshot.gpu_tool
     usual = check_input.usual.values
-    learnt = max(len(check_input.prior.uuids), int(usual.get(GPUS, 0)))
+    learnt = max(len(check_input.prior.cards), int(usual.get(GPUS, 0)))
     expected = check_input.site.gpus_per_node or learnt
     fault = _find_hardware_fault(snapshot)
     if fault:
@@ -74,7 +74,7 @@ def _find_hardware_fault(snapshot: NodeSnapshot) -> str:
 
 def _check_count(smi: Smi, snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
     uuids = {gpu.uuid for gpu in smi.gpus if gpu.uuid}
-    missing = [uuid for uuid in check_input.prior.uuids if uuid not in uuids]
+    missing = [card.uuid for card in check_input.prior.cards if card.uuid not in uuids]
     required = max(expected, smi.attached or 0)
     if len(smi.gpus) < required:
         names = f"; missing: {', '.join(missing[:MAX_NAMED_GPUS])}" if missing else ""

@@ -47,7 +47,8 @@ def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
             yield CheckResult(Severity.UNKNOWN, text)
         return
     # Errors before the node was put back into service are no evidence; counters do not tell when they rose.
-    severity = Severity.NOTE if _is_cleared_since_boot(snapshot, check_input) else Severity.FAULTY
+    is_cleared = check_input.prior.cleared_s(snapshot.at) < (snapshot.uptime_s or 0)
+    severity = Severity.NOTE if is_cleared else Severity.FAULTY
     for place, count in hardware.uncorrected_memory.items():
         if count:
             yield CheckResult(severity, f"{count} uncorrectable memory errors since boot on {place}", MEMORY_REMEDY)
@@ -56,13 +57,6 @@ def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
         if count > check_input.site.memory_corrected_per_day * days:
             text = f"{count} corrected memory errors in {days:.0f} days on {place}"
             yield CheckResult(Severity.NOTE, text, MEMORY_REMEDY + " if the errors go on")
-
-
-def _is_cleared_since_boot(snapshot: NodeSnapshot, check_input: CheckInput) -> bool:
-    cleared = check_input.prior.cleared
-    if cleared is None or snapshot.uptime_s is None:
-        return False
-    return (snapshot.at - cleared).total_seconds() < snapshot.uptime_s
 
 
 def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:

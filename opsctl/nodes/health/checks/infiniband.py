@@ -41,7 +41,7 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
     if not down and len(active) < expected:
         whose = "the settings name" if site.ib_ports else "most nodes of this kind have"
         yield CheckResult(Severity.FAULTY, f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
-    passed_s = max(1.0, (snapshot.at - prior.ports_at).total_seconds()) if prior.ports_at else 1.0
+    passed_s = max(1.0, snapshot.at.timestamp() - prior.ports_at) if prior.ports_at else 1.0
     for name, port in active.items():
         if name in watched:
             yield from _check_counters(name, watched[name], port, passed_s)

@@ -82,9 +82,7 @@ def _report_unread_log(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
 
 def list_recent_lines(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
     """Return the lines within `xid_hours` and since the node was put back into service."""
-    limit_s = check_input.site.xid_hours * SECONDS_PER_HOUR
-    if check_input.prior.cleared is not None:
-        limit_s = min(limit_s, (snapshot.at - check_input.prior.cleared).total_seconds())
+    limit_s = min(check_input.site.xid_hours * SECONDS_PER_HOUR, check_input.prior.cleared_s(snapshot.at))
     return [line for line in snapshot.kernel or () if line.age_s is None or line.age_s <= limit_s]
 
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.nodes.health.amd_smi import parse_amd
-from opsctl.nodes.health.node_state import Health, NodeBaseline, NodeSnapshot, Verdict
+from opsctl.nodes.health.node_state import Card, Health, NodeBaseline, NodeSnapshot, Verdict
 from tests.support.made_nodes import judge_snapshot, list_results, make_snapshot, read_corpus
 
 FORMS = ("list", "static", "metric")
 UUIDS = tuple(f"67ff740f-{number}" for number in range(8))
+CARDS = tuple(Card(uuid=uuid) for uuid in UUIDS)
 
 
 def render_cards(cards: int = 8, *, newer: bool = False, bad: dict[str, Any] | None = None) -> str:
@@ -46,7 +47,7 @@ def make_node(text: str | tuple[int | str, str] | None = None, **options: Any) -
 
 
 def judge_node(text: str | tuple[int | str, str] | None = None, **options: Any) -> Verdict:
-    return judge_snapshot(make_node(text), prior=NodeBaseline(uuids=UUIDS), **options)
+    return judge_snapshot(make_node(text), prior=NodeBaseline(cards=CARDS), **options)
 
 
 @pytest.mark.parametrize("newer", [False, True])

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.nodes.health.checks.xid import read_table
-from opsctl.nodes.health.node_state import Health, NodeBaseline
+from opsctl.nodes.health.node_state import Card, Health, NodeBaseline
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import (
     NOW,
@@ -24,11 +24,11 @@ from tests.support.made_nodes import (
     stamp_lines,
 )
 
-UUIDS = tuple(gpu_uuid(number) for number in range(8))
+CARDS = tuple(Card(uuid=gpu_uuid(number)) for number in range(8))
 
 
 def test_healthy_node_has_no_results() -> None:
-    verdict = judge_snapshot(make_snapshot(), prior=NodeBaseline(uuids=UUIDS, memory_kb=2113652736))
+    verdict = judge_snapshot(make_snapshot(), prior=NodeBaseline(cards=CARDS, memory_kb=2113652736))
     assert (verdict.health, verdict.results) == (Health.HEALTHY, ())
 
 
@@ -91,7 +91,7 @@ def test_hardware_exit_code_is_evidence(code, meaning) -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 4, 9, 12, 124, 127, 137, 255, "late"])
 def test_other_exit_code_is_unknown(code) -> None:
-    verdict = judge_snapshot(make_snapshot(smi=(code, "NVIDIA-SMI has failed")), prior=NodeBaseline(uuids=UUIDS))
+    verdict = judge_snapshot(make_snapshot(smi=(code, "NVIDIA-SMI has failed")), prior=NodeBaseline(cards=CARDS))
     assert verdict.health is Health.UNKNOWN
     assert [severity for severity, _ in list_results(verdict, "gpus")] == ["unknown"]
 
@@ -105,13 +105,13 @@ def test_lost_gpu_is_recognized_by_the_message() -> None:
 
 def test_missing_gpu_is_named() -> None:
     verdict = judge_snapshot(
-        make_snapshot(smi=render_smi(7), pci="0000:10:00.0\n" * 7), prior=NodeBaseline(uuids=UUIDS)
+        make_snapshot(smi=render_smi(7), pci="0000:10:00.0\n" * 7), prior=NodeBaseline(cards=CARDS)
     )
     assert list_results(verdict, "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {gpu_uuid(7)}")]
 
 
 def test_gpus_hidden_from_a_job_are_no_evidence() -> None:
-    verdict = judge_snapshot(make_snapshot(smi=render_smi(2), by="srun"), prior=NodeBaseline(uuids=UUIDS))
+    verdict = judge_snapshot(make_snapshot(smi=render_smi(2), by="srun"), prior=NodeBaseline(cards=CARDS))
     assert verdict.health is Health.UNKNOWN
     assert list_results(verdict, "gpus")[0][1].endswith("; this job may see only its own GPUs")
 
@@ -191,7 +191,7 @@ def test_old_lines_and_lines_before_the_undrain_do_not_count() -> None:
     text = read_corpus("dmesg/xid-79-154.txt")
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 23 * 3600))).health is Health.FAULTY
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 25 * 3600))).health is Health.HEALTHY
-    back = NodeBaseline(cleared=NOW - timedelta(hours=1))
+    back = NodeBaseline(cleared=(NOW - timedelta(hours=1)).timestamp())
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 2 * 3600)), prior=back).health is Health.HEALTHY
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 60)), prior=back).health is Health.FAULTY
 

@@ -40,7 +40,7 @@ def test_memory_errors_before_the_undrain_are_a_note() -> None:
     """Counters do not tell when they rose."""
     boot = NOW - timedelta(seconds=UPTIME)
     for cleared, severity in ((boot + timedelta(hours=1), "note"), (boot - timedelta(hours=1), "faulty")):
-        verdict = judge_snapshot(make_snapshot(hardware=SYS), prior=NodeBaseline(cleared=cleared))
+        verdict = judge_snapshot(make_snapshot(hardware=SYS), prior=NodeBaseline(cleared=cleared.timestamp()))
         assert list_results(verdict, "machine_checks")[0][0] == severity
 
 

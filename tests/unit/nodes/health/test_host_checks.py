@@ -72,7 +72,7 @@ def ports(state: str = "4: ACTIVE", **counters: int) -> str:
 def test_port_is_compared_with_the_baseline() -> None:
     before = NodeBaseline(
         ports={"mlx5_0/1": Port(state="ACTIVE", counters={"link_downed": 2, "symbol_error": 10})},
-        ports_at=NOW - timedelta(hours=1),
+        ports_at=(NOW - timedelta(hours=1)).timestamp(),
     )
 
     def judge(text: str, prior: NodeBaseline = before) -> list[tuple[str, str]]:

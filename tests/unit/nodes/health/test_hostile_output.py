@@ -12,7 +12,7 @@ from opsctl.base.ports import Answer
 from opsctl.nodes.drain_plan import plan_drain
 from opsctl.nodes.health import host_output, nvidia_smi
 from opsctl.nodes.health.hardware_output import parse_fio
-from opsctl.nodes.health.node_state import CheckInput, Health, NodeBaseline, Severity
+from opsctl.nodes.health.node_state import Card, CheckInput, Health, NodeBaseline, Severity
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.nodes.history import NodeRecord, update_record
@@ -71,7 +71,7 @@ SECTIONS = (
     "dcgm",
     "fio",
 )
-PRIOR = NodeBaseline(uuids=tuple(gpu_uuid(number) for number in range(8)), memory_kb=10**9, ports={}, at=NOW)
+PRIOR = NodeBaseline(cards=tuple(Card(uuid=gpu_uuid(number)) for number in range(8)), memory_kb=10**9)
 EXPECTS = HealthSettings(fio_write_mib_s=1e6, fio_read_mib_s=1e6)
 NODES = [Node(name="node001", state="IDLE", address="")]
 

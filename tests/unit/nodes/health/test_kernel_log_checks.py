@@ -72,7 +72,7 @@ def test_old_and_cleared_lines_are_no_evidence() -> None:
     text = read_corpus("dmesg/edac-uncorrectable.txt")
     assert list_lines(stamp_lines(text, 23 * 3600)) == [("machine_checks", "faulty", "")]
     assert list_lines(stamp_lines(text, 25 * 3600)) == []
-    assert list_lines(stamp_lines(text, 3600), NodeBaseline(cleared=NOW)) == []
+    assert list_lines(stamp_lines(text, 3600), NodeBaseline(cleared=NOW.timestamp())) == []
 
 
 def test_unreadable_log_is_unknown() -> None:
