@@ -199,8 +199,7 @@ class App:
 
         `jobs` maps a node to a running job of the user; `idle` are the nodes on which a short job may run.
         """
-        from opsctl.nodes.remote.fanout import Fanout  # noqa: PLC0415 (as above)
-        from opsctl.nodes.remote.local import Local  # noqa: PLC0415 (as above)
+        from opsctl.nodes.remote.fanout import Fanout, Local  # noqa: PLC0415 (as above)
         from opsctl.slurm.steps import InJob, ShortJob  # noqa: PLC0415 (as above)
 
         remote, slurm = self.site.remote, self.site.slurm

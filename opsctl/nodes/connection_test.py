@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from opsctl.base.ports import Answer
 from opsctl.launch.render import templates_dir
 from opsctl.nodes.remote.fanout import Fanout, merge_objects
 
@@ -58,10 +56,7 @@ class ConnectionTest:
         """Run the program on every node at the same time. Return the printed fields by node."""
         program = (templates_dir() / "nodes" / "connect.py").read_text()
         common = {"token": f"{self.rng.getrandbits(64):016x}", "seconds": self.connect_s}
-        fanout = replace(self.fanout, parallel=max(1, len(requests)))
-
-        def run_on(node: str) -> Answer:
-            argv = (self.python, "-", json.dumps(common | dict(requests[node])))
-            return fanout.run_on(node, argv, timeout=self.connect_s + START_S, stdin=program)
-
-        return {node: merge_objects(answer.out) for node, answer in fanout.map_nodes(requests, run_on).items()}
+        arguments = {node: {**common, **request} for node, request in requests.items()}
+        timeout = self.connect_s + START_S
+        answers = self.fanout.run_program(program, arguments, python=self.python, timeout=timeout)
+        return {node: merge_objects(answer.out) for node, answer in answers.items()}

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from opsctl.base.errors import InputError
 from opsctl.base.model import DrainReason, Node
 from opsctl.base.units import format_duration
-from opsctl.nodes.health.node_state import Health, NodeProcess, NodeSnapshot, Verdict
+from opsctl.nodes.health.node_state import Health, NodeSnapshot, Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
 from opsctl.slurm.states import JOB_WORDS, OUT_OF_SERVICE_WORDS
@@ -318,17 +318,14 @@ def _why_not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings
         return f"is {verdict.health.value}: {_render_first_result(verdict)}"
     if snapshot.processes is None:
         return "the list of processes could not be read"
-    blocking: list[NodeProcess] = []
-    for process in snapshot.processes:
-        is_user = process.uid >= site.user_uid_min and process.state not in "ZX"
-        is_health_check = process.uid == snapshot.uid and process.age_s < MAX_OWN_PROCESS_AGE_S
-        if is_user and not is_health_check:
-            blocking.append(process)
+    blocking = [
+        process
+        for process in snapshot.user_processes(site.user_uid_min)
+        if process.uid != snapshot.uid or process.age_s >= MAX_OWN_PROCESS_AGE_S
+    ]
     if not blocking:
         return ""
-    names = ", ".join(
-        f"{process.pid} ({process.name}, uid {process.uid})" for process in blocking[:MAX_NAMED_PROCESSES]
-    )
+    names = ", ".join(map(str, blocking[:MAX_NAMED_PROCESSES]))
     return f"{len(blocking)} user process{'es' * (len(blocking) != 1)}: {names}"
 
 

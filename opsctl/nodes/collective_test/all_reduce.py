@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median_high
 
 from opsctl.base.nodesets import fold
@@ -173,21 +172,16 @@ class CollectiveTest:
     def _run(self, requests: Mapping[str, Mapping[str, object]]) -> dict[str, Answer]:
         """Run the test program on every node at the same time. The ranks wait for one another."""
         options = self.options
-        program = (templates_dir() / "nodes" / "all_reduce.py").read_text()
         common = {
             "timeout_s": options.timeout_s,
             "start_timeout_s": options.start_timeout_s,
             "size_mib": options.size_mib,
             "interface": options.interface,
         }
-        fanout = replace(self.fanout, parallel=max(1, len(requests)))
+        program = (templates_dir() / "nodes" / "all_reduce.py").read_text()
+        arguments = {node: {**common, **request} for node, request in requests.items()}
         timeout = options.program_timeout_s + _LATE_ANSWER_S
-
-        def run_on(node: str) -> Answer:
-            argv = (options.python, "-", json.dumps(common | dict(requests[node])))
-            return fanout.run_on(node, argv, timeout=timeout, stdin=program)
-
-        return fanout.map_nodes(requests, run_on)
+        return self.fanout.run_program(program, arguments, python=options.python, timeout=timeout)
 
     def _judge_alone(self, node: str, answer: Answer) -> Verdict:
         """Judge a node's test alone. A node that was not reached, or that has no torch, is unknown, not faulty."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from opsctl.base.ports import Answer
 from opsctl.nodes.health.node_state import NodeProcess, NodeSnapshot
 from opsctl.nodes.remote.fanout import Fanout
@@ -21,15 +23,8 @@ exit 0
 
 def find_orphans(snapshot: NodeSnapshot, site: HealthSettings) -> list[NodeProcess]:
     """Return the user processes that hold a GPU of the node."""
-    gpu_pids: set[int] = set()
-    for gpu in snapshot.gpus:
-        gpu_pids |= {process.pid for process in gpu.processes}
-    users = [
-        process
-        for process in snapshot.processes or ()
-        if process.uid >= site.user_uid_min and process.state not in "ZX"
-    ]
-    return [process for process in users if process.pid in gpu_pids]
+    gpu_pids = {process.pid for process in chain.from_iterable(gpu.processes for gpu in snapshot.gpus)}
+    return [process for process in snapshot.user_processes(site.user_uid_min) if process.pid in gpu_pids]
 
 
 def end_orphans(fanout: Fanout, snapshot: NodeSnapshot, orphans: list[NodeProcess]) -> Answer:

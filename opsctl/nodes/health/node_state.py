@@ -180,6 +180,9 @@ class NodeProcess:
     """Start time in kernel ticks since boot. A later process with the same PID has another start time."""
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.pid} ({self.name}, uid {self.uid})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
@@ -299,6 +302,10 @@ class NodeSnapshot:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self.smi.gpus if self.smi else ()
+
+    def user_processes(self, min_uid: int) -> list[NodeProcess]:
+        """Return the processes of users from this uid on, without zombies."""
+        return [process for process in self.processes or () if process.uid >= min_uid and process.state not in "ZX"]
 
     def section(self, name: str) -> Section:
         return self.sections.get(name, NOT_GATHERED)

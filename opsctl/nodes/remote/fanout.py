@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from opsctl.base.nodesets import fold
-from opsctl.base.ports import Answer, Shell
+from opsctl.base.ports import Answer, Runner, Shell, run_here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """Runs commands here for the nodes that this machine is."""
+
+    runner: Runner
+    names: Collection[str]
+    """Node names of this machine."""
+    name: ClassVar[str] = "local"
+
+    def reaches(self, node: str) -> bool:
+        return node in self.names
+
+    def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
+        return run_here(self.runner, node, argv, by=self.name, timeout=timeout, stdin=stdin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +61,18 @@ class Fanout:
             return {}
         with ThreadPoolExecutor(min(self.parallel, len(unique_nodes)), thread_name_prefix="node") as pool:
             return dict(zip(unique_nodes, pool.map(run_on, unique_nodes), strict=True))
+
+    def run_program(
+        self, program: str, arguments: Mapping[str, Mapping[str, object]], *, python: str, timeout: float
+    ) -> dict[str, Answer]:
+        """Run the text of a Python program on every node at the same time, each with its argument as JSON."""
+        fanout = replace(self, parallel=max(1, len(arguments)))
+
+        def run_on(node: str) -> Answer:
+            argv = (python, "-", json.dumps(arguments[node]))
+            return fanout.run_on(node, argv, timeout=timeout, stdin=program)
+
+        return fanout.map_nodes(arguments, run_on)
 
     def run_on(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
         """Run `argv` on one node. The next route is tried only if the command certainly did not start."""

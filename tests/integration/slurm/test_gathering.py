@@ -12,8 +12,7 @@ from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.health.node_checker import NodeChecker
 from opsctl.nodes.health.node_state import CheckResult, Severity
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.settings.health import HealthSettings
 from opsctl.state.site_dir import SiteDir
 

@@ -19,8 +19,7 @@ from opsctl.diagnosis.hang_cause import judge_hang
 from opsctl.diagnosis.py_spy import PySpyDump, dump_stacks, list_ranks
 from opsctl.diagnosis.stack_dumps import GONE, NO_STACK, Frame, Stack, add_processes, parse, render_stacks
 from opsctl.host.system import SystemRunner
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 
 HERE = Fanout(shells=[Local(runner=SystemRunner(), names=["n1"])])
 WAITS = (Frame("all_reduce", "train.py", 9),)

@@ -15,8 +15,7 @@ from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.speakers import Speaker
 from opsctl.diagnosis.stack_dumps import NO_STACK, PTRACE, REFUSED, parse, render_stacks
 from opsctl.host.system import SystemRunner
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 from tests.unit.diagnosis.conftest import read_corpus
 
 SIX, TWO = read_corpus("tr11-hang-six.txt"), read_corpus("tr11-hang-two.txt")

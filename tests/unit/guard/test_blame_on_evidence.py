@@ -18,8 +18,7 @@ from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
 from opsctl.host.system import SystemRunner
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.state.events import Diagnosed, ExclusionDecided
 from tests.support.finalized_trains import QueuedTrain, make_node_care, make_train
 from tests.support.made_nodes import render_smi

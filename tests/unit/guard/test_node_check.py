@@ -13,8 +13,7 @@ from opsctl.guard.node_check import NodeCheck, check_nodes
 from opsctl.host.system import SystemClock, SystemRunner
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import NodeHistory
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.settings.health import HealthSettings
 from opsctl.state.events import AttemptStarted, Diagnosed, ExclusionDecided
 from opsctl.state.site_dir import SiteDir

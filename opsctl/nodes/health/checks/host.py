@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.base.units import format_size
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeProcess, NodeSnapshot, Severity
+from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeSnapshot, Severity
 from opsctl.nodes.health.usual_hardware import MEMORY
 
 MIN_SHARE_OF_MEMORY = 0.98
@@ -77,16 +77,11 @@ def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRe
     """Check for orphan processes: user processes that hold a GPU of a node without a job."""
     if check_input.busy is not False or snapshot.in_job or snapshot.smi is None:
         return
-    users: dict[int, NodeProcess] = {}
-    for process in snapshot.processes or ():
-        if process.uid >= check_input.site.user_uid_min and process.state not in "ZX":
-            users[process.pid] = process
+    users = {process.pid: process for process in snapshot.user_processes(check_input.site.user_uid_min)}
     for gpu in snapshot.smi.gpus:
         holders = [users[process.pid] for process in gpu.processes if process.pid in users]
         if holders:
-            names = ", ".join(
-                f"{process.pid} ({process.name}, uid {process.uid})" for process in holders[:MAX_NAMED_PROCESSES]
-            )
+            names = ", ".join(map(str, holders[:MAX_NAMED_PROCESSES]))
             yield CheckResult(
                 Severity.DEGRADED,
                 f"held by {names} although no job runs",

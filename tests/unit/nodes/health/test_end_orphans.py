@@ -12,8 +12,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.host.system import SystemRunner
 from opsctl.nodes.health.end_orphans import end_orphans, find_orphans
 from opsctl.nodes.health.node_state import NodeProcess
-from opsctl.nodes.remote.fanout import Fanout
-from opsctl.nodes.remote.local import Local
+from opsctl.nodes.remote.fanout import Fanout, Local
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import make_snapshot, render_smi
 
