@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from opsctl.host.parent_death import die_with_parent
+from opsctl.host.processes import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "race"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,11 @@ def memory_of(processes: Iterable[ProcessId]) -> int:
             if process.is_alive:
                 total += psutil.Process(process.pid).memory_full_info().pss
     return total
+
+
+def die_with_parent(number: int) -> None:
+    """Ask the kernel to send this process a signal when its parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:

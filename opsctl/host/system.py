@@ -22,8 +22,7 @@ from pathlib import Path
 
 from opsctl.base.errors import MissingProgram
 from opsctl.base.ports import Completed, Flooded, TimedOut
-from opsctl.host.parent_death import die_with_parent
-from opsctl.host.processes import find_processes
+from opsctl.host.processes import die_with_parent, find_processes
 
 log = logging.getLogger(__name__)
 MAX_LOGGED_CHARS = 1000

@@ -7,9 +7,11 @@ import os
 import pwd
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from opsctl.base.errors import OpsctlError
@@ -113,26 +115,27 @@ def read_pattern(text: str, pattern: str) -> Space:
         raise MeasurementFailed(f"the pattern finds nothing in {text.strip()[:200]!r}")
     words = {name: value for name, value in match.groupdict().items() if value is not None}
     try:
-        sizes = {name: parse_size(words[name]) for name in ("used", "limit") if name in words}
-        counts = {name: parse_size(words[name]) for name in ("inodes_used", "inodes_limit") if name in words}
-        shares = {name: float(words[name].rstrip("%")) for name in ("percent", "inodes_percent") if name in words}
-        at = _parse_time(words["at"]) if "at" in words else None
+        values: dict[str, Any] = {name: parse(words[name]) for name, parse in _FIELDS.items() if name in words}
     except (ValueError, OverflowError, OSError) as error:  # also for a time outside of the calendar
         raise MeasurementFailed(f"{match[0][:200]!r}: {error!s:.200}") from error
-    return Space(
-        used=sizes.get("used"),
-        limit=sizes.get("limit"),
-        inodes_used=counts.get("inodes_used"),
-        inodes_limit=counts.get("inodes_limit"),
-        percent=shares.get("percent"),
-        inodes_percent=shares.get("inodes_percent"),
-        at=at,
-    )
+    return Space(**values)
+
+
+def _parse_percent(text: str) -> float:
+    return float(text.rstrip("%"))
 
 
 def _parse_time(text: str) -> datetime:
     """Parse seconds since the epoch or ISO 8601; a time without a zone is in this machine's zone."""
     return datetime.fromtimestamp(int(text), UTC) if text.isdigit() else datetime.fromisoformat(text).astimezone(UTC)
+
+
+_FIELDS: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(("used", "limit", "inodes_used", "inodes_limit"), parse_size),
+    **dict.fromkeys(("percent", "inodes_percent"), _parse_percent),
+    "at": _parse_time,
+}
+"""The groups of a pattern, which are fields of Space."""
 
 
 def read_du(filesystem: Filesystem, *, keep: Path, now: datetime) -> Space:

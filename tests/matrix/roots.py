@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from opsctl.host.parent_death import die_with_parent
+from opsctl.host.processes import die_with_parent
 from tests.matrix import mirror
 
 REPOSITORY = Path(__file__).parents[2]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from opsctl.nodes.health.host_output import parse_int, parse_settings
+from opsctl.nodes.health.host_output import find_json, parse_int, parse_settings
 from opsctl.nodes.health.node_state import DiskLog, Fio, Hardware
 
 PCIE_TOTAL = re.compile(
@@ -79,11 +78,7 @@ def parse_disk_logs(text: str) -> dict[str, DiskLog]:
 
 def _parse_json(text: str) -> dict[str, Any]:
     """Return the fields of a SMART log; smartctl nests them below a key."""
-    start = text.find("{")
-    try:
-        value = json.loads(text[start:]) if start >= 0 else None
-    except (ValueError, RecursionError):
-        return {}
+    value = find_json(text)
     if not isinstance(value, dict):
         return {}
     nested = value.get("nvme_smart_health_information_log")
@@ -104,10 +99,9 @@ def _read_count(fields: dict[str, Any], *names: str) -> int | None:
 
 
 def parse_fio(text: str) -> Fio | None:
-    """Parse `fio --output-format=json`. Return None for incomplete output. Warnings may precede the JSON."""
-    start = text.find("{")
+    """Parse `fio --output-format=json`. Return None for incomplete output."""
+    output = find_json(text)
     try:
-        output: Any = json.loads(text[start:]) if start >= 0 else None
         jobs = {job["jobname"]: job for job in output["jobs"]}
         write, read, random = jobs["write"]["write"], jobs["read"]["read"], jobs["random"]["read"]
         return Fio(
@@ -117,7 +111,7 @@ def parse_fio(text: str) -> Fio | None:
             p99_ms=_read_p99_ms(random),
             is_direct=str(output["global options"]["direct"]) == "1",
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -31,6 +31,15 @@ def parse_int(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
+def find_json(text: str) -> Any:
+    """Return the JSON object at the end of a text; None without one. Warnings may precede it."""
+    start = text.find("{")
+    try:
+        return json.loads(text[start:]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return None
+
+
 def parse_float(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,12})?", text, re.ASCII) else None
 
@@ -149,12 +158,7 @@ def parse_dcgm(text: str) -> tuple[tuple[str, str, str], ...] | None:
 
     The form changes with every version, so any object with a name and any result below that object count.
     """
-    start = text.find("{")
-    try:
-        value = json.loads(text[start:]) if start >= 0 else None
-    except (ValueError, RecursionError):
-        return None
-    return tuple(_walk_tests(value, "", 0)) or None
+    return tuple(_walk_tests(find_json(text), "", 0)) or None
 
 
 def _walk_tests(value: Any, name: str, depth: int) -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -56,51 +56,35 @@ def compute_timeout_s(section_timeout_s: float, dcgm: int, fio: FioScan | None =
     return max(section_timeout_s, DCGM_TIMEOUT_S[dcgm], fio.timeout_s if fio else 0) + EXTRA_TIMEOUT_S
 
 
-@dataclass(slots=True)
-class _SectionReader:
-    """Collects the sections of the script's output. An incomplete section is dropped."""
-
-    sections: dict[str, Section] = field(default_factory=dict)
-    name: str = ""
-    code: int | None = None
-    out: list[str] = field(default_factory=list)
-    err: list[str] = field(default_factory=list)
-    is_err: bool = False
-
-    def add(self, line: str) -> None:
-        (self.err if self.is_err else self.out).append(line)
-
-    def begin(self, name: str, code: str) -> None:
-        self.name, self.code = name, host_output.parse_int(code)
-        self.out, self.err, self.is_err = [], [], False
-
-    def end(self) -> None:
-        """Store the current section, if one has begun."""
-        if self.name:
-            out = "".join(self.out).rstrip("\n")
-            err = "".join(self.err).rstrip("\n") if self.is_err else out
-            self.sections[self.name] = Section(code=self.code, out=out, err=err)
-        self.name = ""
-
-
 def split_sections(text: str, mark: str) -> tuple[dict[str, Section], bool]:
     """Return the sections by name, and whether the output is complete. An incomplete section is dropped."""
-    reader = _SectionReader()
+    sections: dict[str, Section] = {}
+    name = ""
+    code: int | None = None
+    parts: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         words = line.split()
-        if words[:1] != [mark]:
-            reader.add(line)
-            continue
         kind = words[1] if len(words) > 1 else ""
-        if kind == "err":
-            reader.err, reader.is_err = [], True
+        if words[:1] != [mark]:
+            parts[-1].append(line)
             continue
-        reader.end()
+        if kind == "err":
+            parts = [parts[0], []]
+            continue
+        if name:
+            sections[name] = _make_section(code, parts)
+        name = ""
         if kind == "begin" and len(words) == 4:
-            reader.begin(words[2], words[3])
+            name, code, parts = words[2], host_output.parse_int(words[3]), [[]]
         elif kind == "done":
-            return reader.sections, True
-    return reader.sections, False
+            return sections, True
+    return sections, False
+
+
+def _make_section(code: int | None, parts: Sequence[Sequence[str]]) -> Section:
+    """Return a section from the lines of its output and, if it has any, of its errors."""
+    texts = ["".join(lines).rstrip("\n") for lines in parts]
+    return Section(code=code, out=texts[0], err=texts[-1])
 
 
 def parse(answer: Answer, mark: str, *, sent_at: datetime, answered_at: datetime) -> NodeSnapshot:

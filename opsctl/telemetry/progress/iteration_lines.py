@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -50,15 +51,10 @@ def is_pattern_useless(log: Path, pattern: str) -> bool:
 
 def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     try:
-        handle = open_regular(log)
-    except OSError:
-        return []
-    try:
-        return _tail(handle, count, pattern)
+        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
+            return _tail(file.fileno(), count, pattern)
     except (OSError, OpsctlError):
         return []
-    finally:
-        os.close(handle)
 
 
 def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
@@ -99,20 +95,12 @@ def _pread(handle: int, begin: int, end: int) -> bytes:
 def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
     """Return steps at even distances over a log of any size, in order: up to two at every place."""
     iterations: list[Iteration] = []
-    try:
-        handle = open_regular(log)
-    except OSError:
-        return []
-    try:
-        size = os.fstat(handle).st_size
+    with suppress(OSError), os.fdopen(open_regular(log), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
         for place in range(places):
             begin = size * place // places
-            sample = read_window(handle, begin, min(size, begin + SAMPLE_BYTES))
+            sample = read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES))
             iterations += _parse_sample(sample, pattern)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
     return iterations
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from opsctl.nodes.health.checks.xid import MAX_LINE_CHARS, list_recent_lines
+from opsctl.nodes.health.checks.xid import MAX_LINE_CHARS, list_recent_lines, report_unread
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
 TABLE = Path(__file__).parent.parent / "kernel_log.toml"
@@ -42,12 +42,7 @@ def read_rows() -> tuple[LineRow, ...]:
 
 def kernel_log(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
     if snapshot.kernel is None:
-        why = snapshot.section("kernel").why or "cannot be read"
-        yield CheckResult(
-            Severity.UNKNOWN,
-            f"kernel log: {why}",
-            "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
-        )
+        yield report_unread(snapshot, Severity.UNKNOWN)
         return
     matches: dict[tuple[int, str], list[str]] = {}
     for line in list_recent_lines(snapshot, check_input):

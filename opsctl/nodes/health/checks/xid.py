@@ -72,12 +72,14 @@ def _report_unread_log(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
         return  # Xids are NVIDIA's
     # The driver's recovery action covers the same faults.
     is_covered = gpus and all(gpu.recovery is not None for gpu in gpus)
+    yield report_unread(snapshot, Severity.NOTE if is_covered else Severity.UNKNOWN)
+
+
+def report_unread(snapshot: NodeSnapshot, severity: Severity) -> CheckResult:
+    """Return the result for a kernel log that could not be read."""
     why = snapshot.section("kernel").why or "cannot be read"
-    yield CheckResult(
-        Severity.NOTE if is_covered else Severity.UNKNOWN,
-        f"kernel log: {why}",
-        "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root",
-    )
+    remedy = "allow users to read the kernel log (kernel.dmesg_restrict=0), or run as root"
+    return CheckResult(severity, f"kernel log: {why}", remedy)
 
 
 def list_recent_lines(snapshot: NodeSnapshot, check_input: CheckInput) -> list[KernelLine]:
