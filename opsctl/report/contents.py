@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import chain
@@ -27,18 +28,36 @@ Buckets = dict[Bucket, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptReport:
-    """One attempt within the time of the report."""
+class NamedAttempt:
+    """An attempt and how it ended."""
 
     attempt: str
+    outcome: str = ""
+    """Empty for an attempt that has not ended."""
+    why: str = ""
+    cause: str = ""
+    """The diagnosed cause of its end; empty without a diagnosis."""
+    nodes: str = ""
+
+    @property
+    def end_label(self) -> str:
+        """The cause of its end, as far as known."""
+        return self.cause or self.outcome or "not ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedAttempt(NamedAttempt):
+    """An attempt for the ledger."""
+
+    span: AttemptSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReport(NamedAttempt):
+    """One attempt within the time of the report."""
+
     began: datetime
     ended: datetime
-    outcome: str
-    """Empty for an attempt that has not ended."""
-    why: str
-    cause: str
-    """The diagnosed cause of its end; empty without a diagnosis."""
-    nodes: str
     first_step: int | None
     """The step of its first line; None without lines."""
     last_step: int | None
@@ -166,24 +185,6 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedAttempt:
-    """An attempt for the ledger, with its name and outcome."""
-
-    attempt: str
-    span: AttemptSpan
-    outcome: str = ""
-    why: str = ""
-    nodes: str = ""
-    cause: str = ""
-    """The diagnosed cause of its end."""
-
-    @property
-    def end_label(self) -> str:
-        """The cause of its end, as far as known."""
-        return self.cause or self.outcome or "not ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Begin and end of the train, and of the report within. Seconds since the epoch."""
 
@@ -196,7 +197,7 @@ class Window:
 
 def add_up(
     train: str,
-    attempts: Sequence[NamedAttempt],
+    attempts: Sequence[TimedAttempt],
     waits: Sequence[IdleSpan],
     summary: LogSummary,
     window: Window,
@@ -212,24 +213,31 @@ def add_up(
         confidence = _lower(confidence, missing / max(1, sum(len(part) for part in parts)))
     if window.until < window.end:
         notes = [*notes, "step, tokens, loss and median step are those of the whole log, also after --until"]
-    spans = account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end)
-    total = _Total(window, attempts)
-    total.add_spans(spans)
+    spans = list(
+        _clip(account_time([attempt.span for attempt in attempts], waits, begin=window.begin, end=window.end), window)
+    )
+    buckets = _sum_buckets(spans)
+    spans_of: defaultdict[int | None, list[Span]] = defaultdict(list)
+    for span in spans:
+        spans_of[span.attempt].append(span)
+    reported = [
+        (attempt, spans_of[number])
+        for number, attempt in enumerate(attempts)
+        if spans_of[number] or _is_inside(attempt.span, window)
+    ]
     last = summary.last or Iteration(step=0)
     highest_steps = [max(part.steps) for part in parts if len(part)]
     step_seconds = [
         step_s for step_s in chain.from_iterable(part.step_seconds for part in parts) if 0 < step_s < math.inf
     ]
-    shares = zip(attempts, total.attempts, strict=True)
-    reported = [(named, share) for named, share in shares if _is_reported(named.span, share, window)]
     return Report(
         train=train,
         made=made,
         begin=_date(window.since),
         end=_date(window.until),
         is_timed=window.is_timed,
-        wall_s=total.wall_s,
-        buckets=total.buckets,
+        wall_s=sum(buckets.values()),
+        buckets=buckets,
         step=int(max(highest_steps)) if highest_steps else None,
         last_step=last.last,
         tokens=last.tokens,
@@ -239,22 +247,35 @@ def add_up(
         loss=summary.loss.points(),
         curves={name: curve.points() for name, curve in summary.curves.items()},
         notes=tuple(notes),
-        is_progress_known=bool(step_seconds) or not any(named.span.is_unreadable for named in attempts),
-        causes=total.list_causes([named.end_label for named, _ in reported]),
+        is_progress_known=bool(step_seconds) or not any(attempt.span.is_unreadable for attempt in attempts),
+        causes=_list_causes(spans, attempts, [attempt.end_label for attempt, _ in reported]),
         confidence=confidence,
-        periods=total.periods(),
-        attempts=tuple(_report_attempt(named, share) for named, share in reported),
+        periods=_split_periods(spans, window),
+        attempts=tuple(_report_attempt(attempt, own) for attempt, own in reported),
     )
 
 
-def _is_reported(span: AttemptSpan, share: _AttemptShare, window: Window) -> bool:
-    """Whether an attempt belongs to the report: also one of no length, as after a clock was set back.
+def _clip(spans: Iterable[Span], window: Window) -> Iterator[Span]:
+    """Yield the parts of the spans that lie within the report."""
+    for span in spans:
+        begin, end = max(span.begin, window.since), min(span.end, window.until)
+        if end > begin:
+            is_whole = (begin, end) == (span.begin, span.end)
+            yield span if is_whole else replace(span, begin=begin, end=end)
 
-    Attempts that --since or --until leave out do not belong to the report.
-    """
+
+def _is_inside(span: AttemptSpan, window: Window) -> bool:
+    """Whether --since and --until leave an attempt of no length in the report, as after a clock was set back."""
     is_before = window.since > window.begin and span.end <= window.since
     is_after = window.until < window.end and span.begin >= window.until
-    return share.is_known or not (is_before or is_after)
+    return not (is_before or is_after)
+
+
+def _sum_buckets(spans: Iterable[Span]) -> Buckets:
+    buckets = zero_buckets()
+    for span in spans:
+        buckets[span.bucket] += span.end - span.begin
+    return buckets
 
 
 def zero_buckets() -> Buckets:
@@ -278,97 +299,62 @@ def _lower(confidence: Reliability, missing_share: float) -> Reliability:
     return Reliability.MEDIUM if confidence is Reliability.HIGH else confidence
 
 
-class _AttemptShare:
-    """The time of one attempt within the report."""
-
-    def __init__(self) -> None:
-        self.begin, self.end = float("inf"), float("-inf")
-        self.buckets = zero_buckets()
-
-    @property
-    def is_known(self) -> bool:
-        """Whether any time of the report belongs to the attempt."""
-        return self.end > self.begin
-
-
-class _Total:
-    """Sums of spans by bucket: in all, by attempt and by period."""
-
-    def __init__(self, window: Window, attempts: Sequence[NamedAttempt]) -> None:
-        self.since, self.until = window.since, window.until
-        self.buckets = zero_buckets()
-        self.labels = [attempt.end_label for attempt in attempts]
-        self.causes: dict[str, Buckets] = {}
-        self.attempts = [_AttemptShare() for _ in attempts]
-        self.period_s = max(window.until - window.since, 0.0) / PERIODS
-        self.period_buckets = [zero_buckets() for _ in range(PERIODS)]
-
-    @property
-    def wall_s(self) -> float:
-        return sum(self.buckets.values())
-
-    def add_spans(self, spans: Iterable[Span]) -> None:
-        for span in spans:
-            begin, end = max(span.begin, self.since), min(span.end, self.until)
-            if end > begin:
-                self.buckets[span.bucket] += end - begin
-                self._add_to_periods(begin, end, span.bucket)
-                if span.bucket is not Bucket.EFFECTIVE:
-                    losses = self.causes.setdefault(self._find_cause(span), zero_buckets())
-                    losses[span.bucket] += end - begin
-                if span.attempt is not None:
-                    share = self.attempts[span.attempt]
-                    share.begin, share.end = min(share.begin, begin), end
-                    share.buckets[span.bucket] += end - begin
-
-    def _find_cause(self, span: Span) -> str:
-        """Return the cause of a loss: a wait, a start and repeated steps follow from the end of the attempt before."""
-        if span.bucket in OWN_BUCKETS:
-            return OWN
-        blamed = span.before if span.attempt is None else span.attempt
-        if span.attempt is not None and span.bucket in RESTART_BUCKETS:
-            blamed = span.attempt - 1
-        return FIRST if blamed is None or blamed < 0 else self.labels[blamed]
-
-    def list_causes(self, ended: Sequence[str]) -> tuple[CauseReport, ...]:
-        """Return the losses by cause, the largest first. `ended` holds the cause of each reported attempt."""
-        causes = [
-            CauseReport(cause=cause, attempts=ended.count(cause), buckets=buckets)
-            for cause, buckets in self.causes.items()
-        ]
-        return tuple(sorted(causes, key=lambda cause: -cause.lost_s))
-
-    def _add_to_periods(self, begin: float, end: float, bucket: Bucket) -> None:
-        at = min(PERIODS - 1, int((begin - self.since) / self.period_s))
-        while True:
-            edge = self.since + (at + 1) * self.period_s if at < PERIODS - 1 else end
-            self.period_buckets[at][bucket] += max(0.0, min(edge, end) - begin)
-            if edge >= end:
-                return
-            at, begin = at + 1, max(edge, begin)
-
-    def periods(self) -> tuple[Period, ...]:
-        if not self.wall_s:
-            return ()
-        return tuple(
-            Period(begin=_date(self.since + at * self.period_s), seconds=self.period_s, buckets=buckets)
-            for at, buckets in enumerate(self.period_buckets)
-        )
+def _list_causes(
+    spans: Iterable[Span], attempts: Sequence[TimedAttempt], ended: Sequence[str]
+) -> tuple[CauseReport, ...]:
+    """Return the losses by cause, the largest first. `ended` holds the cause of each reported attempt."""
+    lost: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.bucket is not Bucket.EFFECTIVE:
+            lost[_find_cause(span, attempts)].append(span)
+    causes = [
+        CauseReport(cause=cause, attempts=ended.count(cause), buckets=_sum_buckets(own)) for cause, own in lost.items()
+    ]
+    return tuple(sorted(causes, key=lambda cause: -cause.lost_s))
 
 
-def _report_attempt(named: NamedAttempt, share: _AttemptShare) -> AttemptReport:
-    steps, span = named.span.log.steps, named.span
+def _find_cause(span: Span, attempts: Sequence[TimedAttempt]) -> str:
+    """Return the cause of a loss: a wait, a start and repeated steps follow from the end of the attempt before."""
+    if span.bucket in OWN_BUCKETS:
+        return OWN
+    blamed = span.before if span.attempt is None else span.attempt
+    if span.attempt is not None and span.bucket in RESTART_BUCKETS:
+        blamed = span.attempt - 1
+    return FIRST if blamed is None or blamed < 0 else attempts[blamed].end_label
+
+
+def _split_periods(spans: Sequence[Span], window: Window) -> tuple[Period, ...]:
+    """Return the time of the report in PERIODS equal parts; none for an empty report."""
+    if not spans:
+        return ()
+    period_s = (window.until - window.since) / PERIODS
+    buckets = [zero_buckets() for _ in range(PERIODS)]
+    for span in spans:
+        at, begin = min(PERIODS - 1, int((span.begin - window.since) / period_s)), span.begin
+        while begin < span.end:
+            edge = window.since + (at + 1) * period_s
+            end = span.end if at == PERIODS - 1 else max(begin, min(edge, span.end))
+            buckets[at][span.bucket] += end - begin
+            at, begin = at + 1, end
+    return tuple(
+        Period(begin=_date(window.since + at * period_s), seconds=period_s, buckets=of_period)
+        for at, of_period in enumerate(buckets)
+    )
+
+
+def _report_attempt(attempt: TimedAttempt, spans: Sequence[Span]) -> AttemptReport:
+    steps, span = attempt.span.log.steps, attempt.span
     return AttemptReport(
-        attempt=named.attempt,
-        began=_date(share.begin if share.is_known else span.begin),
-        ended=_date(share.end if share.is_known else span.end),
-        outcome=named.outcome,
-        why=named.why,
-        cause=named.cause,
-        nodes=named.nodes,
+        attempt=attempt.attempt,
+        began=_date(spans[0].begin if spans else span.begin),
+        ended=_date(spans[-1].end if spans else span.end),
+        outcome=attempt.outcome,
+        why=attempt.why,
+        cause=attempt.cause,
+        nodes=attempt.nodes,
         first_step=int(steps[0]) if steps else None,
         last_step=int(steps[-1]) if steps else None,
-        buckets=share.buckets,
+        buckets=_sum_buckets(spans),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError
 from opsctl.base.model import JobState
-from opsctl.report.contents import WHOLE, NamedAttempt, Reliability, Report, ReportPeriod, Window, add_up
+from opsctl.report.contents import WHOLE, Reliability, Report, ReportPeriod, TimedAttempt, Window, add_up
 from opsctl.report.train_report import checked_window
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
@@ -51,7 +51,7 @@ def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, perio
 
 
 def _judge_confidence(
-    paced: _PacedLog, named: Sequence[NamedAttempt], *, has_jobs: bool, is_timed: bool
+    paced: _PacedLog, named: Sequence[TimedAttempt], *, has_jobs: bool, is_timed: bool
 ) -> Reliability:
     """Return how far the shares can be trusted: jobs of accounting show what the log leaves out."""
     stamped = [part for part in paced.parts if not math.isnan(paced.find_begin(part))]
@@ -61,7 +61,7 @@ def _judge_confidence(
     return Reliability.HIGH if is_whole else Reliability.MEDIUM
 
 
-def _log_window(named: Sequence[NamedAttempt], period: ReportPeriod, now: datetime, *, is_timed: bool) -> Window:
+def _log_window(named: Sequence[TimedAttempt], period: ReportPeriod, now: datetime, *, is_timed: bool) -> Window:
     begin = named[0].span.begin
     end = max(attempt.span.end for attempt in named)
     if is_timed:
@@ -135,12 +135,12 @@ class _PacedLog:
             end = line.latest if abs(line.latest - end) < MAX_STRAY_S else end + took_s
         return end
 
-    def split_attempts(self) -> tuple[list[NamedAttempt], list[str], bool]:
+    def split_attempts(self) -> tuple[list[TimedAttempt], list[str], bool]:
         """Return attempts, notes, and whether the log has times. An attempt lasts from one start to the next."""
         parts = self.parts
         begins = [self.find_begin(part) for part in parts]
         known_begins = [begin for begin in begins if not math.isnan(begin)]
-        named: list[NamedAttempt] = []
+        named: list[TimedAttempt] = []
         cursor = known_begins[0] if known_begins else 0.0
         for number, part in enumerate(parts):
             begin = cursor if math.isnan(begins[number]) else max(begins[number], cursor)
@@ -149,7 +149,7 @@ class _PacedLog:
             ending = self._find_ending(part, following)
             span = AttemptSpan(begin=begin, end=cursor, ending=ending, log=part)
             outcome = {SpanEnd.LEFT: "left", SpanEnd.BROKE: "broke off"}.get(ending, "")
-            named.append(NamedAttempt(attempt=str(number + 1), span=span, outcome=outcome))
+            named.append(TimedAttempt(attempt=str(number + 1), span=span, outcome=outcome))
         notes = []
         if not known_begins:
             notes.append("the log has no times: only the time of steps and saves is known; --sacct FILE adds the rest")
@@ -171,7 +171,7 @@ class _PacedLog:
 
 def _report_jobs(
     paced: _PacedLog, jobs: Sequence[JobRun], period: ReportPeriod, now: datetime
-) -> tuple[list[NamedAttempt], list[IdleSpan], list[str], Window]:
+) -> tuple[list[TimedAttempt], list[IdleSpan], list[str], Window]:
     started = [job for job in jobs if job.begin is not None]
     if not started:
         raise InputError("--sacct: no job has started", hint="give the accounting of the run's jobs")
@@ -192,7 +192,7 @@ def _report_jobs(
     return named, list(_find_waits(jobs, window.end)), notes, window
 
 
-def _name_job(job: JobRun, part: LogPart, now: datetime) -> NamedAttempt:
+def _name_job(job: JobRun, part: LogPart, now: datetime) -> TimedAttempt:
     span = AttemptSpan(
         begin=job.begin or 0.0,
         end=now.timestamp() if job.end is None else job.end,
@@ -201,7 +201,7 @@ def _name_job(job: JobRun, part: LogPart, now: datetime) -> NamedAttempt:
         nodes=job.node_count,
     )
     outcome = "" if job.end is None else job.state.value
-    return NamedAttempt(attempt=job.job, span=span, outcome=outcome, nodes=job.nodes)
+    return TimedAttempt(attempt=job.job, span=span, outcome=outcome, nodes=job.nodes)
 
 
 def _place_parts(paced: _PacedLog, parts: Sequence[LogPart], started: Sequence[JobRun]) -> list[LogPart]:

@@ -15,7 +15,7 @@ from opsctl.base.units import format_duration
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
-from opsctl.report.contents import WHOLE, NamedAttempt, Report, ReportPeriod, Window, add_up, known_cause
+from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Window, add_up, known_cause
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import AttemptFinalized, Cancelled, Event, Submitted, Submitting, cancels_train
 from opsctl.state.files import read_size_bytes
@@ -164,7 +164,7 @@ def _name_attempt(
     end: float,
     *,
     is_unreadable: bool,
-) -> NamedAttempt:
+) -> TimedAttempt:
     attempt = attempts[number]
     following = attempts[number + 1] if number + 1 < len(attempts) else None
     ends = [time for time in (attempt.end, following.begin if following else None) if time is not None]
@@ -178,7 +178,7 @@ def _name_attempt(
         is_truncated=part.is_truncated,
         is_unreadable=is_unreadable and attempt.outcome not in _NEVER_STARTED,
     )
-    return NamedAttempt(
+    return TimedAttempt(
         attempt=attempt.attempt,
         span=span,
         outcome=attempt.outcome,
