@@ -9,7 +9,7 @@ from opsctl.actions.find_slow_nodes import find_speeds
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
-from opsctl.report.train_report import report_train
+from opsctl.report.train_report import read_train
 from opsctl.slurm.past_jobs import JobRun, convert_jobs, read_past_jobs
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
@@ -21,7 +21,7 @@ def build_train_report(app: App, run: RunDir, past_jobs: Path | None, period: Re
     events = app.journal(run).events()
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_past_jobs(past_jobs), arrays, run.name) if past_jobs else find_past_jobs(app, arrays)
-    report = report_train(run, events, now, period=period, jobs=jobs)
+    report = read_train(run, events, now, period=period, jobs=jobs).report
     return replace(report, node_speeds=find_speeds(app, run.name))
 
 

@@ -19,7 +19,7 @@ from opsctl.publish.publisher import REPORTS, Published, Publisher
 from opsctl.publish.staging import StagedFile, TimeLimit
 from opsctl.report import formats
 from opsctl.report.html_page import render_page
-from opsctl.report.train_report import report_train
+from opsctl.report.train_report import read_train
 from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.state.run_dir import RunDir, all_trains, check_root, may_act
 
@@ -99,7 +99,7 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit, ask: Callable[[], Slu
 
 def _reports(app: App, run: RunDir, ask: Callable[[], SlurmAnswer]) -> Mapping[str, str]:
     try:
-        report = report_train(run, app.journal(run).events(), app.clock.now())
+        report = read_train(run, app.journal(run).events(), app.clock.now()).report
     except OpsctlError:
         return {}
     return {

@@ -16,7 +16,7 @@ from opsctl.cron.cron_dir import CronDir
 from opsctl.metrics.families import MetricSample
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.report.contents import Report, known_cause
-from opsctl.report.train_report import report_train
+from opsctl.report.train_report import read_train
 from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
@@ -55,7 +55,7 @@ def effective(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     samples: list[MetricSample] = []
     for run in trains or all_trains(app.root):
         with contextlib.suppress(Exception):  # as above
-            report = report_train(run, app.journal(run).events(), app.clock.now())
+            report = read_train(run, app.journal(run).events(), app.clock.now()).report
             samples += _spent(run.name, report)
     return samples
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.end_record import read_end
+from opsctl.report.contents import NamedAttempt, known_cause
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import (
     ArrayLost,
@@ -83,18 +84,12 @@ class _Queue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFacts:
-    """One attempt. Times in seconds since the epoch."""
+class AttemptFacts(NamedAttempt):
+    """What is recorded of one attempt. Times in seconds since the epoch."""
 
-    attempt: str
-    nodes: str
     begin: float
     end: float | None = None
-    outcome: str = ""
-    why: str = ""
     node_count: int = 0
-    cause: str = ""
-    """The diagnosed cause of the end; empty without a diagnosis."""
     last_output: float | None = None
     """When a rank last wrote to its log, as recorded at the end."""
     offset: int | None = None
@@ -107,25 +102,16 @@ def collect_attempts(run: RunDir, events: Sequence[Event]) -> list[AttemptFacts]
     latest: dict[str, int] = {}
     for event in events:
         if isinstance(event, AttemptStarted):
-            attempt = _started(event)
-            latest[attempt.attempt] = len(attempts)
-            attempts.append(attempt)
+            latest[event.attempt] = len(attempts)
+            attempts.append(AttemptFacts(attempt=event.attempt, nodes=event.nodes, begin=event.when.timestamp()))
         elif isinstance(event, AttemptFinalized):
             number = latest.get(event.attempt)
             if number is not None and not attempts[number].outcome:
-                attempts[number] = _finalized(attempts[number], event)
+                end = max(event.when.timestamp(), attempts[number].begin)
+                attempts[number] = replace(attempts[number], end=end, outcome=event.outcome, why=event.why)
     for number in latest.values():
         attempts[number] = _add_records(run, attempts[number])
     return attempts
-
-
-def _started(event: AttemptStarted) -> AttemptFacts:
-    return AttemptFacts(attempt=event.attempt, nodes=event.nodes, begin=event.when.timestamp())
-
-
-def _finalized(attempt: AttemptFacts, event: AttemptFinalized) -> AttemptFacts:
-    end = max(event.when.timestamp(), attempt.begin)
-    return replace(attempt, end=end, outcome=event.outcome, why=event.why)
 
 
 def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
@@ -137,7 +123,7 @@ def _add_records(run: RunDir, attempt: AttemptFacts) -> AttemptFacts:
     if attempt.outcome and (end := read_end(directory)):
         last_output = end.last_output.timestamp() if end.last_output else None
         ended = max(attempt.begin, end.ended.timestamp())
-        attempt = replace(attempt, end=ended, last_output=last_output, cause=end.cause)
+        attempt = replace(attempt, end=ended, last_output=last_output, cause=known_cause(end.cause))
     return attempt
 
 
@@ -186,12 +172,8 @@ def _from_job(name: str, job: JobRun, begin: float) -> AttemptFacts:
     )
 
 
-def find_waits(events: Sequence[Event], *, end: float) -> list[IdleSpan]:
-    """Return the reason for waiting from the first submission to `end`, running attempts not considered."""
-    return list(_waits(events, end))
-
-
-def _waits(events: Iterable[Event], end: float) -> Iterator[IdleSpan]:
+def find_waits(events: Iterable[Event], *, end: float) -> Iterator[IdleSpan]:
+    """Yield the reasons for waiting from the first submission to `end`, running attempts not considered."""
     queue, begin, bucket = _Queue(), None, Bucket.NOT_QUEUED
     for event in events:
         queue.take(event)

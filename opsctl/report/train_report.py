@@ -15,7 +15,7 @@ from opsctl.base.units import format_duration
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import MAX_LATE_S, find_last_output
 from opsctl.report.attempts import AttemptFacts, add_jobs, collect_attempts, find_waits
-from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Window, add_up, known_cause
+from opsctl.report.contents import WHOLE, Report, ReportPeriod, TimedAttempt, Window, add_up
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import AttemptFinalized, Cancelled, Event, Submitted, Submitting, cancels_train
 from opsctl.state.files import read_size_bytes
@@ -55,18 +55,6 @@ class TrainReading:
     """One for each attempt, in order."""
 
 
-def report_train(
-    run: RunDir,
-    events: Sequence[Event],
-    now: datetime,
-    *,
-    period: ReportPeriod = WHOLE,
-    jobs: Sequence[JobRun] = (),
-) -> Report:
-    """Return where the time of a train went, as `read_train` does."""
-    return read_train(run, events, now, period=period, jobs=jobs).report
-
-
 def read_train(
     run: RunDir,
     events: Sequence[Event],
@@ -93,13 +81,12 @@ def read_train(
     log = _read_log(run, attempts)
     is_unreadable = not _has_step_times(log.summary) and not run.trainer_config.exists()
     named = [
-        _name_attempt(run, attempts, number, log.parts[number], end, is_unreadable=is_unreadable)
-        for number in range(len(attempts))
+        _name_attempt(run, attempts, number, log, end, is_unreadable=is_unreadable) for number in range(len(attempts))
     ]
-    waits = find_waits(events, end=end)
+    waits = list(find_waits(events, end=end))
     report = add_up(run.name, named, waits, log.summary, window, made=now, notes=log.notes)
     report = replace(report, notes=(*report.notes, *_note_silence(report)))
-    return TrainReading(report, tuple(part.log for part in log.parts))
+    return TrainReading(report, tuple(log.parts))
 
 
 def _has_step_times(summary: LogSummary) -> bool:
@@ -160,7 +147,7 @@ def _name_attempt(
     run: RunDir,
     attempts: Sequence[AttemptFacts],
     number: int,
-    part: _AttemptLog,
+    log: _TrainLog,
     end: float,
     *,
     is_unreadable: bool,
@@ -172,10 +159,10 @@ def _name_attempt(
         begin=attempt.begin,
         end=max(attempt.begin, min(ends, default=end)),
         ending=_find_ending(attempt, following),
-        log=part.log,
+        log=log.parts[number],
         nodes=attempt.node_count,
         last_output=_last_output(run, attempt),
-        is_truncated=part.is_truncated,
+        is_truncated=number in log.truncated,
         is_unreadable=is_unreadable and attempt.outcome not in _NEVER_STARTED,
     )
     return TimedAttempt(
@@ -184,7 +171,7 @@ def _name_attempt(
         outcome=attempt.outcome,
         why=attempt.why,
         nodes=attempt.nodes,
-        cause=known_cause(attempt.cause),
+        cause=attempt.cause,
     )
 
 
@@ -206,20 +193,15 @@ def _last_output(run: RunDir, attempt: AttemptFacts) -> float:
     return math.nan if is_copy else at
 
 
-@dataclass(frozen=True, slots=True)
-class _AttemptLog:
-    log: LogPart
-    is_truncated: bool
-    """The beginning of the part is lost."""
-
-
 @dataclass(slots=True)
 class _TrainLog:
     """The main log of a train over all its files."""
 
     summary: LogSummary
-    parts: list[_AttemptLog]
+    parts: list[LogPart]
     """One for each attempt, in order."""
+    truncated: set[int]
+    """Numbers of the attempts of whose part the beginning is lost."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -232,7 +214,7 @@ def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
     files = _list_log_files(run.main_log)
     size_bytes = read_size_bytes(files[-1]) if files else 0
     offsets = _fill_offsets(attempts, size_bytes)
-    train_log = _TrainLog(LogSummary(), [_AttemptLog(LogPart(), is_truncated=True) for _ in attempts])
+    train_log = _TrainLog(LogSummary(), [LogPart() for _ in attempts], set(range(len(attempts))))
     following = LogPart()  # the beginning of a newer file belongs to the last attempt of the older file
     lost, pattern = 0, read_step_pattern(run)
     for group in reversed(_group_by_file(offsets, size_bytes)):
@@ -242,11 +224,12 @@ def _read_log(run: RunDir, attempts: Sequence[AttemptFacts]) -> _TrainLog:
             read = LogSummary([LogPart() for _ in (0, *group)])
         else:
             read = read_summary(path, [offsets[number] for number in group], pattern=pattern)
+            train_log.truncated -= set(group)
         head, *parts = read.parts
         last = parts[-1] if parts else head
         last.join(following)
         following = head
-        train_log.parts[group.start : group.stop] = [_AttemptLog(part, is_truncated=path is None) for part in parts]
+        train_log.parts[group.start : group.stop] = parts
         train_log.summary = _merge_summaries(read, train_log.summary)
     train_log.notes = _note_log(train_log.summary, attempts, lost)
     return train_log

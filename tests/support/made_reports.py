@@ -10,7 +10,7 @@ from pathlib import Path
 from opsctl.guard.action import ACTIONS
 from opsctl.guard.end_record import Outcome
 from opsctl.report.contents import Report, ReportPeriod
-from opsctl.report.train_report import report_train
+from opsctl.report.train_report import read_train
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event, Submitted, Submitting
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -111,7 +111,7 @@ class Train:
     def report(self, at: float, since: float | None = None, until: float | None = None) -> Report:
         bounds = [None if moment is None else BEGIN + timedelta(seconds=moment) for moment in (since, until)]
         period = ReportPeriod(since=bounds[0], until=bounds[1])
-        return report_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), period=period)
+        return read_train(self.run, self.journal.events(), BEGIN + timedelta(seconds=at), period=period).report
 
 
 def make_rough_train(place: Path, *, stamps: bool = True) -> Train:

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.guard.end_record import Outcome
 from opsctl.report.html_page import render_page
-from opsctl.report.train_report import report_train
+from opsctl.report.train_report import read_train
 from opsctl.state.events import Held
 from opsctl.state.reasons import as_written
 from tests.support.chromium import Browser, browser
@@ -156,7 +156,7 @@ def test_train_without_steps_has_a_page(chromium: Browser, tmp_path: Path) -> No
     train = Train(tmp_path)
     train.submit(0)
     path = tmp_path / "report.html"
-    report = report_train(train.run, train.journal.events(), BEGIN)
+    report = read_train(train.run, train.journal.events(), BEGIN).report
     path.write_text(render_page(report))  # no time has passed
     chromium.show(path, width=400, scheme="dark")
     assert chromium.read_console() == []
