@@ -40,28 +40,6 @@ MAX_ATTEMPTS = 100
 """Rows of the table: the newest."""
 MAX_MARKS = 200
 """Events on the curves: the newest."""
-CAUSE_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "hardware": ("node", "gpu", "network", "node-failed", "node-refused", "NODE_FAIL", "BOOT_FAIL"),
-    "storage": ("storage",),
-    "software": (
-        "memory",
-        "data",
-        "code",
-        "config",
-        "numeric",
-        "crashed",
-        "FAILED",
-        "OUT_OF_MEMORY",
-        "refused",
-        "idle",
-    ),
-    "hang": ("hang", "hung"),
-    "cluster": ("slurm", "preempted", "time limit", "timed-out", "PREEMPTED", "TIMEOUT"),
-    "planned": ("none", "finished", "deadline", "stopped", "exited", "COMPLETED", "skipped"),
-    "person": ("switch", "killed", "paused", "cancelled", "CANCELLED"),
-    "running": ("",),
-}
-"""Colours of the attempts strip, by class of the diagnosed cause or by outcome. Others are `unknown`."""
 MARKED: Mapping[type[Event], str] = {
     AttemptStarted: "restart",
     Held: "held",
@@ -158,20 +136,11 @@ def _rename(text: str) -> str:
     return text.replace(Bucket.REPEATED.value, "recomputed")
 
 
-def find_group(cause_kind: str, outcome: str) -> str:
-    """Return the colour of an attempt, by the class of the diagnosed cause, else by the outcome."""
-    for word in (cause_kind, outcome):
-        for group, words in CAUSE_GROUPS.items():
-            if word in words and (word or not outcome):
-                return group
-    return "unknown"
-
-
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:
     diagnosed = replay(list(events)).diagnosed
     for number, attempt in enumerate(report.attempts, 1):
         diagnosis = diagnosed.get(attempt.attempt)
-        group = find_group(diagnosis.cause_kind if diagnosis else "", attempt.outcome)
+        group = formats.find_end_group(diagnosis.cause_kind if diagnosis else "", attempt.outcome)
         lasted = format_duration(attempt.ended - attempt.began)
         end = attempt.outcome or "running"
         x, width = place_attempt(report, attempt)
@@ -221,7 +190,7 @@ def _mark_events(report: Report, events: Sequence[Event]) -> Iterator[CurveMark]
 def _mark_failures(report: Report) -> Iterator[CurveMark]:
     """Yield the unwanted ends of attempts."""
     for attempt in report.attempts:
-        group = find_group("", attempt.outcome)
+        group = formats.find_end_group("", attempt.outcome)
         if attempt.last_step is None or group in {"planned", "person", "running"}:
             continue
         label = f"{attempt.attempt.rpartition('.')[0]} {attempt.outcome.replace('-', ' ')}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
+from importlib.resources import files
 from typing import Any
 
 from opsctl.base.units import format_count, format_duration, format_percent, format_step_time, format_time
@@ -34,6 +36,16 @@ CONFIDENCE: dict[Reliability, str] = {
 }
 
 MAX_SLOW_NODES = 5
+END_GROUPS: dict[str, dict[str, Any]] = tomllib.loads(files("opsctl.report").joinpath("end_groups.toml").read_text())
+
+
+def find_end_group(cause_kind: str, outcome: str) -> str:
+    """Return the group of an attempt's end, by the class of the diagnosed cause, else by the outcome."""
+    for end in (cause_kind, outcome):
+        for group, table in END_GROUPS.items():
+            if end in table["ends"]:
+                return group
+    return "unknown" if outcome else "running"
 
 
 def to_json(report: Report) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import pairwise
 
 from opsctl.base.units import format_duration, format_percent, format_time
-from opsctl.diagnosis.causes import CauseKind, causes
+from opsctl.diagnosis.causes import causes
 from opsctl.launch import render
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Buckets, Report, sort_losses
@@ -34,35 +34,8 @@ CURVE_TITLES = {
     "samples_per_s": "Samples a second",
     "tflops": "TFLOP/s of a GPU",
 }
-END_LABELS = {
-    "good": "attempt that exited by itself",
-    "hardware": "ended by hardware: node, GPU, network or storage",
-    "program": "ended by the program: code, settings, data, memory or numbers",
-    "outside": "ended from outside: Slurm, preemption, time limit or a switch",
-    "bad": "broke off without a known cause",
-    "other": "running or cancelled attempt",
-}
-"""What the colours of attempts mean."""
 MAX_ATTEMPT_ROWS = 200
 """Rows of the table of attempts: the newest."""
-GOOD = frozenset({"finished", "left", "COMPLETED", "deadline", "stopped", "exited", "killed", "paused"})
-_BAD_OUTCOMES = ("crashed", "timed-out", "node-failed", "hung", "lost", "broke off", "refused", "node-refused", "idle")
-_BAD_STATES = ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
-BAD = frozenset({*_BAD_OUTCOMES, *_BAD_STATES})
-HARDWARE = frozenset({CauseKind.NODE, CauseKind.GPU, CauseKind.NETWORK, CauseKind.STORAGE})
-PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NUMERIC, CauseKind.MEMORY})
-OUTSIDE = frozenset({CauseKind.SLURM, CauseKind.PREEMPTED, CauseKind.TIME_LIMIT, CauseKind.SWITCH})
-OUTCOMES = {
-    "node-failed": "hardware",
-    "node-refused": "hardware",
-    "NODE_FAIL": "hardware",
-    "BOOT_FAIL": "hardware",
-    "timed-out": "outside",
-    "TIMEOUT": "outside",
-    "OUT_OF_MEMORY": "program",
-    "idle": "program",
-}
-"""Outcomes of attempts and states of jobs that name the part by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +78,9 @@ def render_page(report: Report) -> str:
     ratio = formats.ratio(report)
     ratios = {ratio[0], "without the queue"}
     boxes, ticks = draw_losses(report)
-    labels = {attempt_end_label(attempt) for attempt in report.attempts}
+    groups = {find_group(attempt) for attempt in report.attempts}
     rows = [
-        (row, list(draw_split(attempt.buckets)), attempt_end_label(attempt), attempt.why)
+        (row, list(draw_split(attempt.buckets)), find_group(attempt), attempt.why)
         for row, attempt in zip(formats.attempt_rows(report), report.attempts, strict=True)
     ]
     return render.render_page(
@@ -125,7 +98,7 @@ def render_page(report: Report) -> str:
         columns=boxes,
         column_ticks=ticks,
         attempts=list(draw_attempts(report)),
-        legend=[(label, text) for label, text in END_LABELS.items() if label in labels],
+        legend=[(group, table["meaning"]) for group, table in formats.END_GROUPS.items() if group in groups],
         moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
         curves=list(draw_curves(report)),
         script=script,
@@ -202,7 +175,7 @@ def draw_attempts(report: Report) -> Iterator[Box]:
         yield Box(
             x=x,
             width=width,
-            kind=attempt_end_label(attempt),
+            kind=find_group(attempt),
             title=f"{title}; {attempt.why}" if attempt.why else title,
         )
 
@@ -216,11 +189,14 @@ def place_attempt(report: Report, attempt: AttemptReport) -> tuple[float, float]
     return min(max(0.0, WIDTH * begin_s / total_s), WIDTH - width), width
 
 
-def attempt_end_label(attempt: AttemptReport) -> str:
-    """Return the CSS class of an attempt's end: good, the part that failed, bad without a known part, or other."""
-    if attempt.outcome in GOOD:
-        return "good"
-    return find_part(attempt.cause, attempt.outcome) or "bad" if attempt.outcome in BAD else "other"
+def find_group(attempt: AttemptReport) -> str:
+    """Return the CSS class of an attempt: how it ended."""
+    return formats.find_end_group(_kinds().get(attempt.cause, ""), attempt.outcome)
+
+
+@cache
+def _kinds() -> dict[str, str]:
+    return {cause.name: cause.kind for cause in causes()}
 
 
 def draw_curves(report: Report) -> Iterator[CurveDrawing]:
@@ -284,15 +260,3 @@ def _draw_restarts(report: Report, x: Scale) -> tuple[tuple[Box, int], ...]:
 
 def _title(bucket: Bucket, seconds: float, total: float) -> str:
     return f"{bucket}: {format_duration(seconds)}, {format_percent(seconds / total)}"
-
-
-@cache
-def _kinds() -> dict[str, CauseKind]:
-    return {cause.name: cause.kind for cause in causes()}
-
-
-def find_part(cause: str, outcome: str) -> str:
-    """Return `hardware`, `program` or `outside`, by the diagnosed cause, else by the outcome, else empty."""
-    kind = _kinds().get(cause) if cause else None
-    parts = {"hardware": HARDWARE, "program": PROGRAM, "outside": OUTSIDE}
-    return next((part for part, kinds in parts.items() if kind in kinds), OUTCOMES.get(outcome, ""))

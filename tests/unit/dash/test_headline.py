@@ -12,10 +12,7 @@ import pytest
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.show_times import format_age
 from opsctl.dash.sparklines import draw_sparkline
-from opsctl.dash.train_detail import CAUSE_GROUPS, find_group
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
-from opsctl.diagnosis.causes import CauseKind
-from opsctl.guard.end_record import Outcome
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
 from opsctl.state.journal import TrainHistory, replay
@@ -118,14 +115,6 @@ def test_queued_train_names_the_reason() -> None:
 )
 def test_age_has_one_unit(seconds: float, text: str) -> None:
     assert format_age(timedelta(seconds=seconds)) == text
-
-
-def test_every_end_has_a_colour() -> None:
-    kinds = {kind: find_group(kind.value, "crashed") for kind in CauseKind}
-    assert [kind for kind, group in kinds.items() if group == "unknown"] == []
-    assert {find_group("", outcome.value) for outcome in Outcome} <= {*CAUSE_GROUPS, "unknown"}
-    assert find_group("", "lost") == "unknown"
-    assert find_group("", "") == "running"
 
 
 def test_sparkline_marks_what_is_not_finite() -> None:

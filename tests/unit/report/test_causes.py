@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.diagnosis.causes import causes
+from opsctl.dash.pages import read_asset
+from opsctl.diagnosis.causes import CauseKind, causes
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.last_output import date_last_output
 from opsctl.report.contents import FIRST, OWN, Reliability, Report
-from opsctl.report.formats import cause_rows, markdown
-from opsctl.report.html_page import find_part, render_page
+from opsctl.report.formats import END_GROUPS, cause_rows, find_end_group, markdown
+from opsctl.report.html_page import render_page
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
@@ -120,21 +121,35 @@ def test_colours_of_attempts_name_the_part_that_failed(tmp_path: Path) -> None:
     first, *rest = report.attempts
     attempts = (*rest, replace(first, outcome="crashed", cause=code), first)
     page = render_page(replace(report, attempts=attempts))
-    assert "ended by hardware: node, GPU, network or storage" in page
+    assert "ended by hardware: node, GPU or network" in page
     assert '<span class="key hardware"></span>node-failed' in page
-    assert '<span class="key program"></span>crashed' in page
+    assert '<span class="key software"></span>crashed' in page
     assert "broke off without a known cause" not in page
 
 
-def test_cause_without_a_catalogue_row_has_no_part() -> None:
-    assert (find_part("nosuch", "crashed"), find_part("", "crashed")) == ("", "")
+def test_every_class_of_causes_has_a_group() -> None:
+    groups = {kind: find_end_group(kind.value, "crashed") for kind in CauseKind}
+    assert [kind for kind, group in groups.items() if group == "unknown"] == []
+    assert {find_end_group("", outcome.value) for outcome in Outcome} <= END_GROUPS.keys()
 
 
-def test_outcome_of_a_node_names_the_hardware() -> None:
-    assert (find_part("", "node-failed"), find_part("", "TIMEOUT")) == ("hardware", "outside")
+@pytest.mark.parametrize(
+    ("outcome", "group"),
+    [
+        ("", "running"),
+        ("lost", "unknown"),
+        ("broke off", "unknown"),
+        ("left", "planned"),
+        ("node-failed", "hardware"),
+        ("TIMEOUT", "cluster"),
+    ],
+)
+def test_end_without_a_diagnosis_is_grouped_by_its_outcome(outcome: str, group: str) -> None:
+    assert find_end_group("", outcome) == group
 
 
-def test_most_causes_have_a_part() -> None:
-    parts = [find_part(cause.name, "crashed") for cause in causes()]
-    assert parts.count("") < len(parts) / 4
-    assert set(parts) == {"hardware", "program", "outside", ""}
+@pytest.mark.parametrize("group", END_GROUPS)
+def test_every_group_has_a_colour(tmp_path: Path, group: str) -> None:
+    for style in (render_page(make_rough_train(tmp_path).report(END)), read_asset("dash.css")):
+        assert f"rect.{group} " in style
+        assert f"--{group}: #" in style
