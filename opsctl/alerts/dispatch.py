@@ -140,12 +140,7 @@ def list_abandoned(alerting: Alerting) -> list[OutboxItem]:
 def check(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
     """Open every channel without sending; return pairs of channel name and error, None if there is no error."""
     for name, table in alerting.channels.items():
-        try:
-            open_channel(table, alerting.runner)
-        except Undelivered as error:
-            yield name, error
-        else:
-            yield name, None
+        yield name, _catch(partial(open_channel, table, alerting.runner))
 
 
 def find_exposed_secrets(alerting: Alerting) -> Iterator[tuple[str, Path]]:
@@ -169,12 +164,16 @@ def test(alerting: Alerting) -> Iterator[tuple[str, Undelivered | None]]:
 def send_now(alerting: Alerting, channels: Sequence[str], message: Message) -> Iterator[tuple[str, Undelivered | None]]:
     """Send `message` once to each channel, not by the outbox; return pairs of channel name and error."""
     for name in channels:
-        try:
-            _send(partial(open_channel, alerting.channels[name], alerting.runner), message, "")
-        except Undelivered as error:
-            yield name, error
-        else:
-            yield name, None
+        connect = partial(open_channel, alerting.channels[name], alerting.runner)
+        yield name, _catch(partial(_send, connect, message, ""))
+
+
+def _catch(work: Callable[[], object]) -> Undelivered | None:
+    try:
+        work()
+    except Undelivered as error:
+        return error
+    return None
 
 
 def enqueue(alerting: Alerting, item: OutboxItem) -> None:

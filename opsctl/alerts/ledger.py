@@ -13,10 +13,11 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from opsctl.alerts.duty import find_planned_silence
 from opsctl.alerts.inhibit import find_causes, name_followers
@@ -31,8 +32,7 @@ from opsctl.alerts.ledger_state import (
     Silence,
     dump,
 )
-from opsctl.alerts.notify_more import escalate
-from opsctl.alerts.transitions import next_entry
+from opsctl.alerts.transitions import escalate, next_entry
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Finding, Level, Transition
 from opsctl.base.nodesets import hostname
@@ -277,28 +277,21 @@ def _clean(finding: Finding) -> Finding:
     lines = finding.evidence[:MAX_EVIDENCE_LINES]
     if left := len(finding.evidence) - len(lines):
         lines = (*lines, f"and {left} more lines")
-    return replace(
-        finding,
-        key=_printable(finding.key),
-        train=_printable(finding.train),
-        node=_printable(finding.node),
-        cause=_printable(finding.cause),
-        says=_clean_statement(finding.says),
-        details=tuple(map(_clean_statement, finding.details)),
-        evidence=tuple(map(_printable, lines)),
-        names=tuple(map(_printable, finding.names[:MAX_EVIDENCE_LINES])),
-        actions=tuple(map(_clean_statement, finding.actions)),
-        fix=Remedy(
-            commands=tuple(tuple(map(_printable, command)) for command in finding.fix.commands),
-            advice=_clean_statement(finding.fix.advice) if finding.fix.advice else None,
-        ),
-        roll_back=_clean_statement(finding.roll_back) if finding.roll_back else None,
-    )
+    cleaned: Finding = _clean_value(replace(finding, evidence=lines, names=finding.names[:MAX_EVIDENCE_LINES]))
+    return cleaned
 
 
-def _clean_statement(statement: Statement) -> Statement:
-    facts = {name: _printable(fact) if isinstance(fact, str) else fact for name, fact in statement.facts.items()}
-    return replace(statement, facts=facts, parts=tuple(map(_clean_statement, statement.parts)))
+def _clean_value(value: Any) -> Any:
+    """Return the value with every text in it printable and bounded."""
+    if isinstance(value, str) and not isinstance(value, Level):
+        return _printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_clean_value, value))
+    if isinstance(value, dict):
+        return {name: _clean_value(item) for name, item in value.items()}
+    if isinstance(value, Finding | Statement | Remedy):
+        return replace(value, **{place.name: _clean_value(getattr(value, place.name)) for place in fields(value)})
+    return value
 
 
 def _printable(text: str) -> str:

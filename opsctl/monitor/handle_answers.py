@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from opsctl.alerts.answers.answer import AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
+from opsctl.alerts.answer import AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
 from opsctl.alerts.dispatch import Alerting, enqueue
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import Message
@@ -87,21 +87,21 @@ class AnswerPoller:
 def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[RawAnswer]]]]:
     for name, table in alerting.channels.items():
         if isinstance(table, SlackTable) and table.reads_answers:
-            from opsctl.alerts.answers import slack_thread  # noqa: PLC0415 (needs the alerts extra)
+            from opsctl.alerts.channels import slack  # noqa: PLC0415 (needs the alerts extra)
 
-            yield name, partial(slack_thread.poll, name, table, _find_references(alerting, name))
+            yield name, partial(slack.poll, name, table, _find_references(alerting, name))
         elif isinstance(table, EmailTable) and table.imap_server:
-            from opsctl.alerts.answers import mail_replies  # noqa: PLC0415 (only for sites that read mail)
+            from opsctl.alerts.channels import email  # noqa: PLC0415 (only for sites that read mail)
 
-            yield name, partial(mail_replies.poll, name, table, alerting.clock.now())
+            yield name, partial(email.poll, name, table, alerting.clock.now())
         elif isinstance(table, NtfyTable) and table.reads_answers:
-            from opsctl.alerts.answers import ntfy_topic  # noqa: PLC0415 (as above)
+            from opsctl.alerts.channels import ntfy  # noqa: PLC0415 (as above)
 
-            yield name, partial(ntfy_topic.poll, name, table)
+            yield name, partial(ntfy.poll, name, table)
         elif isinstance(table, AppriseTable) and table.reads_answers:
-            from opsctl.alerts.answers import pagerduty_incidents  # noqa: PLC0415 (as above)
+            from opsctl.alerts.channels import pagerduty  # noqa: PLC0415 (as above)
 
-            yield name, partial(pagerduty_incidents.poll, name, table, _find_roots(alerting, name))
+            yield name, partial(pagerduty.poll, name, table, _find_roots(alerting, name))
 
 
 def _find_roots(alerting: Alerting, channel: str) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from opsctl.alerts.answers import answer, mail_replies, slack_thread
+from opsctl.alerts import answer
+from opsctl.alerts.channels import email as mail_channel
+from opsctl.alerts.channels import slack
 from opsctl.cli.plan import model_source
 from opsctl.diagnosis import flight_recorder, plain_pickle
 from opsctl.slurm import batch_options
@@ -35,7 +37,7 @@ MODEL = (
 
 def read_thread(data: str) -> object:
     rows = json.loads(data)
-    return list(slack_thread._read_thread("team", "alert.1", "1.2", rows))
+    return list(slack._read_thread("team", "alert.1", "1.2", rows))
 
 
 def list_texts(path: Path) -> object:
@@ -46,7 +48,7 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
     "answer": text(answer.parse_answer, examples=(b"ack known\n", b"silence 4h disks are full", b"> hold\nhold now")),
     "signed message": text(lambda data: answer.verify(KEY, data), examples=(SIGNED.encode(),)),
     "mail": FuzzTarget(
-        lambda data: mail_replies._parse(data, "mail", KEY), examples=tuple(mail.encode() for mail in MAIL)
+        lambda data: mail_channel._parse(data, "mail", KEY), examples=tuple(mail.encode() for mail in MAIL)
     ),
     "thread of Slack": text(
         read_thread,

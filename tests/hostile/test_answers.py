@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from opsctl.alerts.answers import ntfy_topic, pagerduty_incidents
-from opsctl.alerts.answers.answer import sign
+from opsctl.alerts.answer import sign
+from opsctl.alerts.channels import ntfy, pagerduty
 from opsctl.alerts.outbox import Undelivered
 from opsctl.settings.alerts import AppriseTable, NtfyTable
 
@@ -47,12 +47,12 @@ def serving(body: bytes, repeat: int = 1) -> Iterator[str]:
 
 def poll_ntfy(server: str) -> list[str]:
     table = NtfyTable(kind="ntfy", server=server, topic="t", answer_topic=TOPIC, answer_key=KEY)
-    return [answer.message for answer in ntfy_topic.poll("phone", table)]
+    return [answer.message for answer in ntfy.poll("phone", table)]
 
 
 def poll_pagerduty(server: str) -> list[str]:
     table = AppriseTable(kind="apprise", url="pagerduty://a@b", pagerduty_token="t", pagerduty_api_url=server)
-    return [answer.text for answer in pagerduty_incidents.poll("duty", table, [MESSAGE])]
+    return [answer.text for answer in pagerduty.poll("duty", table, [MESSAGE])]
 
 
 def line(text: object, **fields: object) -> bytes:
@@ -86,7 +86,7 @@ def test_noise_hides_no_answer(noise: bytes) -> None:
 def test_endless_answer_is_cut(body: bytes) -> None:
     begun = time.process_time()
     with serving(body, repeat=1000) as server:
-        assert len(poll_ntfy(server)) <= ntfy_topic.MAX_ANSWERS
+        assert len(poll_ntfy(server)) <= ntfy.MAX_ANSWERS
         with pytest.raises(Undelivered):
             poll_pagerduty(server)
     assert time.process_time() - begun < 10

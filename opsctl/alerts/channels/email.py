@@ -1,16 +1,20 @@
-"""Mail, by SMTP or by the machine's sendmail."""
+"""Mail, by SMTP or by the machine's sendmail. Answers are replies to signed Message-IDs, read over IMAP."""
 
 from __future__ import annotations
 
 import contextlib
+import email.policy
+import imaplib
+import logging
 import re
 import smtplib
 import ssl
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from email.message import EmailMessage
-from email.policy import SMTP
-from email.utils import format_datetime
+from email.utils import format_datetime, parseaddr
 
-from opsctl.alerts.answers.answer import sign
+from opsctl.alerts.answer import RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
@@ -23,6 +27,15 @@ HOW_TO_ANSWER = "Answer this mail with one word: ack, silence 4h, hold or releas
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
+IMAP_TIMEOUT_S = 10.0
+IMAP_PORTS = {"tls": 993, "starttls": 143, "none": 143}
+MAX_MAILS = 50
+"""Mails that are read in one watch cycle, the newest first."""
+MAX_MAIL_BYTES = 64 << 10
+LOOK_BACK = timedelta(days=2)
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+log = logging.getLogger(__name__)
+_SIGNED_ID = re.compile(r"<([^<>@\s]+)@opsctl\.[^<>@\s]+>")
 
 
 class Email:
@@ -41,7 +54,7 @@ class Email:
             ) from None
 
     def _mail(self, message: Message) -> EmailMessage:
-        mail = EmailMessage(policy=SMTP)
+        mail = EmailMessage(policy=email.policy.SMTP)
         mail["From"] = self._table.sender
         mail["To"] = ", ".join(self._table.to)
         mail["Subject"] = message.subject
@@ -148,3 +161,66 @@ def _refusal(where: str, code: int, reply: bytes | str) -> Undelivered:
 def _text(reply: bytes | str) -> str:
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
     return " ".join(text.split())
+
+
+def poll(channel: str, table: EmailTable, now: datetime) -> list[RawAnswer]:
+    """Return the replies of the last days to signed alerts. Mails stay unread. Raises Undelivered."""
+    key, password = reveal(table, "answer_key"), reveal(table, "imap_password")
+    try:
+        with _connect_imap(table) as connection:
+            connection.login(table.imap_user, password)
+            return list(_read(connection, table, channel, key, now))
+    except (OSError, imaplib.IMAP4.error) as error:
+        raise Undelivered(f"answers of {channel}: {table.imap_server}: " + mask(str(error), [password, key])) from None
+
+
+def _connect_imap(table: EmailTable) -> imaplib.IMAP4:
+    port = table.imap_port or IMAP_PORTS[table.imap_tls]
+    trusted = ssl.create_default_context(cafile=table.ca_file or None) if table.imap_tls != "none" else None
+    if table.imap_tls == "tls":
+        return imaplib.IMAP4_SSL(table.imap_server, port, ssl_context=trusted, timeout=IMAP_TIMEOUT_S)
+    connection = imaplib.IMAP4(table.imap_server, port, timeout=IMAP_TIMEOUT_S)
+    if trusted:
+        try:
+            connection.starttls(trusted)
+        except BaseException:
+            connection.shutdown()
+            raise
+    return connection
+
+
+def _read(connection: imaplib.IMAP4, table: EmailTable, channel: str, key: str, now: datetime) -> Iterator[RawAnswer]:
+    code, _ = connection.select(f'"{table.imap_folder}"', readonly=True)
+    if code != "OK":
+        raise imaplib.IMAP4.error(f"no folder {table.imap_folder}")
+    since = now - LOOK_BACK
+    _, found = connection.search(None, "SINCE", f"{since.day}-{MONTHS[since.month - 1]}-{since.year}")
+    for number in reversed((found[0] or b"").split()[-MAX_MAILS:]):
+        _, parts = connection.fetch(number.decode(), f"(BODY.PEEK[]<0.{MAX_MAIL_BYTES}>)")
+        for part in parts:
+            if isinstance(part, tuple) and (answer := _parse(part[1], channel, key)):
+                yield answer
+
+
+def _parse(raw: bytes, channel: str, key: str) -> RawAnswer | None:
+    """Return the answer in a mail; None for a mail that answers no alert of ours, and for automatic replies."""
+    try:
+        return _parse_reply(raw, channel, key)
+    except Exception:  # noqa: BLE001 (the email package raises IndexError, AttributeError and more on broken headers)
+        log.warning("%s: a mail with headers that cannot be parsed is skipped", channel)
+        return None
+
+
+def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
+    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    assert isinstance(mail, EmailMessage)
+    headers = f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}"
+    messages = [message for signed in _SIGNED_ID.findall(headers) if (message := verify(key, signed))]
+    if not messages or mail.get("Auto-Submitted", "no").lower() != "no":
+        return None
+    text = ""
+    with contextlib.suppress(KeyError, LookupError, UnicodeError, AssertionError):
+        body = mail.get_body(("plain",))
+        text = str(body.get_content()) if body else ""
+    sender = parseaddr(str(mail.get("From", "")))[1]
+    return RawAnswer(id=str(mail.get("Message-ID", "")), channel=channel, message=messages[0], sender=sender, text=text)

@@ -1,18 +1,23 @@
-"""ntfy: a message to a topic, with buttons that answer the alert."""
+"""ntfy: a message to a topic, with buttons that answer the alert, and what the buttons have posted to the answer topic.
+
+ntfy names no sender. Who may subscribe to the topic of the alerts has the signed buttons; a site gives each person a
+channel of their own and lists `ntfy:CHANNEL` in [alerts.people].
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from opsctl.alerts.answers.answer import sign
+from opsctl.alerts.answer import RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
-from opsctl.base.web import parse_address
+from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
 from opsctl.settings.alerts import NtfyTable
 
 PRIORITIES = {Level.OK: 3, Level.UNKNOWN: 3, Level.WARNING: 3, Level.CRITICAL: 5}
@@ -26,6 +31,12 @@ LABELS = {"ack": "Acknowledge", "silence": "Silence 4 h", "hold": "Hold train", 
 WORDS = {"silence": "silence 4h"}
 MAX_BODY_BYTES = 3500
 """ntfy turns a message of more than 4096 bytes into a file."""
+LOOK_BACK = "12h"
+"""ntfy keeps messages for 12 hours by default."""
+MAX_ANSWER_BYTES = 1 << 20
+MAX_ANSWERS = 200
+SENDER = "ntfy:"
+"""Beginning of the names of senders in [alerts.people]; the name of the channel follows."""
 
 
 class Ntfy:
@@ -50,7 +61,7 @@ class Ntfy:
         }
         if self._answer_topic and message.level is not Level.OK:
             fields["actions"] = [self._make_button(word, message) for word in self._table.buttons]
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = _authorize(self._token)
         post_json(self._address, json.dumps(fields), headers=headers, timeout=TIMEOUT_S, hide=self._hide)
         return ""
 
@@ -64,8 +75,42 @@ class Ntfy:
             "body": f"{WORDS.get(word, word)} {message.id}.{signature}",
             "clear": True,
         }
-        return button | ({"headers": {"Authorization": f"Bearer {self._answer_token}"}} if self._answer_token else {})
+        return button | ({"headers": _authorize(self._answer_token)} if self._answer_token else {})
 
     def _hide(self, text: str) -> str:
         secrets = [self._topic, self._token, self._answer_topic, self._answer_key, self._answer_token]
         return "ntfy: " + mask(text, secrets)
+
+
+def _authorize(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def poll(channel: str, table: NtfyTable) -> list[RawAnswer]:
+    """Return the signed answers of the last hours. Raises Undelivered."""
+    topic, key, token = (reveal(table, field) for field in ("answer_topic", "answer_key", "token"))
+    headers = _authorize(token)
+    try:
+        address = parse_address(f"{table.server.rstrip('/')}/{topic}/json?poll=1&since={LOOK_BACK}")
+        with fetch(open_session(), address, timeout=TIMEOUT_S, headers=headers) as response:
+            data, status = response.read(MAX_ANSWER_BYTES), response.status
+    except (*FAILURES, ValueError) as error:
+        raise Undelivered(f"answers of {channel}: " + mask(describe(error), [topic, key, token])) from None
+    if status != 200:
+        raise Undelivered(f"answers of {channel}: {table.server} answered {status}")
+    return list(_read(data, channel, topic, key))[-MAX_ANSWERS:]
+
+
+def _read(data: bytes, channel: str, topic: str, key: str) -> Iterator[RawAnswer]:
+    for line in data.splitlines():
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(fields, dict) or fields.get("event") != "message":
+            continue
+        text, _, signed = str(fields.get("message", "")).strip().rpartition(" ")
+        if message := verify(key, f"{topic}/{signed}").removeprefix(f"{topic}/"):
+            yield RawAnswer(
+                id=str(fields.get("id", "")), channel=channel, message=message, sender=f"{SENDER}{channel}", text=text
+            )

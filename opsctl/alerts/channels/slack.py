@@ -1,16 +1,19 @@
-"""Slack, by an incoming webhook or by a bot; a bot can reply in threads."""
+"""Slack, by an incoming webhook or by a bot; a bot can reply in threads, and read the answers in them."""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException
+from typing import Any
 from urllib.error import URLError
 
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.webhook import WebhookClient
 
+from opsctl.alerts.answer import REACTIONS, RawAnswer, list_objects
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import judge_status
 from opsctl.alerts.message import Message
@@ -18,7 +21,10 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
 from opsctl.settings.alerts import SlackTable
 
-TIMEOUT_S = 15
+TIMEOUT_S, POLL_TIMEOUT_S = 15, 10
+MAX_THREADS = 20
+"""Threads that are read in one watch cycle, the newest first."""
+MAX_REPLIES = 100
 MAX_BODY_CHARS = 3500
 """Slack splits longer messages."""
 QUOTES = "'''"
@@ -62,13 +68,7 @@ class Slack:
             raise self._failed(error) from None
 
     def _by_bot(self, message: Message, reply_to: str) -> str:
-        client = WebClient(
-            token=self._token,
-            base_url=self._table.api_url,
-            timeout=self._timeout,
-            retry_handlers=[],
-            logger=QUIET,
-        )
+        client = _open_client(self._table, self._token, self._timeout)
         answer = client.chat_postMessage(
             channel=self._table.channel,
             text=_text(message),
@@ -106,6 +106,10 @@ class Slack:
         return "slack: " + mask(text, [self._webhook, self._token])
 
 
+def _open_client(table: SlackTable, token: str, timeout: int) -> WebClient:
+    return WebClient(token=token, base_url=table.api_url, timeout=timeout, retry_handlers=[], logger=QUIET)
+
+
 def _text(message: Message) -> str:
     body = message.body if len(message.body) <= MAX_BODY_CHARS else message.body[:MAX_BODY_CHARS] + "\n…"
     # Three backticks would end the block, and <!channel> in a log line would notify the whole channel.
@@ -115,3 +119,45 @@ def _text(message: Message) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def poll(channel: str, table: SlackTable, references: Mapping[str, str]) -> list[RawAnswer]:
+    """Return the answers to the messages in `references`, by Slack's names for them. Raises Undelivered."""
+    token = reveal(table, "token")
+    client = _open_client(table, token, POLL_TIMEOUT_S)
+    answers: list[RawAnswer] = []
+    newest = sorted(references.items(), key=lambda pair: pair[1], reverse=True)[:MAX_THREADS]
+    try:
+        for message, reference in newest:
+            thread = client.conversations_replies(channel=table.channel, ts=reference, limit=MAX_REPLIES)
+            answers += _read_thread(channel, message, reference, thread.get("messages") or ())
+    except (SlackClientError, OSError, ValueError) as error:
+        raise Undelivered(f"answers of {channel}: " + mask(str(error), [token])) from None
+    return answers
+
+
+def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Iterator[RawAnswer]:
+    for row in list_objects(rows):
+        ts, user = str(row.get("ts", "")), str(row.get("user", ""))
+        if ts == reference:
+            yield from _read_reactions(channel, message, row)
+        elif user and not row.get("bot_id") and not row.get("subtype"):
+            yield RawAnswer(
+                id=f"{reference}/{ts}", channel=channel, message=message, sender=user, text=str(row.get("text", ""))
+            )
+
+
+def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]:
+    for reaction in list_objects(row.get("reactions")):
+        name = str(reaction.get("name", "")).partition("::")[0]  # without the skin tone
+        if name not in REACTIONS:
+            continue
+        users = reaction.get("users")
+        for user in users if isinstance(users, list) else ():
+            yield RawAnswer(
+                id=f"{row.get('ts')}/{REACTIONS[name]}/{user}",
+                channel=channel,
+                message=message,
+                sender=str(user),
+                text=REACTIONS[name].value,
+            )

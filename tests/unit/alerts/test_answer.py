@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.alerts.answers.answer import AnswerVerb, Instruction, find_person, parse_answer, sign, verify
+from opsctl.alerts.answer import AnswerVerb, Instruction, find_person, parse_answer, sign, verify
 
 
 @pytest.mark.parametrize(

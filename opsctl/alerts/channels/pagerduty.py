@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from opsctl.alerts.answers.answer import AnswerVerb, RawAnswer
+from opsctl.alerts.answer import AnswerVerb, RawAnswer, list_objects
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import find_incident
 from opsctl.alerts.outbox import Undelivered
@@ -42,11 +42,12 @@ def _fetch_incidents(table: AppriseTable, token: str, key: str) -> list[dict[str
     with fetch(open_session(), address, timeout=TIMEOUT_S, headers=headers) as response:
         if response.status != 200:
             raise ValueError(f"answered {response.status}")
-        return _list_objects(parse_json(response.read(MAX_BYTES)), "incidents")
+        answer = parse_json(response.read(MAX_BYTES))
+        return list_objects(answer.get("incidents") if isinstance(answer, dict) else None)
 
 
 def _read(incident: dict[str, Any], channel: str, message: str) -> Iterator[RawAnswer]:
-    for acknowledgement in _list_objects(incident, "acknowledgements"):
+    for acknowledgement in list_objects(incident.get("acknowledgements")):
         person = acknowledgement.get("acknowledger")
         sender = str(person.get("id", "")) if isinstance(person, dict) else ""
         if sender:
@@ -58,9 +59,3 @@ def _read(incident: dict[str, Any], channel: str, message: str) -> Iterator[RawA
                 text=AnswerVerb.ACK.value,
                 is_confirmed=False,
             )
-
-
-def _list_objects(fields: Any, key: str) -> list[dict[str, Any]]:
-    """Return the objects of the list `key`; nothing for anything else."""
-    rows = fields.get(key) if isinstance(fields, dict) else None
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -1,4 +1,4 @@
-"""What an answer asks for. An answer is one of four words; its text is never run. Pure."""
+"""What a person's answer to an alert asks for. An answer is one of four words; its text is never run. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
 from opsctl.base.units import parse_duration
 
@@ -95,3 +96,8 @@ def verify(key: str, signed: str) -> str:
     message, _, signature = signed.rpartition(".")
     expected, stated = sign(key, message).encode(), signature.encode(errors="replace")  # text must be ASCII there
     return message if message and hmac.compare_digest(expected, stated) else ""
+
+
+def list_objects(rows: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list in a service's answer; nothing for anything else."""
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
