@@ -15,7 +15,7 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.ports import TimedOut
 from opsctl.base.statements import NO_REMEDY, Remedy, Statement, quote, state
 from opsctl.settings.bounded_pattern import compile_bounded
-from opsctl.settings.own_check_table import CheckTable
+from opsctl.settings.watch import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.watchdogs.context import WatchContext, WatchedTrain

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from opsctl.alerts.outbox import Undelivered
-from opsctl.settings.alerts import VARIABLE
+from opsctl.settings.alert_channels import VARIABLE
 from opsctl.settings.field_types import SettingsTable
 
 MIN_PIECE_CHARS = 5

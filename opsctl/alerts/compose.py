@@ -11,7 +11,8 @@ from opsctl.alerts.ledger_state import AlertTransition, Batch, LedgerState, Thre
 from opsctl.alerts.message import Message, render_group, render_single, render_storm
 from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.base.findings import Level
-from opsctl.settings.alerts import AlertSettings, ChannelTable
+from opsctl.settings.alert_channels import ChannelTable
+from opsctl.settings.alerts import AlertSettings
 
 ScheduledChange = tuple[AlertTransition, datetime | None]
 """A transition and the end of the quiet hours that delay its message; None: send now."""

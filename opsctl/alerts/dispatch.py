@@ -24,7 +24,8 @@ from opsctl.alerts.senders import Refill, Senders
 from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.findings import Level
 from opsctl.base.ports import Clock, Runner
-from opsctl.settings.alerts import AlertSettings, ChannelTable
+from opsctl.settings.alert_channels import ChannelTable
+from opsctl.settings.alerts import AlertSettings
 from opsctl.state.site_dir import SiteDir
 
 ABANDONED_ID_PREFIX = "lost-"

@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
 from opsctl.base.findings import Finding
-from opsctl.settings.alerts import AlertSettings
-from opsctl.settings.duty_roster import DAYS, NEXT_ON_DUTY, ON_DUTY, DutyTable, PlannedSilence
+from opsctl.settings.alerts import DAYS, NEXT_ON_DUTY, ON_DUTY, AlertSettings, DutyTable, PlannedSilence
 from opsctl.settings.field_types import parse_hours
 
 

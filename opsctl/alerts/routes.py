@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 from opsctl.alerts.duty import expand_channels
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Thread
 from opsctl.base.findings import Finding, Level, Transition
-from opsctl.settings.alerts import AlertSettings, ChannelTable, FileTable, RouteTable
+from opsctl.settings.alert_channels import ChannelTable, FileTable
+from opsctl.settings.alerts import AlertSettings, RouteTable
 from opsctl.settings.field_types import parse_hours
 from opsctl.state.site_dir import SiteDir
 

@@ -18,7 +18,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.findings import Level
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.settings.alerts import AppriseTable, EmailTable, NtfyTable, SlackTable
+from opsctl.settings.alert_channels import AppriseTable, EmailTable, NtfyTable, SlackTable
 from opsctl.state import switches
 from opsctl.state.events import RequestDone
 from opsctl.state.files import MAX_STATE_BYTES, read_json

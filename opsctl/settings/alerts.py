@@ -1,251 +1,117 @@
-"""Alert channels, routes and timing: `[alerts]` of site.toml.
-
-A secret is given by file (`password_file = "..."`) or by variable (`password = "$SMTP_PASSWORD"`). A secret in clear is
-accepted only from a site.toml that other users cannot read.
-"""
+"""Routes, duty, silences and timing of alerts: `[alerts]` of site.toml. alert_channels.py has the channels."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date, datetime, time
 from string import Formatter
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.duty_roster import NEXT_ON_DUTY, ON_DUTY, DutyTable, EscalationTable, PlannedSilence
+from opsctl.settings.alert_channels import IN_CLEAR, VARIABLE, ChannelTable, Secret
 from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone
 
-VARIABLE = re.compile(r"\$\w+", re.ASCII)
-PLACEHOLDER = r"\{\{\s*(\w+)\s*\}\}"
-_SLACK_ID = re.compile(r"[CGD][A-Z0-9]{6,}", re.ASCII)
-WEBHOOK_FIELDS = ("id", "thread", "at", "level", "subject", "body")
+ON_DUTY, NEXT_ON_DUTY = "duty", "duty-next"
+"""Names in place of a channel: the channels of the person on duty now, and of the next person of the rota."""
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
-def _check_secret(value: object) -> object:
-    # Checked before pydantic, whose own message would print the value.
-    if not isinstance(value, str | SecretStr):
-        raise ValueError("must be text")
-    return value
+def _check_date(text: str) -> str:
+    with suppress(ValueError):
+        date.fromisoformat(text)
+        return text
+    raise ValueError(f"{text!r:.40} is not a date, such as 2026-01-05")
 
 
-def _check_mail(text: str) -> str:
-    if "@" not in text or any(char.isspace() or not char.isprintable() for char in text):
-        raise ValueError(f"{text!r:.80} is not a mail address")
-    return text
+def _check_time(text: str) -> str:
+    with suppress(ValueError):
+        if time.fromisoformat(text).tzinfo is None:
+            return text
+    raise ValueError(f"{text!r:.40} is not a time of day, such as 09:00")
 
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
-Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
-Address = Annotated[str, AfterValidator(_check_mail)]
+def _check_moment(text: str) -> str:
+    with suppress(ValueError):
+        datetime.fromisoformat(text)
+        return text
+    raise ValueError(f"{text!r:.40} is not a time, such as 2026-01-05 or 2026-01-05 14:00")
 
 
-class EmailTable(SettingsTable):
-    """`kind = "email"`: sent by SMTP, or by the machine's sendmail."""
+Moment = Annotated[str, AfterValidator(_check_moment)]
 
-    kind: Literal["email"] = Field(description="kind of the channel")
-    to: tuple[Address, ...] = Field(min_length=1, description="mail addresses of the recipients")
-    sender: Address = Field(description="mail address of the sender")
-    server: str = Field("localhost", description="SMTP server")
-    port: int | None = Field(
-        None, ge=1, le=65535, description="port of the SMTP server; unset: 25, with starttls 587, with tls 465"
-    )
-    tls: Literal["none", "starttls", "tls"] = Field("none", description="encryption of the connection to the server")
-    ca_file: str = Field("", description="file of CA certificates; empty: the machine's")
-    user: str = Field("", description="login name at the SMTP server; empty: no login")
-    password: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    password_file: str = Field("", description="file that contains the password")
-    imap_server: str = Field("", description="IMAP server whose mails answer alerts; empty: no answers by mail")
-    imap_port: int | None = Field(None, ge=1, le=65535, description="port of the IMAP server; unset: 993, else 143")
-    imap_tls: Literal["none", "starttls", "tls"] = Field("tls", description="encryption of the IMAP connection")
-    imap_user: str = Field("", description="login name at the IMAP server")
-    imap_password: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    imap_password_file: str = Field("", description="file that contains the password at the IMAP server")
-    imap_folder: str = Field("INBOX", description="folder with the answers; its mails stay unread")
-    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_key_file: str = Field("", description="file with a random text that signs alerts: openssl rand -hex 32")
-    sendmail: str = Field("", description="program that sends the mail instead of SMTP, such as /usr/sbin/sendmail")
+
+def _check_order(since: str, until: str) -> None:
+    begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
+    if (begin.tzinfo is None) != (end.tzinfo is None):
+        raise ValueError("since and until must be both with a time zone, or both without")
+    if begin >= end:
+        raise ValueError("until is not after since")
+
+
+class OverrideTable(SettingsTable):
+    """`[[alerts.duty.overrides]]`: another person for some time."""
+
+    person: str = Field(description="name of the person")
+    since: Moment = Field(description="begin, in local time, such as 2026-01-05 or 2026-01-05 14:00")
+    until: Moment = Field(description="end")
 
     @model_validator(mode="after")
-    def _no_password_in_clear(self) -> EmailTable:
-        if self.user and self.tls == "none" and self.server not in LOOPBACK:
-            raise ValueError(f'the password would go to {self.server} in clear: set tls = "starttls" or "tls"')
-        return self
-
-    @model_validator(mode="after")
-    def _answers_are_safe(self) -> EmailTable:
-        if not self.imap_server:
-            return self
-        if not (self.answer_key.get_secret_value() or self.answer_key_file):
-            raise ValueError("imap_server needs an answer_key_file: answers must carry a signature")
-        if '"' in self.imap_folder or not self.imap_folder.isprintable():
-            raise ValueError(f"imap_folder: {self.imap_folder!r:.80} is not a folder")
-        if self.imap_tls == "none" and self.imap_server not in LOOPBACK:
-            raise ValueError(f"the password would go to {self.imap_server} in clear: set imap_tls to starttls or tls")
+    def _in_order(self) -> OverrideTable:
+        _check_order(self.since, self.until)
         return self
 
 
-class SlackTable(SettingsTable):
-    """`kind = "slack"`: sent by an incoming webhook, or by a bot, which can reply in threads."""
+class DutyTable(SettingsTable):
+    """`[alerts.duty]`: a rota. `duty` and `duty-next` in a list of channels name the person's channels."""
 
-    kind: Literal["slack"] = Field(description="kind of the channel")
-    webhook: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    webhook_file: str = Field("", description="file that contains the URL of an incoming webhook")
-    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    token_file: str = Field("", description="file that contains a bot's token; a bot can reply in threads")
-    channel: str = Field("", description="channel to which the bot writes, such as #oncall or C0123456")
-    reads_answers: bool = Field(
-        default=False,
-        description="read replies and reactions of the people in [alerts.people]; needs a bot with channels:history and"
-        " reactions:read, and the channel as an id, such as C0123456",
+    people: dict[Name, tuple[str, ...]] = Field(description="channels of each person")
+    rota: tuple[str, ...] = Field(min_length=1, description="people in their order")
+    begin: Annotated[str, AfterValidator(_check_date)] = Field(
+        description="first day of the first person, such as 2026-01-05"
     )
-    api_url: str = Field("https://slack.com/api/", description="base URL of the Slack API; change for a proxy")
+    handover: Annotated[str, AfterValidator(_check_time)] = Field("09:00", description="local time of the handover")
+    days: int = Field(7, ge=1, description="length of a shift in days")
+    overrides: tuple[OverrideTable, ...] = ()
 
     @model_validator(mode="after")
-    def _one_way(self) -> SlackTable:
-        webhook = bool(self.webhook.get_secret_value() or self.webhook_file)
-        token = bool(self.token.get_secret_value() or self.token_file)
-        if webhook == token:
-            raise ValueError("needs either a webhook_file, or a token_file and a channel")
-        if token and not self.channel:
-            raise ValueError("a bot's token needs a channel to write to")
-        if self.reads_answers and not (token and _SLACK_ID.fullmatch(self.channel)):
-            raise ValueError("reads_answers needs a bot's token and the channel's id, such as C0123456")
+    def _people_exist(self) -> DutyTable:
+        named = {*self.rota, *(override.person for override in self.overrides)}
+        if unknown := sorted(named - set(self.people)):
+            raise ValueError(f"no person {', '.join(map(repr, unknown))} in people")
+        if mute := sorted(person for person in named if not self.people[person]):
+            raise ValueError(f"{', '.join(mute)} has no channels: name at least one in people")
         return self
 
 
-class AppriseTable(SettingsTable):
-    """`kind = "apprise"`: Teams, PagerDuty, SMS and about a hundred other services, by one apprise URL."""
+class EscalationTable(SettingsTable):
+    """`[[alerts.escalation]]`: more channels for an alert that nobody acknowledges."""
 
-    kind: Literal["apprise"] = Field(description="kind of the channel")
-    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    url_file: str = Field("", description="file that contains one apprise URL")
-    pagerduty_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    pagerduty_token_file: str = Field(
-        "",
-        description="file with a read-only REST API token: an incident acknowledged in PagerDuty acknowledges the"
-        " alert; needs a url of pagerduty://",
-    )
-    pagerduty_api_url: str = Field(
-        "https://api.pagerduty.com",
-        description="base URL of PagerDuty's REST API; https://api.eu.pagerduty.com in Europe",
-    )
+    after_minutes: float = Field(gt=0, description="minutes without an acknowledgement at the severity")
+    channels: tuple[str, ...] = Field(min_length=1, description="names of channels, or duty, or duty-next")
+    level: Literal["warning", "critical"] = Field("critical", description="lowest severity that is escalated")
 
-    @property
-    def reads_answers(self) -> bool:
-        """Whether acknowledgements are read."""
-        return bool(self.pagerduty_token.get_secret_value() or self.pagerduty_token_file)
+
+class PlannedSilence(SettingsTable):
+    """`[[alerts.silences]]`: a maintenance window, or hours that recur."""
+
+    keys: tuple[str, ...] = Field(("*",), description="patterns of finding keys, such as fs_quota/*")
+    trains: tuple[str, ...] = Field(("*",), description="patterns of train names; alerts of no train match *")
+    reason: str = Field(min_length=1, description="reason, shown with the silence")
+    since: Moment | Literal[""] = Field("", description="begin of a maintenance window, such as 2026-01-05 14:00")
+    until: Moment | Literal[""] = Field("", description="end of a maintenance window")
+    hours: Hours = Field("", description="recurring hours, such as 02:00-04:00")
+    days: tuple[Day, ...] = Field(DAYS, description="days on which recurring hours begin")
 
     @model_validator(mode="after")
-    def _has_url(self) -> AppriseTable:
-        if not (self.url.get_secret_value() or self.url_file):
-            raise ValueError("needs a url_file")
-        _refuse_clear_token(self.pagerduty_api_url, "pagerduty_api_url", has_token=self.reads_answers)
+    def _one_kind(self) -> PlannedSilence:
+        if bool(self.hours) == bool(self.since and self.until) or bool(self.since) != bool(self.until):
+            raise ValueError("needs either since and until, or hours")
+        if self.since:
+            _check_order(self.since, self.until)
         return self
-
-
-class NtfyTable(SettingsTable):
-    """`kind = "ntfy"`: sent to a topic of ntfy, with buttons that answer the alert."""
-
-    kind: Literal["ntfy"] = Field(description="kind of the channel")
-    server: str = Field("https://ntfy.sh", description="address of the ntfy server")
-    topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    topic_file: str = Field(
-        "", description="file with the name of the topic; whoever knows the name can read the alerts"
-    )
-    token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    token_file: str = Field(
-        "", description="file with an access token, which may write `topic` and read `answer_topic`"
-    )
-    answer_topic: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_topic_file: str = Field(
-        "", description="file with the name of the topic to which the buttons post; unset: alerts have no buttons"
-    )
-    answer_token: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_token_file: str = Field(
-        "", description="file with an access token that may only write `answer_topic`; the buttons contain the token"
-    )
-    answer_key: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    answer_key_file: str = Field("", description="file with a random text that signs the buttons: openssl rand -hex 32")
-    buttons: tuple[Literal["ack", "silence", "hold", "release"], ...] = Field(
-        ("ack", "silence"), max_length=3, description="buttons of an alert, at most three"
-    )
-
-    @property
-    def reads_answers(self) -> bool:
-        """Whether answers are read."""
-        return bool(self.answer_topic.get_secret_value() or self.answer_topic_file)
-
-    @model_validator(mode="after")
-    def _is_complete(self) -> NtfyTable:
-        if not (self.topic.get_secret_value() or self.topic_file):
-            raise ValueError("needs a topic_file")
-        if self.reads_answers and not (self.answer_key.get_secret_value() or self.answer_key_file):
-            raise ValueError("answer_topic needs an answer_key_file: answers must carry a signature")
-        _refuse_clear_token(self.server, "server", has_token=True)
-        return self
-
-
-def _refuse_clear_token(url: str, field: str, *, has_token: bool) -> None:
-    """Refuse an address to which a secret would go in clear."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{field}: {url!r:.80} must start with https://")
-    if has_token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise ValueError(f"{field}: a secret would go to {parts.hostname} in clear: use https://")
-
-
-class WebhookTable(SettingsTable):
-    """`kind = "webhook"`: JSON, sent to any web service by POST."""
-
-    kind: Literal["webhook"] = Field(description="kind of the channel")
-    url: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    url_file: str = Field("", description="file that contains the URL")
-    authorization: Secret = Field(SecretStr(""), description=IN_CLEAR)
-    authorization_file: str = Field("", description="file that contains the value of the Authorization header")
-    template: str = Field(
-        "",
-        description=f"JSON to send, with {{{{ name }}}} for the text of a field: {', '.join(WEBHOOK_FIELDS)}; empty:"
-        " an object with all fields",
-    )
-
-    @model_validator(mode="after")
-    def _has_url(self) -> WebhookTable:
-        if not (self.url.get_secret_value() or self.url_file):
-            raise ValueError("needs a url_file")
-        return self
-
-    @model_validator(mode="after")
-    def _template_is_json(self) -> WebhookTable:
-        if unknown := set(re.findall(PLACEHOLDER, self.template)) - set(WEBHOOK_FIELDS):
-            raise ValueError(f"template: no field {', '.join(sorted(unknown))}; there are {', '.join(WEBHOOK_FIELDS)}")
-        try:
-            json.loads(re.sub(PLACEHOLDER, '""', self.template) or "{}")
-        except ValueError as error:
-            raise ValueError(f"template: not JSON: {error}; write {{{{ subject }}}} without quotes") from error
-        return self
-
-
-class FileTable(SettingsTable):
-    """`kind = "file"`: append the alerts to a file."""
-
-    kind: Literal["file"] = Field(description="kind of the channel")
-    path: str = Field(description="path of the file")
-
-
-class StdoutTable(SettingsTable):
-    """`kind = "stdout"`: printed by the delivering process, such as `opsctl watch` in a terminal."""
-
-    kind: Literal["stdout"] = Field(description="kind of the channel")
-
-
-ChannelTable = Annotated[
-    EmailTable | SlackTable | AppriseTable | NtfyTable | WebhookTable | FileTable | StdoutTable,
-    Field(discriminator="kind"),
-]
 
 
 class RouteTable(SettingsTable):

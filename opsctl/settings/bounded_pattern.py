@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from pathlib import Path
 from typing import Any
 
 MAX_LINE_BYTES = 4096
@@ -10,26 +11,6 @@ MAX_LINE_BYTES = 4096
 MAX_PATTERN_CHARS = 1000
 MAX_PATTERN_BYTES = 1 << 18
 """Memory of a compiled pattern. It also bounds the search: the time is the size of the pattern times the line."""
-SAY_INSTEAD: Mapping[str, str] = {
-    "(?=": "RE2 has no look-ahead: match the text that follows the group, such as step=(?P<step>\\d+),",
-    "(?!": "RE2 has no look-ahead: name the characters that may follow, such as [^,]",
-    "(?<=": "RE2 has no look-behind: match the text before the group, such as step=(?P<step>\\d+)",
-    "(?<!": "RE2 has no look-behind: name the characters that may come before, such as [^,]",
-    "(?P": "RE2 has no references to groups: write the expression of the group again",
-    "(?>": "RE2 has no atomic groups: write (?:...); the search takes linear time",
-    "(?x": "write the pattern without spaces and comments",
-    "(?#": "write the pattern without comments",
-    "\\Z": "write \\z for the end of the line",
-    "++": "RE2 has no possessive repetitions: write +",
-    "*+": "RE2 has no possessive repetitions: write *",
-    "too large": "write * or + instead of long counted repetitions",
-    "repetition size": "a repetition is counted up to 1000: write * or +",
-    **{
-        f"\\{number}": "RE2 has no references to groups: write the expression of the group again"
-        for number in "123456789"
-    },
-}
-"""What to write instead of an expression of Python's `re`, by a piece of RE2's error."""
 
 
 class BoundedPattern:
@@ -70,7 +51,6 @@ def compile_bounded(pattern: str) -> BoundedPattern:
 def _explain(error: Exception) -> str:
     [reason, *_] = error.args
     reason = reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)
-    for piece, instead in SAY_INSTEAD.items():
-        if piece in reason:
-            return f"{reason}; {instead}"
-    return reason
+    hints = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    instead = next((hint for piece, hint in hints.items() if piece in reason), "")
+    return f"{reason}; {instead}" if instead else reason

@@ -1,14 +1,35 @@
-"""The problems of a settings file in the words of the file: the key, what is wrong, and what is known there."""
+"""The problems of a settings file in the words of the file: the key, what is wrong, and what is known there.
+
+Contradictions between fields are reported together with the errors of single fields: pydantic calls the validators of
+a table only if all its fields are valid, and the same for the tables around, so that a user would see contradictions
+only at the second attempt. Here the validators are called with the valid fields; a validator that needs an invalid
+field is skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
-from opsctl.settings.cross_field_checks import find_contradictions, tables_of
+Place = tuple[Any, ...]
+"""Keys and indices from the outermost table to a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidTable:
+    """A table below a field, in which pydantic has found errors."""
+
+    place: Place
+    """Relative to the field."""
+    model: type[BaseModel]
+    value: Any
+    errors: list[Place]
+    """Relative to the table."""
 
 
 def list_problems(model: type[BaseModel], value: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
@@ -17,7 +38,7 @@ def list_problems(model: type[BaseModel], value: Any, error: ValidationError, un
     places = [error_details["loc"] for error_details in errors]
     contradictions = [
         {"loc": place, "type": "value_error", "msg": text, "input": None}
-        for place, text in find_contradictions(model, value, places)
+        for place, text in _find_contradictions(model, value, places)
     ]
     return [_describe(model, error_details, under=under) for error_details in (*errors, *contradictions)]
 
@@ -58,7 +79,7 @@ def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseMod
         of_kind = [table for table in models if _is_of_kind(table, key)]
         below: list[type[BaseModel]] = []
         for field in fields:
-            below += tables_of(field.annotation)
+            below += _tables_of(field.annotation)
         models = below or of_kind or models
         if fields or not of_kind:
             names.append(str(key))
@@ -68,3 +89,107 @@ def _walk(model: type[BaseModel], loc: Sequence[Any]) -> tuple[list[type[BaseMod
 def _is_of_kind(table: type[BaseModel], kind: Any) -> bool:
     field = table.model_fields.get("kind")
     return field is not None and get_args(field.annotation) == (kind,)
+
+
+def _tables_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the tables in an annotation: plain, optional, annotated, in a list or in a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    tables: list[type[BaseModel]] = []
+    for part in get_args(annotation):
+        tables += _tables_of(part)
+    return tables
+
+
+def _find_contradictions(model: type[BaseModel], value: Any, errors: Sequence[Place]) -> Iterator[tuple[Place, str]]:
+    """Yield the place and the message of each contradiction.
+
+    `errors` are the places of pydantic's errors. The place () means that pydantic has called the table's validators.
+    """
+    if not isinstance(value, Mapping) or () in errors:
+        return
+    by_key: dict[Any, list[Place]] = {}
+    for place in errors:
+        by_key.setdefault(place[0], []).append(place[1:])
+    for text in _call_validators(_construct_valid_part(model, value, by_key)):
+        yield (), text
+    for key, places in by_key.items():
+        if key not in value or key not in model.model_fields:
+            continue
+        for table in _tables_below(model.model_fields[key].annotation, value[key], places):
+            for place, text in _find_contradictions(table.model, table.value, table.errors):
+                yield (key, *table.place, *place), text
+
+
+def _construct_valid_part(
+    model: type[BaseModel], mapping: Mapping[str, Any], errors_by_key: Mapping[Any, list[Place]]
+) -> BaseModel:
+    """Return the table with its valid fields, without attributes for the invalid ones."""
+    known = model.model_fields
+    valid = {key: _convert(known[key], mapping[key]) for key in known.keys() & mapping.keys() - errors_by_key.keys()}
+    invalid = set()
+    for key in known.keys() & mapping.keys() & errors_by_key.keys():
+        part = _valid_part(mapping[key], errors_by_key[key])
+        if part is None:
+            invalid.add(key)
+        else:
+            valid[key] = _convert(known[key], part) if isinstance(part, tuple) else part
+    for key in errors_by_key.keys() - known.keys():  # perhaps a misspelt field
+        invalid.update(get_close_matches(str(key), known, 1))
+    table = model.model_construct(**valid)
+    for key in invalid | (errors_by_key.keys() - mapping.keys()):
+        table.__dict__.pop(key, None)
+    return table
+
+
+def _valid_part(value: Any, errors: Sequence[Place]) -> Any:
+    """Return the valid items of a list, the names of a mapping's tables, and None for other values."""
+    if () in errors:
+        return None
+    if isinstance(value, tuple):
+        invalid = {place[0] for place in errors}
+        return tuple(item for index, item in enumerate(value) if index not in invalid) or None
+    return dict.fromkeys(value) if isinstance(value, Mapping) else None
+
+
+def _convert(field: FieldInfo, value: Any) -> Any:
+    """Return the value as the table would store it."""
+    annotation: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return value
+
+
+def _call_validators(table: BaseModel) -> Iterator[str]:
+    for name in type(table).__pydantic_decorators__.model_validators:
+        try:
+            getattr(table, name)()
+        except ValueError as error:
+            yield str(error)
+        except (AttributeError, TypeError, KeyError):
+            continue  # the validator needs an invalid field
+
+
+def _tables_below(annotation: Any, value: Any, errors: Sequence[Place]) -> Iterator[InvalidTable]:
+    tables = _tables_of(annotation)
+    if isinstance(value, tuple) and len(tables) == 1:
+        for index in dict.fromkeys(place[0] for place in errors if place):
+            of_item = [place[1:] for place in errors if place and place[0] == index]
+            yield InvalidTable(place=(index,), model=tables[0], value=value[index], errors=of_item)
+    elif isinstance(value, Mapping) and get_origin(annotation) is dict:
+        yield from _tables_by_kind(tables, value, errors)
+    elif isinstance(value, Mapping) and len(tables) == 1:
+        yield InvalidTable(place=(), model=tables[0], value=value, errors=list(errors))
+
+
+def _tables_by_kind(
+    tables: Sequence[type[BaseModel]], value: Mapping[str, Any], errors: Sequence[Place]
+) -> Iterator[InvalidTable]:
+    """Yield the invalid ones of named tables of several kinds. pydantic puts the kind behind the name."""
+    for name, kind in dict.fromkeys(place[:2] for place in errors if len(place) > 1):
+        of_table = [place[2:] for place in errors if place[:2] == (name, kind)]
+        for table in tables:
+            field = table.model_fields.get("kind")
+            if field and get_args(field.annotation) == (kind,):
+                yield InvalidTable(place=(name, kind), model=table, value=value[name], errors=of_table)

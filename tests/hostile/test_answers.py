@@ -14,7 +14,7 @@ import pytest
 from opsctl.alerts.answer import sign
 from opsctl.alerts.channels import ntfy, pagerduty
 from opsctl.alerts.outbox import Undelivered
-from opsctl.settings.alerts import AppriseTable, NtfyTable
+from opsctl.settings.alert_channels import AppriseTable, NtfyTable
 
 KEY, TOPIC, MESSAGE = "k" * 32, "answers", "7.1"
 

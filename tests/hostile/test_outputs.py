@@ -21,7 +21,8 @@ from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
 from opsctl.metrics.families import MetricSample, exposition
 from opsctl.preflight.security.permissions import quote
-from opsctl.settings.alerts import AlertSettings, EmailTable
+from opsctl.settings.alert_channels import EmailTable
+from opsctl.settings.alerts import AlertSettings
 from opsctl.telemetry.logs.log_lines import harmless
 from tests.support.findings import make_finding
 

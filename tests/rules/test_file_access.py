@@ -52,6 +52,7 @@ ALLOWED = {
     "opsctl/nodes/health/snapshot.py": "reads a script of the package",
     "opsctl/preflight/checks/nodes.py": "reads a table of the package",
     "opsctl/preflight/problem.py": "reads a table of the package",
+    "opsctl/settings/bounded_pattern.py": "reads a table of the package",
     "opsctl/preflight/recipe.py": "reads a table of the package",
     "opsctl/preflight/trainer_settings.py": "reads a table of the package",
     "opsctl/diagnosis/causes.py": "reads a table of the package",

@@ -13,7 +13,8 @@ from opsctl.alerts.message import Message, render_group, render_single, render_s
 from opsctl.base.findings import Level, Transition
 from opsctl.base.statements import quote
 from opsctl.host.system import SystemRunner
-from opsctl.settings.alerts import AlertSettings, EmailTable
+from opsctl.settings.alert_channels import EmailTable
+from opsctl.settings.alerts import AlertSettings
 from tests.support.findings import make_finding
 
 PLACE = Path(__file__).parents[1] / "corpus/alerts"

@@ -10,7 +10,7 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.base.errors import MissingPackage
 from opsctl.base.extras import required
 from opsctl.base.ports import Runner
-from opsctl.settings.alerts import ChannelTable
+from opsctl.settings.alert_channels import ChannelTable
 
 CHANNELS: dict[str, str] = {
     "email": "opsctl.alerts.channels.email:Email",

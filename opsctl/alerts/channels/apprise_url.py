@@ -14,7 +14,7 @@ from opsctl.alerts.message import Message, find_incident
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
-from opsctl.settings.alerts import AppriseTable
+from opsctl.settings.alert_channels import AppriseTable
 
 TYPES = {
     Level.OK: apprise.NotifyType.SUCCESS,

@@ -20,7 +20,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.errors import MissingProgram
 from opsctl.base.ports import Runner, TimedOut
-from opsctl.settings.alerts import EmailTable
+from opsctl.settings.alert_channels import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 HOW_TO_ANSWER = "Answer this mail with one word: ack, silence 4h, hold or release; then a reason.\n"

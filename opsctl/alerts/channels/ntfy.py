@@ -18,7 +18,7 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.base.ports import Runner
 from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
-from opsctl.settings.alerts import NtfyTable
+from opsctl.settings.alert_channels import NtfyTable
 
 PRIORITIES = {Level.OK: 3, Level.UNKNOWN: 3, Level.WARNING: 3, Level.CRITICAL: 5}
 TAGS = {

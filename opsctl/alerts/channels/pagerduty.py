@@ -11,7 +11,7 @@ from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.message import find_incident
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.web import FAILURES, describe, fetch, open_session, parse_address
-from opsctl.settings.alerts import AppriseTable
+from opsctl.settings.alert_channels import AppriseTable
 from opsctl.state.files import parse_json
 
 TIMEOUT_S = 10.0

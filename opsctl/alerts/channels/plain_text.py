@@ -9,7 +9,7 @@ from pathlib import Path
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
-from opsctl.settings.alerts import FileTable, StdoutTable
+from opsctl.settings.alert_channels import FileTable, StdoutTable
 from opsctl.state.files import append_line
 
 

@@ -19,7 +19,7 @@ from opsctl.alerts.channels.webhook import judge_status
 from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
-from opsctl.settings.alerts import SlackTable
+from opsctl.settings.alert_channels import SlackTable
 
 TIMEOUT_S, POLL_TIMEOUT_S = 15, 10
 MAX_THREADS = 20

@@ -12,7 +12,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.ports import Runner
 from opsctl.base.web import FAILURES, Address, describe, fetch, open_session, parse_address, read_retry_after_s
-from opsctl.settings.alerts import PLACEHOLDER, WebhookTable
+from opsctl.settings.alert_channels import PLACEHOLDER, WebhookTable
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1000

@@ -11,7 +11,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
-from opsctl.settings.alerts import EmailTable
+from opsctl.settings.alert_channels import EmailTable
 from tests.integration.alerts.conftest import MailServer, read_kinds, serving
 from tests.unit.alerts.conftest import Clock
 

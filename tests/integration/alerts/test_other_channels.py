@@ -15,7 +15,8 @@ from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
 from opsctl.monitor.heartbeat_pings import list_train_pings
-from opsctl.settings.alerts import AlertSettings, AppriseTable, FileTable, WebhookTable
+from opsctl.settings.alert_channels import AppriseTable, FileTable, WebhookTable
+from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding
 
 MESSAGE = Message(id="abc.2", root="abc.1", at=Clock().now(), level=Level.OK, subject="it runs", body="task 4\n")

@@ -11,7 +11,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
-from opsctl.settings.alerts import SlackTable, WebhookTable
+from opsctl.settings.alert_channels import SlackTable, WebhookTable
 from tests.unit.alerts.conftest import Clock
 
 SECRET = "/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX"

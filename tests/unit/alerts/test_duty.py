@@ -9,8 +9,7 @@ from opsctl.alerts.duty import expand_channels, find_shift, is_in_force
 from opsctl.base.findings import Level
 from opsctl.base.model import Reservation
 from opsctl.monitor.maintenance import find_maintenance
-from opsctl.settings.alerts import AlertSettings
-from opsctl.settings.duty_roster import PlannedSilence
+from opsctl.settings.alerts import AlertSettings, PlannedSilence
 from tests.unit.alerts.conftest import finding
 
 ROTA = {"people": {"anna": ("a",), "ben": ("b",)}, "rota": ("anna", "ben"), "begin": "2026-03-02"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opsctl.base.findings import Finding, Level
-from opsctl.settings.own_check_table import CheckTable
+from opsctl.settings.watch import CheckTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs import WATCHDOGS
 from tests.support.watch_context import Bench
