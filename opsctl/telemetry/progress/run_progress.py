@@ -101,7 +101,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     `attempt` is the running attempt, if any, and `begin` the offset in the log at which the attempt began. Without
     `pace`, the time left is not estimated.
     """
-    heartbeat = _read_heartbeat(run.heartbeat / "train.json")
+    heartbeat = read_heartbeat(run.heartbeat / "train.json")
     pattern = read_step_pattern(run)
     placed = tail(run.main_log, CURVE_LINES, pattern)
     if heartbeat is None and not placed:
@@ -139,7 +139,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         usual_tflops=median_of_known(sample.tflops for sample in whole),
         phase=heartbeat.phase.value if heartbeat else "",
         at=_time(heartbeat.at if heartbeat else read_change_s(run.main_log)),
-        note=heartbeat.note if heartbeat and isinstance(heartbeat.note, str) else "",
+        note=heartbeat.note if heartbeat else "",
         checkpoint_step=saves.newest,
         checkpoint_at=saves.at,
         next_save=saves.next,
@@ -154,17 +154,6 @@ def _read_from_checkpoints(run: RunDir) -> Progress | None:
     if saves.newest is None:
         return None
     return Progress(step=saves.newest, at=saves.at, checkpoint_step=saves.newest, checkpoint_at=saves.at)
-
-
-def _read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the heartbeat if its steps and times are numbers."""
-    heartbeat = read_heartbeat(path)
-    steps = (heartbeat.step, heartbeat.last_steps, heartbeat.checkpoint_step) if heartbeat else ()
-    figures = (heartbeat.at, heartbeat.loss, heartbeat.step_s) if heartbeat else ()
-    is_sound = all(step is None or type(step) is int for step in steps) and all(
-        figure is None or type(figure) in (int, float) for figure in figures
-    )
-    return heartbeat if is_sound else None
 
 
 def _step(heartbeat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:

@@ -6,8 +6,9 @@ and a test that shows the check with and without a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from opsctl.nodes.health.check_results import Results
 from opsctl.nodes.health.checks.comparison import majority, versions
 from opsctl.nodes.health.checks.gpu_links import aer, fabric, nvlink, pcie
 from opsctl.nodes.health.checks.gpu_memory import ecc, remapped_rows, retired_pages
@@ -17,9 +18,9 @@ from opsctl.nodes.health.checks.infiniband import infiniband
 from opsctl.nodes.health.checks.kernel_log import kernel_log
 from opsctl.nodes.health.checks.storage import fio, lustre, mounts, nvme, shm
 from opsctl.nodes.health.checks.xid import xid
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot
+from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot
 
-Check = Callable[[NodeSnapshot, CheckInput], Iterator[CheckResult]]
+Check = Callable[[NodeSnapshot, CheckInput], Results]
 
 CHECKS: dict[str, Check] = {
     "gpus": gpus,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from opsctl.nodes.health.node_state import NONE, CheckInput, CheckResult, NodeSnapshot, Severity
+from opsctl.nodes.health.check_results import Results, note, unknown
+from opsctl.nodes.health.node_state import NONE, CheckInput, NodeSnapshot
 from opsctl.nodes.health.usual_hardware import GPUS, MEMORY, NVLINKS, ON_BUS, PORTS
 
 SETTINGS = {
@@ -16,7 +15,7 @@ SETTINGS = {
 }
 
 
-def majority(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def majority(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Report the hardware on which the nodes of a kind do not agree. Where a majority exists, the other checks compare.
 
     Unknown, and never evidence: the node may lack something, or the other nodes may have more on purpose. Different
@@ -27,14 +26,10 @@ def majority(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckR
         setting = SETTINGS.get(name, "ib_rate_gbps")
         if getattr(check_input.site, setting):
             continue
-        yield CheckResult(
-            Severity.UNKNOWN,
-            evidence,
-            f"set [health] {setting}, or let Slurm tell the nodes apart (Gres, CPUs, RealMemory)",
-        )
+        yield unknown(evidence, f"set [health] {setting}, or let Slurm tell the nodes apart (Gres, CPUs, RealMemory)")
 
 
-def versions(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def versions(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check that driver, kernel and libraries are those of most nodes: one node that differs may break the job."""
     installed = {"driver": snapshot.smi.driver if snapshot.smi else "", "kernel": snapshot.kernel_version}
     if snapshot.libraries:
@@ -44,4 +39,4 @@ def versions(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckR
         if version and usual[name] and version != usual[name]:
             text = f"{name} {version}, most nodes have {usual[name]}"
             remedy = "install the version of most nodes"
-            yield CheckResult(Severity.NOTE, text, remedy)
+            yield note(text, remedy)

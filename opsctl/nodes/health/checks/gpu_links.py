@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from opsctl.nodes.health.check_results import Results, degraded, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 from opsctl.nodes.health.usual_hardware import NVLINKS
 
@@ -14,7 +13,7 @@ MIN_USE_PERCENT = 10
 """A GPU that is used less counts as idle."""
 
 
-def nvlink(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def nvlink(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check NVLink: links that were up must be up, and as many as on most nodes.
 
     Error counters alone are no evidence.
@@ -25,7 +24,7 @@ def nvlink(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
         return
     section = snapshot.section("nvlink")
     if section.code != 0:
-        yield CheckResult(Severity.UNKNOWN, f"nvidia-smi nvlink {section.why}")
+        yield unknown(f"nvidia-smi nvlink {section.why}")
         return
     for gpu in snapshot.smi.gpus:
         up_before = prior.links.get(gpu.uuid, ())
@@ -33,18 +32,17 @@ def nvlink(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
         is_all_down = up_before and gpu.uuid in snapshot.links and not snapshot.links[gpu.uuid]
         if down or is_all_down:
             links = ", ".join(map(str, sorted(down))) or "all"
-            yield CheckResult(Severity.DEGRADED, f"links that were up are down: {links}", LINKS_REMEDY, gpu=gpu.uuid)
+            yield degraded(f"links that were up are down: {links}", LINKS_REMEDY, gpu=gpu.uuid)
         elif gpu.uuid in snapshot.links and len(snapshot.links[gpu.uuid]) < expected:
             whose = "the settings name" if check_input.site.nvlinks else "most nodes of this kind have"
             text = f"{len(snapshot.links[gpu.uuid])} links are up, {whose} {expected:g}"
-            yield CheckResult(Severity.DEGRADED, text, LINKS_REMEDY, gpu=gpu.uuid)
+            yield degraded(text, LINKS_REMEDY, gpu=gpu.uuid)
         before, now = prior.link_errors.get(gpu.uuid), snapshot.link_errors.get(gpu.uuid)
         if before is not None and now is not None and now > before:
-            text = f"{now - before} new link errors since the last check"
-            yield CheckResult(Severity.NOTE, text, gpu=gpu.uuid)
+            yield note(f"{now - before} new link errors since the last check", gpu=gpu.uuid)
 
 
-def fabric(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def fabric(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check that GPUs behind NVSwitches are registered with the fabric manager.
 
     Without registration CUDA starts no program on the GPU (NVIDIA, Fabric Manager User Guide). The driver reports state
@@ -69,27 +67,21 @@ def fabric(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
     hardware = snapshot.hardware
     if hardware and hardware.nvswitches and hardware.fabric_service not in {"", "active"}:
         text = f"{hardware.nvswitches} NVSwitches, and the service nvidia-fabricmanager is {hardware.fabric_service}"
-        yield CheckResult(Severity.NOTE, text, FABRIC_REMEDY)
+        yield note(text, FABRIC_REMEDY)
 
 
-def pcie(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def pcie(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the PCIe link of GPUs under load. An idle GPU narrows its link to save power."""
     for gpu in snapshot.gpus:
         is_loaded = (gpu.use_percent or 0) >= MIN_USE_PERCENT
         if is_loaded and gpu.pcie_lanes and gpu.max_pcie_lanes and gpu.pcie_lanes < gpu.max_pcie_lanes:
-            yield CheckResult(
-                Severity.DEGRADED,
-                f"{gpu.pcie_lanes} of {gpu.max_pcie_lanes} lanes under load",
-                "reseat the GPU",
-                gpu=gpu.uuid,
-            )
+            yield degraded(f"{gpu.pcie_lanes} of {gpu.max_pcie_lanes} lanes under load", "reseat the GPU", gpu=gpu.uuid)
         before = check_input.prior.replays.get(gpu.uuid)
         if before is not None and gpu.replays is not None and gpu.replays > before:
-            text = f"{gpu.replays - before} new PCIe replays since the last check"
-            yield CheckResult(Severity.NOTE, text, gpu=gpu.uuid)
+            yield note(f"{gpu.replays - before} new PCIe replays since the last check", gpu=gpu.uuid)
 
 
-def aer(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def aer(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the PCIe errors (AER) that the kernel has counted since boot. The kernel log has its own rows.
 
     Totals are only a note, and corrected errors none: a reset of the card also counts, and the hardware repeats a
@@ -98,5 +90,4 @@ def aer(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
     for device, counts in (snapshot.hardware.pcie_errors if snapshot.hardware else {}).items():
         uncorrected = [f"{counts[kind]} {kind}" for kind in ("fatal", "nonfatal") if counts.get(kind)]
         if uncorrected:
-            text = f"{' and '.join(uncorrected)} PCIe errors since boot on {device}"
-            yield CheckResult(Severity.NOTE, text, "watch the card")
+            yield note(f"{' and '.join(uncorrected)} PCIe errors since boot on {device}", "watch the card")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity, Smi
 from opsctl.nodes.health.usual_hardware import GPUS, ON_BUS
 
@@ -35,7 +34,7 @@ MIN_SHARE_OF_POWER = 0.98
 MAX_DIAGNOSTIC_CHARS = 200
 
 
-def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check that nvidia-smi or amd-smi answers, and that all expected GPUs are present.
 
     The expected number is that of the settings, of the node's history, or of most nodes of its kind.
@@ -46,18 +45,18 @@ def gpus(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResul
     expected = check_input.site.gpus_per_node or learnt
     fault = _find_hardware_fault(snapshot)
     if fault:
-        yield CheckResult(Severity.FAULTY, fault, "reboot the node; replace the GPU if the fault remains")
+        yield faulty(fault, "reboot the node; replace the GPU if the fault remains")
     elif snapshot.smi is not None and section.code == 0:
         yield from _check_count(snapshot.smi, snapshot, check_input, expected)
         yield from _list_flaky_gpus(snapshot.smi, check_input)
     elif snapshot.on_bus is not None and snapshot.on_bus < usual.get(ON_BUS, 0):
         text = f"{snapshot.on_bus} GPUs on the bus, most nodes of this kind have {usual[ON_BUS]:g}"
-        yield CheckResult(Severity.FAULTY, text, "reboot the node; reseat the GPU if the fault remains")
+        yield faulty(text, "reboot the node; reseat the GPU if the fault remains")
     elif section.code == 127 and not expected and snapshot.on_bus == 0:
         return  # a node without GPUs
     else:
         why = section.why or "printed unreadable output"
-        yield CheckResult(Severity.UNKNOWN, f"{tool} {why}", f"check the driver: opsctl exec -w NODE {tool}")
+        yield unknown(f"{tool} {why}", f"check the driver: opsctl exec -w NODE {tool}")
 
 
 def _find_hardware_fault(snapshot: NodeSnapshot) -> str:
@@ -72,7 +71,7 @@ def _find_hardware_fault(snapshot: NodeSnapshot) -> str:
     return f"nvidia-smi exit code {section.code}: {meaning}: {' '.join(text.split())[:MAX_MESSAGE_CHARS]}"
 
 
-def _check_count(smi: Smi, snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Iterator[CheckResult]:
+def _check_count(smi: Smi, snapshot: NodeSnapshot, check_input: CheckInput, expected: int) -> Results:
     uuids = {gpu.uuid for gpu in smi.gpus if gpu.uuid}
     missing = [card.uuid for card in check_input.prior.cards if card.uuid not in uuids]
     required = max(expected, smi.attached or 0)
@@ -81,26 +80,25 @@ def _check_count(smi: Smi, snapshot: NodeSnapshot, check_input: CheckInput, expe
         text = f"{len(smi.gpus)} of {required} GPUs answer{names}"
         if snapshot.in_job and (snapshot.on_bus is None or snapshot.on_bus >= required):
             text += "; this job may see only its own GPUs"
-            yield CheckResult(Severity.UNKNOWN, text, "check again when the node is idle")
+            yield unknown(text, "check again when the node is idle")
         else:
-            yield CheckResult(Severity.FAULTY, text, "reboot the node")
+            yield faulty(text, "reboot the node")
     elif len(uuids) < len(smi.gpus):
-        text = f"{len(smi.gpus) - len(uuids)} GPUs report no UUID"
-        yield CheckResult(Severity.UNKNOWN, text, "read the kernel log")
+        yield unknown(f"{len(smi.gpus) - len(uuids)} GPUs report no UUID", "read the kernel log")
     elif missing:
-        yield CheckResult(Severity.NOTE, f"{len(missing)} GPUs differ from before")
+        yield note(f"{len(missing)} GPUs differ from before")
 
 
-def _list_flaky_gpus(smi: Smi, check_input: CheckInput) -> Iterator[CheckResult]:
+def _list_flaky_gpus(smi: Smi, check_input: CheckInput) -> Results:
     for gpu in smi.gpus:
         by_serial = check_input.flaky_gpus.get(gpu.serial, "") if gpu.serial else ""
         summary = check_input.flaky_gpus.get(gpu.uuid, "") or by_serial
         if summary:
             remedy = "return the node and name the GPU"
-            yield CheckResult(Severity.NOTE, f"a known flaky GPU: {summary}", remedy, gpu=gpu.uuid)
+            yield note(f"a known flaky GPU: {summary}", remedy, gpu=gpu.uuid)
 
 
-def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the recovery action that the driver requests for a GPU."""
     for gpu in snapshot.gpus:
         if gpu.maker != "nvidia":
@@ -111,19 +109,19 @@ def recovery(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckR
             text = f"the driver requests: {gpu.recovery}"
             yield CheckResult(severity, text, "carry out the requested action", gpu=gpu.uuid)
         elif gpu.reset_required:
-            yield CheckResult(Severity.FAULTY, "the driver requests a reset", "reset the GPU", gpu=gpu.uuid)
+            yield faulty("the driver requests a reset", "reset the GPU", gpu=gpu.uuid)
         elif action not in RECOVERY_ACTIONS and gpu.reset_required is None:
             text = f"unknown recovery action {gpu.recovery!r}" if action else "the driver reports no recovery action"
-            yield CheckResult(Severity.UNKNOWN, text, gpu=gpu.uuid)
+            yield unknown(text, gpu=gpu.uuid)
 
 
-def clocks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def clocks(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the clock event reasons: a GPU that is idle and too hot, or short of power, is degraded."""
     for gpu in snapshot.gpus:
         if gpu.maker != "nvidia":
             continue
         if gpu.clocks is None:
-            yield CheckResult(Severity.UNKNOWN, "clock event reasons: N/A", gpu=gpu.uuid)
+            yield unknown("clock event reasons: N/A", gpu=gpu.uuid)
             continue
         slowdowns = sorted(gpu.clocks & SLOWDOWNS)
         if slowdowns:
@@ -137,53 +135,45 @@ def clocks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
             )
 
 
-def temperature(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def temperature(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the temperature and the power limit of GPUs."""
     for gpu in snapshot.gpus:
         yield from _check_temperature(gpu)
         limit_w, default_w = gpu.power_limit_w, gpu.default_power_limit_w
         if limit_w and default_w and limit_w < MIN_SHARE_OF_POWER * default_w:
-            yield CheckResult(
-                Severity.NOTE, f"capped at {limit_w:g} W, {default_w:g} W by default", COOLING_REMEDY, gpu=gpu.uuid
-            )
+            yield note(f"capped at {limit_w:g} W, {default_w:g} W by default", COOLING_REMEDY, gpu=gpu.uuid)
 
 
-def _check_temperature(gpu: Gpu) -> Iterator[CheckResult]:
+def _check_temperature(gpu: Gpu) -> Results:
     if gpu.temperature_c is None:
-        yield CheckResult(Severity.UNKNOWN, "temperature: N/A", COOLING_REMEDY, gpu=gpu.uuid)
+        yield unknown("temperature: N/A", COOLING_REMEDY, gpu=gpu.uuid)
     elif gpu.slowdown_c is not None and gpu.temperature_c >= gpu.slowdown_c:
-        yield CheckResult(
-            Severity.DEGRADED, f"{gpu.temperature_c} C, slows down at {gpu.slowdown_c} C", COOLING_REMEDY, gpu=gpu.uuid
-        )
+        yield degraded(f"{gpu.temperature_c} C, slows down at {gpu.slowdown_c} C", COOLING_REMEDY, gpu=gpu.uuid)
     elif gpu.margin_c is not None and gpu.slowdown_margin_c is not None and gpu.margin_c <= gpu.slowdown_margin_c:
-        yield CheckResult(
-            Severity.DEGRADED, f"{gpu.temperature_c} C, {gpu.margin_c} C from its limit", COOLING_REMEDY, gpu=gpu.uuid
-        )
+        yield degraded(f"{gpu.temperature_c} C, {gpu.margin_c} C from its limit", COOLING_REMEDY, gpu=gpu.uuid)
 
 
-def persistence(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def persistence(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check persistence mode: without it an idle driver is unloaded and loses its error counters."""
     off = [gpu for gpu in snapshot.gpus if gpu.persistence is False]
     if off:
-        yield CheckResult(
-            Severity.NOTE,
-            f"off on {len(off)} GPUs: an idle driver loses its error counters",
-            "run nvidia-smi -pm 1 as administrator",
+        yield note(
+            f"off on {len(off)} GPUs: an idle driver loses its error counters", "run nvidia-smi -pm 1 as administrator"
         )
 
 
-def dcgm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def dcgm(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the results of NVIDIA's diagnostic (DCGM), if requested."""
     if "dcgm" not in snapshot.sections:
         return
     if snapshot.dcgm is None:
         why = snapshot.section("dcgm").why or "printed unreadable output"
-        yield CheckResult(Severity.UNKNOWN, f"dcgmi diag {why}")
+        yield unknown(f"dcgmi diag {why}")
         return
     for test, result, text in snapshot.dcgm:
         evidence = f"{test}: {result}: {text}"[:MAX_DIAGNOSTIC_CHARS]
         if result == "fail":
             remedy = "run dcgmi diag -r 3; replace the GPU if the failure remains"
-            yield CheckResult(Severity.FAULTY, evidence, remedy)
+            yield faulty(evidence, remedy)
         elif result == "warn":
-            yield CheckResult(Severity.NOTE, evidence)
+            yield note(evidence)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from opsctl.base.units import format_size
+from opsctl.nodes.health.check_results import Results, degraded, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Hardware, NodeSnapshot, Severity
 from opsctl.nodes.health.usual_hardware import MEMORY
 
@@ -18,7 +17,7 @@ MAX_NAMED_PROCESSES = 4
 SLOW_CLOCKS = frozenset({"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"})
 
 
-def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the amount of host memory: a failed memory module is missing from the total.
 
     The expected amount is that of the settings, of the node's history, or of most nodes of its kind.
@@ -27,14 +26,13 @@ def memory(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
         check_input.prior.memory_kb or 0, check_input.usual.values.get(MEMORY, 0)
     )
     if snapshot.memory_kb is None:
-        yield CheckResult(Severity.UNKNOWN, "/proc/meminfo cannot be read")
+        yield unknown("/proc/meminfo cannot be read")
     elif snapshot.memory_kb < MIN_SHARE_OF_MEMORY * expected_kb:
         sizes = [format_size(size_kb * BYTES_PER_KIB) for size_kb in (snapshot.memory_kb, expected_kb)]
-        text = f"{sizes[0]} of memory, expected {sizes[1]}"
-        yield CheckResult(Severity.DEGRADED, text, "check for a failed memory module")
+        yield degraded(f"{sizes[0]} of memory, expected {sizes[1]}", "check for a failed memory module")
 
 
-def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the memory errors that the kernel's EDAC driver has counted since boot. The kernel log has its own rows.
 
     An uncorrectable error fails the node: mcelog.conf reports from `uc-error-threshold = 1 / 24h` on. Corrected errors
@@ -43,8 +41,7 @@ def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
     hardware = snapshot.hardware
     if hardware is None or not hardware.corrected_memory:
         if snapshot.kernel is None:
-            text = "neither the kernel log nor an EDAC driver can be read: memory errors stay unnoticed"
-            yield CheckResult(Severity.UNKNOWN, text)
+            yield unknown("neither the kernel log nor an EDAC driver can be read: memory errors stay unnoticed")
         return
     # Errors before the node was put back into service are no evidence; counters do not tell when they rose.
     is_cleared = check_input.prior.cleared_s(snapshot.at) < (snapshot.uptime_s or 0)
@@ -56,13 +53,13 @@ def machine_checks(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[
     for place, count in hardware.corrected_memory.items():
         if count > check_input.site.memory_corrected_per_day * days:
             text = f"{count} corrected memory errors in {days:.0f} days on {place}"
-            yield CheckResult(Severity.NOTE, text, MEMORY_REMEDY + " if the errors go on")
+            yield note(text, MEMORY_REMEDY + " if the errors go on")
 
 
-def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check for processes that hang in the kernel, and for zombies."""
     if snapshot.processes is None:
-        yield CheckResult(Severity.UNKNOWN, "/proc cannot be read")
+        yield unknown("/proc cannot be read")
         return
     limit_s = check_input.site.stuck_seconds
     for state, description in STUCK_STATES.items():
@@ -70,10 +67,10 @@ def processes(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Check
         if old:
             names = ", ".join(f"{process.pid} ({process.name})" for process in old[:MAX_NAMED_PROCESSES])
             # Only a note: an old process may have entered the state a moment ago.
-            yield CheckResult(Severity.NOTE, f"{len(old)} {description}: {names}")
+            yield note(f"{len(old)} {description}: {names}")
 
 
-def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check for orphan processes: user processes that hold a GPU of a node without a job."""
     if check_input.busy is not False or snapshot.in_job or snapshot.smi is None:
         return
@@ -82,34 +79,31 @@ def orphans(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRe
         holders = [users[process.pid] for process in gpu.processes if process.pid in users]
         if holders:
             names = ", ".join(map(str, holders[:MAX_NAMED_PROCESSES]))
-            yield CheckResult(
-                Severity.DEGRADED,
-                f"held by {names} although no job runs",
-                "opsctl undrain-good-nodes NODE --kill-orphans",
-                gpu=gpu.uuid,
+            yield degraded(
+                f"held by {names} although no job runs", "opsctl undrain-good-nodes NODE --kill-orphans", gpu=gpu.uuid
             )
 
 
-def clock_skew(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def clock_skew(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the offset of the clock: a wrong clock falsifies log times and timeouts."""
     offset_s, site = snapshot.clock_offset_s, check_input.site
     if offset_s is None:
-        yield CheckResult(Severity.UNKNOWN, "chronyc reports no clock offset", "check the node's time service")
+        yield unknown("chronyc reports no clock offset", "check the node's time service")
     elif abs(offset_s) > site.clock_fail_seconds:
-        yield CheckResult(Severity.DEGRADED, _render_offset(offset_s), "check the node's time service")
+        yield degraded(_render_offset(offset_s), "check the node's time service")
     elif abs(offset_s) > site.clock_warn_seconds:
-        yield CheckResult(Severity.NOTE, _render_offset(offset_s), "check the node's time service")
+        yield note(_render_offset(offset_s), "check the node's time service")
     # Only a note: the clock of this machine may be the wrong clock.
     if snapshot.skew_s is not None and abs(snapshot.skew_s) - snapshot.skew_error_s > site.clock_fail_seconds:
         text = f"{snapshot.skew_s:+.1f} s from this machine's clock (uncertainty {snapshot.skew_error_s:.1f} s)"
-        yield CheckResult(Severity.NOTE, text, "check the node's time service")
+        yield note(text, "check the node's time service")
 
 
 def _render_offset(offset_s: float) -> str:
     return f"the node's time service reports a clock offset of {offset_s:+.3f} s"
 
 
-def host_settings(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def host_settings(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check settings that slow a node down: clock source and cpufreq governor. Always a note, never evidence.
 
     The kernel leaves the TSC for hpet or acpi_pm when the TSC is unstable; every reading of the clock then takes a
@@ -118,20 +112,17 @@ def host_settings(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[C
     """
     hardware = snapshot.hardware
     if hardware is None:
-        text = f"/sys {snapshot.section('hardware').why or 'cannot be read'}"
-        yield CheckResult(Severity.UNKNOWN, text)
+        yield unknown(f"/sys {snapshot.section('hardware').why or 'cannot be read'}")
         return
     if hardware.clocksource in SLOW_CLOCKS:
         text = f"clock source {hardware.clocksource}: reading the time is slow"
-        yield CheckResult(Severity.NOTE, text, "read the kernel log for why the TSC is unstable; update the BIOS")
+        yield note(text, "read the kernel log for why the TSC is unstable; update the BIOS")
     yield from _check_governor(hardware, check_input)
 
 
-def _check_governor(hardware: Hardware, check_input: CheckInput) -> Iterator[CheckResult]:
+def _check_governor(hardware: Hardware, check_input: CheckInput) -> Results:
     expected = check_input.site.cpu_governor or check_input.governor
     others = {name: count for name, count in hardware.governors.items() if name != expected}
     if expected and others:
         names = ", ".join(f"{count} CPUs {name}" for name, count in sorted(others.items()))
-        yield CheckResult(
-            Severity.NOTE, f"cpufreq governor: {names}, expected {expected}", f"cpupower frequency-set -g {expected}"
-        )
+        yield note(f"cpufreq governor: {names}, expected {expected}", f"cpupower frequency-set -g {expected}")

@@ -7,10 +7,10 @@ of its kind. A slower rate is evidence: a cable or a transceiver has lost lanes 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from opsctl.base.units import format_duration
-from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Port, Severity
+from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
+from opsctl.nodes.health.node_state import CheckInput, NodeSnapshot, Port
 from opsctl.nodes.health.usual_hardware import PORTS, rate_of, select_active_ports
 
 DAMAGE_COUNTERS = ("link_downed", "excessive_buffer_overrun_errors", "local_link_integrity_errors")
@@ -25,13 +25,13 @@ MAX_RATES_PER_S = {
 REMEDY = "check the cable and the port"
 
 
-def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     prior, site = check_input.prior, check_input.site
     expected = site.ib_ports or check_input.usual.values.get(PORTS, 0)
     section = snapshot.section("infiniband")
     if section.code != 0:
         if prior.ports or expected:
-            yield CheckResult(Severity.UNKNOWN, f"/sys {section.why}")
+            yield unknown(f"/sys {section.why}")
         return
     ignored = re.compile(site.ib_ignore) if site.ib_ignore else None
     watched = {name: port for name, port in prior.ports.items() if not (ignored and ignored.search(name))}
@@ -40,7 +40,7 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
     active = select_active_ports(snapshot, site.ib_ignore)
     if not down and len(active) < expected:
         whose = "the settings name" if site.ib_ports else "most nodes of this kind have"
-        yield CheckResult(Severity.FAULTY, f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
+        yield faulty(f"{len(active)} active ports, {whose} {expected:g}", REMEDY)
     passed_s = max(1.0, snapshot.at.timestamp() - prior.ports_at) if prior.ports_at else 1.0
     for name, port in active.items():
         if name in watched:
@@ -48,22 +48,22 @@ def infiniband(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[Chec
         yield from _check_rate(name, port, check_input)
 
 
-def _find_inactive(snapshot: NodeSnapshot, watched: dict[str, Port]) -> Iterator[CheckResult]:
+def _find_inactive(snapshot: NodeSnapshot, watched: dict[str, Port]) -> Results:
     for name in watched:
         now = snapshot.ports.get(name)
         if now is None or now.state != "ACTIVE":
-            yield CheckResult(Severity.FAULTY, f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
+            yield faulty(f"{name} was active and is {now.state if now else 'gone'}", REMEDY)
 
 
-def _check_rate(name: str, port: Port, check_input: CheckInput) -> Iterator[CheckResult]:
+def _check_rate(name: str, port: Port, check_input: CheckInput) -> Results:
     before = check_input.prior.ports.get(name)
     learnt = max((before.rate_gbps if before else 0) or 0, check_input.usual.values.get(rate_of(name), 0))
     expected = check_input.site.ib_rate_gbps or learnt
     if port.rate_gbps and port.rate_gbps < expected:
-        yield CheckResult(Severity.DEGRADED, f"{name} runs at {port.rate_gbps:g} Gb/s, expected {expected:g}", REMEDY)
+        yield degraded(f"{name} runs at {port.rate_gbps:g} Gb/s, expected {expected:g}", REMEDY)
 
 
-def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iterator[CheckResult]:
+def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Results:
     """Yield the counters that rose too much. A counter that fell has been reset and is no evidence."""
     rises = {
         counter: now.counters[counter] - old for counter, old in before.counters.items() if counter in now.counters
@@ -71,8 +71,8 @@ def _check_counters(name: str, before: Port, now: Port, passed_s: float) -> Iter
     for counter in DAMAGE_COUNTERS:
         rise = rises.get(counter, 0)
         if rise > 0:
-            yield CheckResult(Severity.DEGRADED, f"{name}: {counter} rose by {rise} since the baseline", REMEDY)
+            yield degraded(f"{name}: {counter} rose by {rise} since the baseline", REMEDY)
     for counter, max_rate in MAX_RATES_PER_S.items():
         rise = rises.get(counter, 0)
         if rise > max_rate * passed_s:
-            yield CheckResult(Severity.NOTE, f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")
+            yield note(f"{name}: {counter} rose by {rise} in {format_duration(passed_s)}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from opsctl.nodes.health.check_results import Results
 from opsctl.nodes.health.checks.xid import MAX_LINE_CHARS, list_recent_lines, report_unread
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
@@ -40,7 +40,7 @@ def read_rows() -> tuple[LineRow, ...]:
     return tuple(LineRow(**{**row, "pattern": re.compile(row["pattern"])}) for row in rows)
 
 
-def kernel_log(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def kernel_log(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     if snapshot.kernel is None:
         yield report_unread(snapshot, Severity.UNKNOWN)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opsctl.base.units import format_size
+from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, DiskLog, Fio, NodeSnapshot, Severity
 
 BYTES_PER_KIB = 1024
@@ -22,16 +23,16 @@ MAX_USED_PERCENT = 100
 DISK_REMEDY = "replace the disk"
 
 
-def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check shared memory (/dev/shm): large enough, and not full of files of earlier jobs."""
     site = check_input.site
     if snapshot.shm_kb is None or snapshot.shm_percent is None:
-        yield CheckResult(Severity.UNKNOWN, f"df {snapshot.section('shm').why or 'cannot be read'}")
+        yield unknown(f"df {snapshot.section('shm').why or 'cannot be read'}")
         return
     size_bytes, required_bytes = snapshot.shm_kb * BYTES_PER_KIB, site.shm_gib * BYTES_PER_GIB
     if size_bytes < required_bytes:
         text = f"{format_size(size_bytes)} of shared memory, required {format_size(required_bytes)}"
-        yield CheckResult(Severity.DEGRADED, text, "remount /dev/shm with a larger size")
+        yield degraded(text, "remount /dev/shm with a larger size")
     if snapshot.shm_percent > site.shm_percent:
         # A running job may fill shared memory.
         severity = Severity.DEGRADED if check_input.busy is False else Severity.NOTE
@@ -39,26 +40,25 @@ def shm(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
         yield CheckResult(severity, text, "remove files of earlier jobs from /dev/shm")
 
 
-def mounts(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def mounts(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the site's file systems: mounted, writable and not full."""
     mount_by_path = {mount.path: mount for mount in snapshot.mounts}
     for path in check_input.site.mounts:
         mount = mount_by_path.get(path)
         if mount is None or mount.section.code in {None, 124, 137}:
             why = "did not answer in time" if mount else "was not checked"
-            yield CheckResult(Severity.UNKNOWN, f"{path} {why}", "check the file server")
+            yield unknown(f"{path} {why}", "check the file server")
         elif mount.options is None:
-            yield CheckResult(Severity.FAULTY, f"{path} is not mounted", "mount the file system")
+            yield faulty(f"{path} is not mounted", "mount the file system")
         elif "ro" in mount.options.split(","):
-            yield CheckResult(Severity.FAULTY, f"{path} is mounted read-only", "check the kernel log; remount")
+            yield faulty(f"{path} is mounted read-only", "check the kernel log; remount")
         elif mount.section.code != 0 or mount.percent is None:
-            yield CheckResult(Severity.UNKNOWN, f"{path}: df {mount.section.why}")
+            yield unknown(f"{path}: df {mount.section.why}")
         elif max(mount.percent, mount.inode_percent or 0) > check_input.site.mount_percent:
-            text = f"{path} is {mount.percent} % full, {mount.inode_percent} % of its inodes"
-            yield CheckResult(Severity.NOTE, text)
+            yield note(f"{path} is {mount.percent} % full, {mount.inode_percent} % of its inodes")
 
 
-def lustre(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def lustre(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check Lustre's own health check (/sys/fs/lustre/health_check). Evictions are rows of kernel_log.toml.
 
     The file says `healthy`, `NOT HEALTHY`, or `LBUG` after an internal error, which only a reboot ends (Lustre
@@ -75,7 +75,7 @@ def lustre(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckRes
     )
 
 
-def nvme(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def nvme(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check NVMe disks: the driver's state and the SMART log, which only root may read.
 
     The kernel log has its own rows.
@@ -86,30 +86,28 @@ def nvme(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResul
     disks = snapshot.hardware.disks if snapshot.hardware else {}
     for name, state in disks.items():
         if state == "dead":
-            yield CheckResult(Severity.FAULTY, f"{name} is dead", DISK_REMEDY)
+            yield faulty(f"{name} is dead", DISK_REMEDY)
         elif state != "live":
-            yield CheckResult(Severity.NOTE, f"{name} is {state}")
+            yield note(f"{name} is {state}")
     for name, log in snapshot.disk_logs.items():
         yield from _check_disk_log(name, log)
     missing = sorted(set(disks) - set(snapshot.disk_logs))
     if missing:
         why = snapshot.section("nvme").why or "printed no SMART log"
-        yield CheckResult(
-            Severity.UNKNOWN, f"SMART log of {', '.join(missing)}: {why}", "install nvme-cli; run as root"
-        )
+        yield unknown(f"SMART log of {', '.join(missing)}: {why}", "install nvme-cli; run as root")
 
 
-def _check_disk_log(name: str, log: DiskLog) -> Iterator[CheckResult]:
+def _check_disk_log(name: str, log: DiskLog) -> Results:
     for bit, (severity, text) in WARNINGS.items():
         if log.critical_warning & bit:
             yield CheckResult(severity, f"{name} {text} (critical warning {log.critical_warning:#04x})", DISK_REMEDY)
     if (log.used_percent or 0) >= MAX_USED_PERCENT:
-        yield CheckResult(Severity.NOTE, f"{name} has used {log.used_percent} % of its rated endurance", DISK_REMEDY)
+        yield note(f"{name} has used {log.used_percent} % of its rated endurance", DISK_REMEDY)
     if log.media_errors:
-        yield CheckResult(Severity.NOTE, f"{name} counts {log.media_errors} media errors")
+        yield note(f"{name} counts {log.media_errors} media errors")
 
 
-def fio(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def fio(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     """Check the speed of a file system from this node, if requested."""
     if "fio" not in snapshot.sections:
         return
@@ -117,7 +115,7 @@ def fio(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
         section = snapshot.section("fio")
         why = section.why or "printed unreadable output"
         remedy = "install fio on the node" if section.code == 127 else "run fio on the node"
-        yield CheckResult(Severity.UNKNOWN, f"fio {why}", remedy)
+        yield unknown(f"fio {why}", remedy)
         return
     slow = list(_find_slow_operations(snapshot.fio, check_input))
     severity = Severity.DEGRADED if slow else Severity.NOTE

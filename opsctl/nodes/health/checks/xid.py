@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from opsctl.nodes.health.check_results import Results, faulty
 from opsctl.nodes.health.checks.gpu_state import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
 from opsctl.nodes.health.nvidia_smi import normalize_bus
@@ -52,7 +52,7 @@ def read_table() -> dict[int, XidRow]:
     return rows
 
 
-def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult]:
+def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     if snapshot.kernel is None:
         yield from _report_unread_log(snapshot)
         return
@@ -63,10 +63,10 @@ def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Iterator[CheckResult
             yield from _judge([event for event in events if event.code == code], gpu, bus, check_input)
     lines = list_recent_lines(snapshot, check_input)
     if any(LOST_GPU in line.text and "Xid" not in line.text for line in lines):
-        yield CheckResult(Severity.FAULTY, "the kernel log says that a GPU has fallen off the bus", "reboot the node")
+        yield faulty("the kernel log says that a GPU has fallen off the bus", "reboot the node")
 
 
-def _report_unread_log(snapshot: NodeSnapshot) -> Iterator[CheckResult]:
+def _report_unread_log(snapshot: NodeSnapshot) -> Results:
     gpus = snapshot.gpus
     if (snapshot.on_bus == 0 and not gpus) or snapshot.gpu_tool[0] == "amd-smi":
         return  # Xids are NVIDIA's
@@ -104,7 +104,7 @@ def group_events(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, l
     return events
 
 
-def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Iterator[CheckResult]:
+def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Results:
     last = events[-1]
     row = read_table().get(last.code)
     times = f"{len(events)} x " if len(events) > 1 else ""
