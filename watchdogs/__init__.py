@@ -17,7 +17,7 @@ from opsctl.watchdogs.hang import Hang
 from opsctl.watchdogs.held import HeldTrain
 from opsctl.watchdogs.loss import Loss
 from opsctl.watchdogs.node_health import NodeHealth
-from opsctl.watchdogs.own_checks import SiteChecks, TrainChecks
+from opsctl.watchdogs.own_checks import OwnChecks
 from opsctl.watchdogs.slurm_status import SlurmStatus
 from opsctl.watchdogs.throughput import Throughput
 
@@ -32,7 +32,7 @@ WATCHDOGS: dict[str, Watchdog[WatchContext, Any, Any]] = {
     "checkpoint": CheckpointAge(),
     "fs_quota": FsQuota(),
     "cron_alive": CronAlive(),
-    "train_checks": TrainChecks(),
-    "site_checks": SiteChecks(),
+    "train_checks": OwnChecks("train_checks", "train"),
+    "site_checks": OwnChecks("site_checks", "site"),
 }
 """The watchdogs by name, as in `opsctl watch NAME`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
@@ -14,18 +15,13 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.state.events import RollbackUndone, RolledBack
-from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, MAX_SETTINGS_BYTES, read_json
+from opsctl.state.records import decode
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.trainer.manifest import read_manifest, verify
-from opsctl.watchdogs.attempt_progress import (
-    EndedAttempt,
-    is_standstill,
-    measure_running_s,
-    read_ended_attempts,
-)
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 LATE_INTERVALS = 3.0
@@ -36,6 +32,23 @@ UNKNOWN_S = 12 * 3600.0
 LARGE_SIZE_RATIO = 1.5
 """Ratio to the usual size that gives a warning: such as a save of whole buffers instead of views."""
 REMEMBERED = 20
+REQUESTED_ENDS = frozenset(
+    {"stopped", "cancelled", "paused", "finished", "killed", "refused", "node-refused", "skipped"}
+)
+"""Outcomes that say nothing about progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """The progress of one ended attempt, from its end.json."""
+
+    attempt: str
+    outcome: str
+    resume_step: int | None
+    highest_step: int | None
+    new_checkpoint: bool
+    counts_anew: bool = False
+    resumed_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +168,7 @@ def _judge_standstill(attempts: Sequence[EndedAttempt], key: str, train: str) ->
         train=train,
         since_step=start + 1,
         details=tuple(
-            state("checkpoint.reached", attempt=attempt.name, step=attempt.highest_step) for attempt in attempts
+            state("checkpoint.reached", attempt=attempt.attempt, step=attempt.highest_step) for attempt in attempts
         ),
         fix=advise("remedy.after_standstill", ("opsctl", "edit", train), ("opsctl", "why", train)),
     )
@@ -223,3 +236,58 @@ def trainer_checkpoint(train: WatchedTrain) -> dict[str, int]:
 
 def _damaged(directory: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in directory.glob("damaged-*")))
+
+
+def measure_running_s(train: WatchedTrain, since: datetime | None, now: datetime) -> float:
+    """Return the seconds for which tasks of the train ran since `since`, all attempts together.
+
+    An attempt whose end is unknown, and that does not run, counts until the start of the next one at most, otherwise
+    not at all.
+    """
+    if train.snapshot is None:
+        return 0.0
+    history, job = train.snapshot.history, train.running
+    spans: dict[str, tuple[datetime, datetime]] = {}
+    started = list(history.started.items())
+    for (name, start), (_, next_start) in pairwise([*started, ("", now)]):
+        ended = history.finalized.get(name)
+        end = ended.when if ended else next_start
+        if ended or (name, start) != started[-1]:
+            spans[name] = (start, min(end, now))
+    if job and job.start:
+        spans[job.attempt] = (job.start, now)
+    return sum(max(0.0, (end - max(start, since or start)).total_seconds()) for start, end in spans.values())
+
+
+def read_ended_attempts(train: WatchedTrain, count: int) -> list[EndedAttempt]:
+    """Return the progress of the last `count` attempts whose end says something, the newest last."""
+    ended: list[EndedAttempt] = []
+    names = list(train.snapshot.history.started) if train.snapshot else []
+    for name in reversed(names):
+        if len(ended) == count:
+            break
+        if attempt := _read_end(train, name):
+            ended.append(attempt)
+    return ended[::-1]
+
+
+def _read_end(train: WatchedTrain, name: str) -> EndedAttempt | None:
+    try:
+        ended = decode(EndedAttempt, read_json(train.run.attempt(name).end, MAX_RECORD_BYTES))
+    except (OSError, ValueError, OpsctlError):
+        return None
+    return None if ended.outcome in REQUESTED_ENDS else ended
+
+
+def is_standstill(attempts: Sequence[EndedAttempt], count: int) -> bool:
+    """Return whether `count` attempts all went on from the same step, and none left a checkpoint.
+
+    The steps of trainers that count anew show nothing, and neither do they where the named checkpoint changes.
+    """
+    starts = [attempt.resume_step for attempt in attempts if attempt.resume_step is not None]
+    if len(attempts) < count or len(starts) < 2 or any(attempt.new_checkpoint for attempt in attempts):
+        return False
+    named = {attempt.resumed_from for attempt in attempts if attempt.resumed_from}
+    if len(named) > 1 or any(attempt.counts_anew for attempt in attempts):
+        return False
+    return max(starts) <= starts[0]

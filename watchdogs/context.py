@@ -24,6 +24,8 @@ from opsctl.state.records import HEADER
 from opsctl.state.run_dir import Attempt, RunDir
 
 Remembered = TypeVar("Remembered")
+ACCEPTING = ("loss", "throughput")
+"""Watchdogs that compare with a level and can accept another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ class WatchdogMemory:
     def _paths(self, watchdog: str, thing: str) -> list[Path]:
         places = [self.directory, *([self.spare] if self.spare else [])]
         return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
+
+
+def accept(memory: WatchdogMemory, key: str, *, at: str, by: str, reason: str) -> None:
+    """Ask the watchdog of `key` to take the current level as normal. A failure is added to the memory's problems."""
+    memory.write("accepted", key, {"at": at, "by": by, "reason": reason})
+
+
+def read_acceptance(memory: WatchdogMemory, key: str) -> str:
+    """Return when a person last accepted the level of `key` as normal; empty if never."""
+    return str(memory.read("accepted", key).get("at", ""))
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -31,22 +30,16 @@ _FILE_NAME = re.compile(r"[\w.-]*\d[\w.-]*", re.ASCII)
 """A name with a number, as that of a checkpoint, in lines of the trainer's log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainEvents:
-    train: str
-    events: tuple[Event, ...]
-
-
 class Failures:
     name: ClassVar[str] = "failures"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
-    def probe(self, context: WatchContext, target: WatchedTrain) -> TrainEvents:
-        return TrainEvents(train=target.name, events=target.events)
+    def probe(self, context: WatchContext, target: WatchedTrain) -> WatchedTrain:
+        return target
 
-    def judge(self, observation: TrainEvents, now: datetime) -> list[Finding]:
-        return failures(observation.train, observation.events, now)
+    def judge(self, observation: WatchedTrain, now: datetime) -> list[Finding]:
+        return failures(observation.name, observation.events, now)
 
 
 def failures(train: str, events: Sequence[Event], now: datetime) -> list[Finding]:
@@ -120,7 +113,7 @@ def _of(
         node=nodes,
         says=says,
         cause=name,
-        since=_find_time(taken, held),
+        since=next((event.when for event in (taken, held) if event), None),
         wants_rollback=name in ROLLBACK_CAUSES,
         names=tuple(dict.fromkeys(_FILE_NAME.findall(" ".join(quoted)))),
         evidence=evidence,
@@ -128,10 +121,6 @@ def _of(
         fix=_advise(train, advice, nodes if taken else "", holds=holds),
         is_certain=True,
     )
-
-
-def _find_time(*events: Event | None) -> datetime | None:
-    return next((event.when for event in events if event), None)
 
 
 def _advise(train: str, advice: str, nodes: str, *, holds: bool) -> Remedy:

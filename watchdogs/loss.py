@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.watchdogs import step_health
-from opsctl.watchdogs.accepted_levels import read_acceptance
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance, recall, to_fields
 from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, find_spike_begin, shape
 from opsctl.watchdogs.loss_level import accept_level
 from opsctl.watchdogs.new_lines import new_iterations, why_idle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,22 @@ from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
-from opsctl.watchdogs.context import WatchedTrain
+from opsctl.watchdogs.context import WatchedTrain, recall, to_fields
 
 FIRST_BYTES = 8 << 20
 """The first read starts this far from the log's end: some thousands of iterations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """How far a log has been read, and by which rank."""
+
+    inode: int
+    offset: int
+    writer: str | None = None
+    total: int | None = None
+    moved: tuple[int, int] | None = None
+    """Inode and offset of the log before, which was renamed and is read on."""
 
 
 def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tuple[list[Iteration], dict[str, Any]]:
@@ -24,24 +37,24 @@ def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tupl
     lies beside its successor: the writer may still hold the old file open. If every rank logs steps, one rank is
     followed until that rank stops.
     """
-    start = _start(log, fields)
-    moved, before = _moved_aside(log, start, fields)
+    place = recall(LogPlace, fields) or _find_first_place(log)
+    start = Position(inode=place.inode, offset=place.offset)
+    moved, before = _moved_aside(log, place, start)
     files = [GrowingFile(moved, before)] if moved else []
     files.append(GrowingFile(log, Position() if moved and before == start else start))
-    reader = _restore_reader(fields, pattern)
+    reader = StepReader(formats_for(pattern), writer=place.writer, total=place.total)
     steps, positions = _read_steps(reader, files)
     if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
-        reader = _restore_reader({**fields, "writer": None}, pattern)
+        reader = StepReader(formats_for(pattern), writer=None, total=place.total)
         steps, positions = _read_steps(reader, files)
-    position = positions[-1]
-    moved_fields = {"moved": [positions[0].inode, positions[0].offset]} if moved else {}
-    return steps, {
-        "inode": position.inode,
-        "offset": position.offset,
-        "writer": reader.writer,
-        "total": reader.total,
-        **moved_fields,
-    }
+    place = LogPlace(
+        inode=positions[-1].inode,
+        offset=positions[-1].offset,
+        writer=reader.writer,
+        total=reader.total,
+        moved=(positions[0].inode, positions[0].offset) if moved else None,
+    )
+    return steps, to_fields(place)
 
 
 def why_idle(train: WatchedTrain) -> str:
@@ -52,15 +65,6 @@ def why_idle(train: WatchedTrain) -> str:
         return "" if train.run.main_log.stat().st_size else "nothing logged yet"
     except FileNotFoundError:
         return "nothing logged yet"
-
-
-def _restore_reader(fields: dict[str, Any], pattern: str) -> StepReader:
-    writer, total = fields.get("writer"), fields.get("total")
-    return StepReader(
-        formats_for(pattern),
-        writer=writer if isinstance(writer, str) else None,
-        total=total if isinstance(total, int) else None,
-    )
 
 
 def _read_steps(reader: StepReader, files: Sequence[GrowingFile]) -> tuple[list[Iteration], list[Position]]:
@@ -81,14 +85,12 @@ def _read_steps(reader: StepReader, files: Sequence[GrowingFile]) -> tuple[list[
     return (steps if last is None else [*steps, last]), positions
 
 
-def _moved_aside(log: Path, start: Position, fields: dict[str, Any]) -> tuple[Path | None, Position]:
+def _moved_aside(log: Path, place: LogPlace, start: Position) -> tuple[Path | None, Position]:
     """Return the current path of the previously read, renamed log, and the position in that file."""
     before = start
     if _inode(log) == start.inode:
-        stored = fields.get("moved")
-        if not (isinstance(stored, list) and len(stored) == 2 and all(isinstance(number, int) for number in stored)):
-            return None, Position()
-        before = Position(inode=stored[0], offset=stored[1])
+        inode, offset = place.moved or (0, 0)
+        before = Position(inode=inode, offset=offset)
     if before.inode == 0:
         return None, before
     renamed = (path for path in log.parent.glob(f"{glob.escape(log.name)}?*") if _inode(path) == before.inode)
@@ -102,12 +104,9 @@ def _inode(path: Path) -> int:
         return 0
 
 
-def _start(log: Path, fields: dict[str, Any]) -> Position:
-    inode, offset = fields.get("inode"), fields.get("offset")
-    if isinstance(inode, int) and isinstance(offset, int):
-        return Position(inode=inode, offset=offset)
+def _find_first_place(log: Path) -> LogPlace:
     try:
         now = log.stat()
     except FileNotFoundError:
-        return Position()
-    return Position(inode=now.st_ino, offset=max(0, now.st_size - FIRST_BYTES))
+        return LogPlace(inode=0, offset=0)
+    return LogPlace(inode=now.st_ino, offset=max(0, now.st_size - FIRST_BYTES))

@@ -63,37 +63,27 @@ class _Place:
     names: dict[str, str]
 
 
-class TrainChecks:
-    name: ClassVar[str] = "train_checks"
-    of: ClassVar[Literal["train"]] = "train"
+@dataclass(frozen=True, slots=True)
+class OwnChecks:
+    name: str
+    of: Literal["train", "site"]
     needs_slurm: ClassVar[bool] = False
 
-    def probe(self, context: WatchContext, target: WatchedTrain) -> OwnCheckResults:
-        # The commands of another user's train.toml must not run as this user.
-        checks = target.config.watch.checks if target.run.is_ours else ()
-        names = {"train": target.name, "run": str(target.run.path)}
-        place = _Place(context=context, watchdog=self.name, target=target.name, directory=target.run.path, names=names)
-        return OwnCheckResults(key=f"{self.name}/{target.name}", train=target.name, results=_run_all(place, checks))
+    def probe(self, context: WatchContext, target: WatchedTrain | None) -> OwnCheckResults:
+        train, directory, checks = "", context.site.root_path, context.site.watch.checks
+        if target is not None:
+            # The commands of another user's train.toml must not run as this user.
+            checks = target.config.watch.checks if target.run.is_ours else ()
+            train, directory = target.name, target.run.path
+        names = {"train": train, "run": str(directory)}
+        place = _Place(context=context, watchdog=self.name, target=train or "site", directory=directory, names=names)
+        return OwnCheckResults(key=f"{self.name}/{place.target}", train=train, results=_run_all(place, checks))
 
     def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
-        return judge_checks(observation, now)
-
-
-class SiteChecks:
-    name: ClassVar[str] = "site_checks"
-    of: ClassVar[Literal["site"]] = "site"
-    needs_slurm: ClassVar[bool] = False
-
-    def probe(self, context: WatchContext, target: None) -> OwnCheckResults:
-        root = context.site.root_path
-        place = _Place(
-            context=context, watchdog=self.name, target="site", directory=root, names={"train": "", "run": str(root)}
-        )
-        results = _run_all(place, context.site.watch.checks)
-        return OwnCheckResults(key=f"{self.name}/site", train="", results=results)
-
-    def judge(self, observation: OwnCheckResults, now: datetime) -> list[Finding]:
-        return judge_checks(observation, now)
+        """Return one finding for each check, or one that nothing is configured."""
+        findings = [_judge(observation, result, now) for result in observation.results]
+        nothing = Finding(key=observation.key, level=Level.OK, says=state("check.none"), train=observation.train)
+        return findings or [nothing]
 
 
 def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
@@ -154,13 +144,6 @@ def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tup
         check=check, lines=lines, matched_at=datetime.fromisoformat(matched_at) if matched_at else None
     )
     return result, {"inode": position.inode, "offset": position.offset, "lines": lines, "matched_at": matched_at}
-
-
-def judge_checks(observation: OwnCheckResults, now: datetime) -> list[Finding]:
-    """Return one finding for each check, or one that nothing is configured. Pure."""
-    findings = [_judge(observation, result, now) for result in observation.results]
-    nothing = Finding(key=observation.key, level=Level.OK, says=state("check.none"), train=observation.train)
-    return findings or [nothing]
 
 
 def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:

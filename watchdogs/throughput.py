@@ -13,8 +13,7 @@ from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
-from opsctl.watchdogs.accepted_levels import read_acceptance
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance, recall, to_fields
 from opsctl.watchdogs.new_lines import new_iterations, why_idle
 from opsctl.watchdogs.speed_level import SpeedState, advance
 

@@ -230,17 +230,15 @@ def accept(app: App, key: str, *, reason: str, dry_run: bool) -> None:
     \b
     opsctl alerts accept throughput/tiny-gpt --reason "a smaller batch"
     """
-    from opsctl.watchdogs import accepted_levels  # noqa: PLC0415 (imports every watchdog)
-    from opsctl.watchdogs.context import WatchdogMemory  # noqa: PLC0415 (imports every watchdog)
+    from opsctl.watchdogs import context  # noqa: PLC0415 (imports every watchdog)
 
     entry, place = app.alerting.ledger.find(key), app.alerting.site
-    accepting = accepted_levels.ACCEPTING
-    if key.count("/") != 1 or key.partition("/")[0] not in accepting:
-        kinds = " and ".join(f"{name}/TRAIN" for name in accepting)
+    if key.count("/") != 1 or key.partition("/")[0] not in context.ACCEPTING:
+        kinds = " and ".join(f"{name}/TRAIN" for name in context.ACCEPTING)
         raise InputError(f"{key}: has no level to accept", hint=f"only {kinds} have one; see opsctl alerts ack")
     if not dry_run:
-        memory = WatchdogMemory(place.path / "watch")
-        accepted_levels.accept(memory, key, at=app.clock.now().isoformat(), by=actor(), reason=reason)
+        memory = context.WatchdogMemory(place.path / "watch")
+        context.accept(memory, key, at=app.clock.now().isoformat(), by=actor(), reason=reason)
         if memory.problems:
             raise RunDirError(memory.problems[0], hint="only the owner of the site's directory can accept a level")
         app.alerting.ledger.journal("accept", key=key, reason=reason)

@@ -23,8 +23,7 @@ from opsctl.settings.loader import SiteSettings, parse
 from opsctl.settings.watch import Filesystem
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.disk_usage import MeasurementFailed, Space
-from opsctl.watchdogs.fill_rate import Growth, measure_observed
-from opsctl.watchdogs.fs_quota import FilesystemObservation, FsQuota
+from opsctl.watchdogs.fs_quota import FilesystemObservation, FsQuota, Growth, measure_observed
 from tests.support.watch_context import T0, Bench
 
 TIB = 1 << 40

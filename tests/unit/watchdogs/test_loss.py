@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opsctl.base.findings import Level
-from opsctl.watchdogs.accepted_levels import accept
+from opsctl.watchdogs.context import accept
 from tests.support.watch_context import Bench
 
 NO_LOSS = "gpt: no loss in the log"

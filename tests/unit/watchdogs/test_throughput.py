@@ -10,7 +10,7 @@ from opsctl.base.findings import Level
 from opsctl.state.events import AttemptFinalized, AttemptStarted
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
-from opsctl.watchdogs.accepted_levels import accept
+from opsctl.watchdogs.context import accept
 from tests.support.watch_context import Bench, job, waiting
 
 LINE = " iteration {step:8d}/ 1000 | elapsed time per iteration (s): {s:.3f} | global batch size: {batch} | {more}"
