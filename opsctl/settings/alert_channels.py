@@ -11,9 +11,9 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from opsctl.settings.field_types import SettingsTable
+from opsctl.settings.field_types import SettingsTable, must
 
 VARIABLE = re.compile(r"\$\w+", re.ASCII)
 PLACEHOLDER = r"\{\{\s*(\w+)\s*\}\}"
@@ -28,16 +28,16 @@ def _check_secret(value: object) -> object:
     return value
 
 
-def _check_mail(text: str) -> str:
-    if "@" not in text or any(char.isspace() or not char.isprintable() for char in text):
-        raise ValueError(f"{text!r:.80} is not a mail address")
-    return text
-
-
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 IN_CLEAR = "$VARIABLE, or the secret in clear if only you can read site.toml"
 Secret = Annotated[SecretStr, BeforeValidator(_check_secret)]
-Address = Annotated[str, AfterValidator(_check_mail)]
+Address = Annotated[
+    str,
+    must(
+        lambda text: "@" in text and text.isprintable() and not re.search(r"\s", text),
+        "{!r:.80} is not a mail address",
+    ),
+]
 
 
 class SecretTable(SettingsTable):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import date, datetime, time
 from string import Formatter
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from opsctl.settings.alert_channels import IN_CLEAR, VARIABLE, ChannelTable, Secret
-from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone
+from opsctl.settings.field_types import Hours, Name, SettingsTable, TimeZone, must
 
 ON_DUTY, NEXT_ON_DUTY = "duty", "duty-next"
 """Names in place of a channel: the channels of the person on duty now, and of the next person of the rota."""
@@ -19,28 +18,7 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
-def _check_date(text: str) -> str:
-    with suppress(ValueError):
-        date.fromisoformat(text)
-        return text
-    raise ValueError(f"{text!r:.40} is not a date, such as 2026-01-05")
-
-
-def _check_time(text: str) -> str:
-    with suppress(ValueError):
-        if time.fromisoformat(text).tzinfo is None:
-            return text
-    raise ValueError(f"{text!r:.40} is not a time of day, such as 09:00")
-
-
-def _check_moment(text: str) -> str:
-    with suppress(ValueError):
-        datetime.fromisoformat(text)
-        return text
-    raise ValueError(f"{text!r:.40} is not a time, such as 2026-01-05 or 2026-01-05 14:00")
-
-
-Moment = Annotated[str, AfterValidator(_check_moment)]
+Moment = Annotated[str, must(datetime.fromisoformat, "{!r:.40} is not a time, such as 2026-01-05 or 2026-01-05 14:00")]
 
 
 def _check_order(since: str, until: str) -> None:
@@ -69,10 +47,13 @@ class DutyTable(SettingsTable):
 
     people: dict[Name, tuple[str, ...]] = Field(description="channels of each person")
     rota: tuple[str, ...] = Field(min_length=1, description="people in their order")
-    begin: Annotated[str, AfterValidator(_check_date)] = Field(
+    begin: Annotated[str, must(date.fromisoformat, "{!r:.40} is not a date, such as 2026-01-05")] = Field(
         description="first day of the first person, such as 2026-01-05"
     )
-    handover: Annotated[str, AfterValidator(_check_time)] = Field("09:00", description="local time of the handover")
+    handover: Annotated[
+        str,
+        must(lambda text: time.fromisoformat(text).tzinfo is None, "{!r:.40} is not a time of day, such as 09:00"),
+    ] = Field("09:00", description="local time of the handover")
     days: int = Field(7, ge=1, description="length of a shift in days")
     overrides: tuple[OverrideTable, ...] = ()
 

@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from opsctl.settings.field_types import SettingsTable
+from opsctl.settings.field_types import SettingsTable, must
 
 ContainerRuntime = Literal["pyxis", "apptainer", "podman"]
 
 
-def _check_line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError(f"{text!r} contains control characters")
-    return text
-
-
-def _check_image(text: str) -> str:
-    if not text or text.startswith("-"):
-        raise ValueError(f"{text!r} is not an image: a file, or an address such as docker://python:3.12")
-    return _check_line(text)
-
-
-def _check_mount(text: str) -> str:
-    parts = text.split(":")
-    is_absolute = all(part.startswith("/") for part in parts[:2])
-    if len(parts) not in (2, 3) or not is_absolute or "," in text:
-        raise ValueError(f"{text!r} is not a mount: /on/the/node:/in/the/container, with :ro for read-only")
-    return _check_line(text)
-
-
-def _check_option(text: str) -> str:
-    if not text.startswith("-"):
-        raise ValueError(f"{text!r} is not an option: write the value into the same text, as --option=value")
-    return _check_line(text)
+Line = Annotated[str, must(str.isprintable, "{!r} contains control characters")]
+Image = Annotated[
+    Line,
+    must(
+        lambda text: text and not text.startswith("-"),
+        "{!r} is not an image: a file, or an address such as docker://python:3.12",
+    ),
+]
+Mount = Annotated[
+    Line,
+    must(
+        re.compile(r"/[^:,]*:/[^:,]*(:[^:,]*)?", re.DOTALL).fullmatch,
+        "{!r} is not a mount: /on/the/node:/in/the/container, with :ro for read-only",
+    ),
+]
+Option = Annotated[
+    Line,
+    must(
+        lambda text: text.startswith("-"),
+        "{!r} is not an option: write the value into the same text, as --option=value",
+    ),
+]
 
 
 class ContainerTable(SettingsTable):
     """`[container]` of TRAIN.toml: the container in which the ranks run. The guard runs outside."""
 
     runtime: ContainerRuntime = Field(description="pyxis: NVIDIA's plugin of Slurm, with enroot; apptainer; podman")
-    image: Annotated[str, AfterValidator(_check_image)] = Field(
-        description="image, as the runtime names it: a file on the shared file system, or an address"
-    )
-    mounts: tuple[Annotated[str, AfterValidator(_check_mount)], ...] = Field(
+    image: Image = Field(description="image, as the runtime names it: a file on the shared file system, or an address")
+    mounts: tuple[Mount, ...] = Field(
         (), description="more mounts, such as /data:/data:ro; the run directory and the trainer's are always mounted"
     )
-    options: tuple[Annotated[str, AfterValidator(_check_option)], ...] = Field(
+    options: tuple[Option, ...] = Field(
         (), description='more options of pyxis, apptainer exec or podman run, such as "--nv", passed unchanged'
     )
-    python: Annotated[str, AfterValidator(_check_line)] = Field(
+    python: Line = Field(
         "python3", min_length=1, description="Python inside the image that starts the ranks; tested: 3.11 and 3.13"
     )
 

@@ -6,24 +6,24 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from opsctl.base.units import parse_slurm_minutes
-from opsctl.settings.field_types import SbatchOption, SettingsTable, TimeZone, Word
+from opsctl.settings.field_types import SbatchOption, SettingsTable, TimeZone, Word, must
 
 DriverName = Literal["slurm", "daemon", "export"]
 
 
-def _check_minutes(minutes: int) -> int:
-    if 60 % minutes:
-        raise ValueError(f"{minutes} does not divide an hour; allowed: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60")
-    return minutes
-
-
-def _check_limit(text: str) -> str:
-    if (parse_slurm_minutes(text) or 0) < 1:
-        raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
-    return text
+Minutes = Annotated[
+    int,
+    must(
+        lambda minutes: 60 % minutes == 0,
+        "{} does not divide an hour; allowed: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60",
+    ),
+]
+TickLimit = Annotated[
+    str, must(parse_slurm_minutes, "{!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
+]
 
 
 class CronSettings(SettingsTable):
@@ -35,7 +35,7 @@ class CronSettings(SettingsTable):
     drivers: tuple[DriverName, ...] = Field(
         ("slurm", "daemon"), min_length=1, description="allowed drivers; `opsctl cron start` uses the first that works"
     )
-    tick_minutes: Annotated[int, AfterValidator(_check_minutes)] = Field(
+    tick_minutes: Minutes = Field(
         10, ge=1, le=60, description="minutes between ticks; an entry runs at the first tick at or after its time"
     )
     tick_seconds: int = Field(
@@ -53,9 +53,7 @@ class CronSettings(SettingsTable):
     account: Word = Field("", description="account of the slurm driver; empty: that of [slurm]")
     qos: Word = Field("", description="QOS of the slurm driver; empty: that of [slurm]")
     memory: Word = Field("1G", description="memory of a tick, all entries together")
-    time_limit: Annotated[str, AfterValidator(_check_limit)] = Field(
-        "30", description="time limit of a tick: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS"
-    )
+    time_limit: TickLimit = Field("30", description="time limit of a tick: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
     extra: tuple[SbatchOption, ...] = Field((), description="more #SBATCH options, passed unchanged")
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import time
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
@@ -22,6 +23,19 @@ class SettingsTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def must(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
+    """Return a validator that refuses a value for which `is_valid` is false or raises. `message` has a place for the
+    value."""
+
+    def check(value: Any) -> Any:
+        with suppress(KeyError, ValueError, OSError):
+            if is_valid(value):
+                return value
+        raise ValueError(message.format(value))
+
+    return AfterValidator(check)
+
+
 def _parse_size(value: object) -> object:
     return parse_size(value) if isinstance(value, str) else value
 
@@ -30,18 +44,6 @@ def check_name(text: str) -> str:
     """Return the name if it is valid as a directory, a job name and part of a comment. Raises ValueError."""
     if not NAME.fullmatch(text):
         raise ValueError(f"{text!r:.80} is not a name: 1 to 64 letters, digits, dots, dashes and underscores")
-    return text
-
-
-def _check_word(text: str) -> str:
-    if not text.isprintable() or any(char.isspace() for char in text):
-        raise ValueError(f"{text!r} contains white space or control characters, which would break the #SBATCH line")
-    return text
-
-
-def _check_option(text: str) -> str:
-    if not text.startswith("--") or not text.isprintable():
-        raise ValueError(f"{text!r} is not an #SBATCH option: one line that starts with --")
     return text
 
 
@@ -62,43 +64,38 @@ def parse_hours(text: str) -> tuple[time, time]:
     raise ValueError(f"{text!r:.40} is not a span of hours, such as 22:00-07:00")
 
 
-def _check_hours(text: str) -> str:
-    if text:
-        parse_hours(text)
-    return text
-
-
-def _check_zone(text: str) -> str:
-    try:
-        if text:
-            ZoneInfo(text)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{text!r} is not a time zone, such as Europe/Paris") from error
-    return text
-
-
-def _check_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL byte, which cannot be passed to a program")
-    return text
-
-
-def _check_directory(path: str) -> str:
-    if path and not path.startswith("/"):
-        raise ValueError(f"{path!r} is relative: an absolute path is needed, since tasks start on other machines")
-    return path
-
-
 Size = Annotated[
     int,
     BeforeValidator(_parse_size),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "format": "size"}]}),
 ]
 Name = Annotated[str, AfterValidator(check_name)]
-Word = Annotated[str, AfterValidator(_check_word)]
-SbatchOption = Annotated[str, AfterValidator(_check_option)]
+Word = Annotated[
+    str,
+    must(
+        lambda text: text.isprintable() and not re.search(r"\s", text),
+        "{!r} contains white space or control characters, which would break the #SBATCH line",
+    ),
+]
+SbatchOption = Annotated[
+    str,
+    must(
+        lambda text: text.startswith("--") and text.isprintable(),
+        "{!r} is not an #SBATCH option: one line that starts with --",
+    ),
+]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
-Hours = Annotated[str, AfterValidator(_check_hours)]
-TimeZone = Annotated[str, AfterValidator(_check_zone)]
-Text = Annotated[str, AfterValidator(_check_text)]
-Directory = Annotated[Text, AfterValidator(_check_directory)]
+Hours = Annotated[
+    str, must(lambda text: not text or parse_hours(text), "{!r:.40} is not a span of hours, such as 22:00-07:00")
+]
+TimeZone = Annotated[
+    str, must(lambda text: not text or ZoneInfo(text), "{!r} is not a time zone, such as Europe/Paris")
+]
+Text = Annotated[str, must(lambda text: "\0" not in text, "contains a NUL byte, which cannot be passed to a program")]
+Directory = Annotated[
+    Text,
+    must(
+        lambda path: not path or path.startswith("/"),
+        "{!r} is relative: an absolute path is needed, since tasks start on other machines",
+    ),
+]

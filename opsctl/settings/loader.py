@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from opsctl.base.errors import ConfigError
 from opsctl.base.units import parse_slurm_minutes
@@ -20,7 +20,7 @@ from opsctl.settings.alerts import AlertSettings
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.cron import CronSettings
 from opsctl.settings.describe_problems import list_problems
-from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word
+from opsctl.settings.field_types import Name, SbatchOption, SettingsTable, Text, Word, must
 from opsctl.settings.health import HealthSettings, RemoteSettings
 from opsctl.settings.progress import ProgressSettings
 from opsctl.settings.publish import PublishTable
@@ -29,23 +29,14 @@ from opsctl.settings.setup import ShellSetup
 from opsctl.settings.watch import Filesystem, TrainWatchSettings, WatchSettings
 from opsctl.trainer.bounded_files import read_bounded
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _check_time(text: str) -> str:
-    if parse_slurm_minutes(text) is None:
-        raise ValueError(f"{text!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS")
-    return text
-
-
-def _check_variable(name: str) -> str:
-    if not VARIABLE.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a variable")
-    return name
-
-
-Variable = Annotated[str, AfterValidator(_check_variable)]
-TimeLimit = Annotated[str, AfterValidator(_check_time)]
+Variable = Annotated[str, must(re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch, "{!r} is not the name of a variable")]
+TimeLimit = Annotated[
+    str,
+    must(
+        lambda text: parse_slurm_minutes(text) is not None,
+        "{!r} is not a time limit: minutes, MM:SS, HH:MM:SS or D-HH:MM:SS",
+    ),
+]
 
 
 class SlurmDefaults(SettingsTable):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from opsctl.settings.bounded_pattern import compile_bounded
-from opsctl.settings.field_types import SettingsTable
+from opsctl.settings.field_types import SettingsTable, must
 
 PATTERN_GROUPS = (
     "step",
@@ -41,11 +41,7 @@ def check_step_pattern(pattern: str) -> str:
     return pattern
 
 
-def check_directory(path: str) -> str:
-    """Return the path of a directory. Raises ValueError for an empty path and for a NUL byte."""
-    if not path or "\0" in path:
-        raise ValueError(f"{path!r} is not a directory")
-    return path
+SaveDirectory = Annotated[str, must(lambda path: path and "\0" not in path, "{!r} is not a directory")]
 
 
 class ProgressSettings(SettingsTable):
@@ -58,7 +54,7 @@ class ProgressSettings(SettingsTable):
             " `loss`, `step_s` and `tokens_per_s`; empty: the formats that opsctl knows"
         ),
     )
-    checkpoint_directories: tuple[Annotated[str, AfterValidator(check_directory)], ...] = Field(
+    checkpoint_directories: tuple[SaveDirectory, ...] = Field(
         (),
         description=(
             "directories with checkpoints, in addition to those that the command and the log name; relative ones start"

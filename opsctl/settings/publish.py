@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from opsctl.settings.field_types import SettingsTable, Size
+from opsctl.settings.field_types import SettingsTable, Size, must
 
 PLACEHOLDERS = ("source", "train")
 _BRANCH = re.compile(r"(?!-)(?!.*(?:\.\.|//|@\{|\.lock$))[A-Za-z0-9._/-]{1,100}(?<![./])")
@@ -33,18 +33,6 @@ def _check_remote(text: str) -> str:
     # A remote is visible in the process list and stored in git's own files.
     if "?" in text or re.match(r"https?://[^/]*@|\w+://[^/@]*:[^/@]*@", text):
         raise ValueError("the remote contains credentials: use an ssh key or git's credential helper instead")
-    return text
-
-
-def _check_path(text: str) -> str:
-    if text and text[0] not in "/~$":
-        raise ValueError(f"{text!r:.80} is relative: an absolute path is needed")
-    return text
-
-
-def _check_branch(text: str) -> str:
-    if not _BRANCH.fullmatch(text):
-        raise ValueError(f"{text!r:.60} is not a branch name")
     return text
 
 
@@ -81,9 +69,11 @@ def fill(command: str, values: Mapping[str, str]) -> str:
 
 
 FilePattern = Annotated[str, AfterValidator(_check_pattern)]
-Place = Annotated[str, AfterValidator(_check_path)]
+Place = Annotated[
+    str, must(lambda text: not text or text[0] in "/~$", "{!r:.80} is relative: an absolute path is needed")
+]
 Remote = Annotated[str, AfterValidator(_check_remote)]
-Branch = Annotated[str, AfterValidator(_check_branch)]
+Branch = Annotated[str, must(_BRANCH.fullmatch, "{!r:.60} is not a branch name")]
 Command = Annotated[str, AfterValidator(_check_command)]
 
 
