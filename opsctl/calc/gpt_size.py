@@ -215,3 +215,40 @@ def embedding_parameters(shape: ModelShape) -> int:
 
 PUBLISHED: dict[str, ModelShape] = _read_presets()
 """The presets of models.toml by name."""
+
+
+HEAD_COLUMNS = 128
+LLAMA_VOCABULARY = 128256
+"""Of Llama 3."""
+LLAMA: dict[str, Any] = {"gated": True, "biases": False, "positions": False, "tied": False}
+
+
+def gated_width(hidden: int) -> int:
+    """Return the width of three matrices with as many parameters as two of 4h: 8h/3, a multiple of 256 (Llama 2)."""
+    return -(-8 * hidden // 3 // 256) * 256
+
+
+def shape_of_sizes(layers: int, hidden: int, *, sequence: int | None = None) -> tuple[ModelShape, tuple[str, ...]]:
+    """Return a Llama-like shape of `layers` and `hidden`, and the further sizes that were assumed."""
+    heads = max(1, hidden // HEAD_COLUMNS)
+    groups = 8 if heads % 8 == 0 else heads
+    width, length = gated_width(hidden), sequence or 4096
+    if groups < heads:  # Llama 2 and 3 give the parameters saved by grouped queries to the feed-forward part
+        width = -(-int(1.3 * width) // 1024) * 1024
+    shape = ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=groups,
+        ffn=width,
+        vocabulary=LLAMA_VOCABULARY,
+        sequence=length,
+        **LLAMA,
+    )
+    assumed = (
+        f"{heads} heads, {groups} of keys and values (as Llama 3)",
+        f"gated feed-forward part of {width}",
+        f"vocabulary {LLAMA_VOCABULARY}, output layer not tied",
+        *(() if sequence else (f"--sequence {length}",)),
+    )
+    return shape, assumed

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from opsctl.calc import step_time
 from opsctl.calc.accelerators import ACCELERATORS
-from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
+from opsctl.calc.gpt_size import HEAD_COLUMNS, LLAMA, PUBLISHED, ModelShape, gated_width, parameters
 from opsctl.calc.gpu_memory import fullest, is_too_large
-from opsctl.calc.model_sizes import shape_of_size
 from opsctl.calc.parallel_layout import Cluster, Topology
 
 FILE = Path(__file__).parents[1] / "corpus/plan/published/rows.csv"
@@ -34,6 +33,24 @@ RECOMPUTED = ("none", "selective", "alternate", "full")
 
 
 ASSUMED_TOKENS = 4 * 2**20
+
+
+def shape_of_size(billions: float, *, vocabulary: int = 50257, sequence: int = 4096) -> ModelShape:
+    """Return a Llama-like shape of about this size: hidden is a multiple of a head, about 128 times the layers."""
+    layers = max(1, round((billions * 1e9 / (12 * 128**2)) ** (1 / 3)))
+    shapes = [
+        ModelShape(
+            layers=layers,
+            hidden=heads * HEAD_COLUMNS,
+            heads=heads,
+            ffn=gated_width(heads * HEAD_COLUMNS),
+            vocabulary=vocabulary,
+            sequence=sequence,
+            **LLAMA,
+        )
+        for heads in range(1, 257)
+    ]
+    return min(shapes, key=lambda shape: abs(parameters(shape) - billions * 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
-from opsctl.calc.gpt_size import PUBLISHED, ModelShape
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, shape_of_sizes
 from opsctl.calc.gpu_memory import MemoryModel
 from opsctl.calc.hf_config import read_config
-from opsctl.calc.model_sizes import shape_of_sizes
 from opsctl.calc.parallel_layout import Topology
 from opsctl.state import files
 

@@ -24,6 +24,7 @@ from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
+from opsctl.cli.plan.training_time import log_step_s
 from opsctl.state.files import write_atomic
 
 if TYPE_CHECKING:
@@ -191,8 +192,6 @@ def _calibrate(inputs: RunInputs, given: dict[str, Any]) -> RunInputs:
                 f"--measured {given['measured']!r}: needs to be 'SECONDS for TOPOLOGY', such as '38.2 for TP8 PP4'"
             )
         return calibrate(inputs, parse_topology(words, inputs), measured_s)
-    from opsctl.cli.plan.eta import log_step_s  # noqa: PLC0415 (reads logs; planning alone does not)
-
     assert inputs.topology is not None
     return calibrate(replace(inputs, topology=None), inputs.topology, log_step_s(given["from_log"]))
 

@@ -1,27 +1,32 @@
-"""`opsctl plan throughput` and `opsctl plan network`."""
+"""`opsctl plan throughput`, also of a running train, and `opsctl plan network`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
+from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.units import format_duration, format_percent
-from opsctl.calc import network as networks
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
+from opsctl.calc.time_left import time_left
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.cli.output import complete_trains
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
-from opsctl.cli.plan.eta import eta_of
 from opsctl.cli.plan.options import currency_option, needed, recompute_option, size_options, takes_shape
+from opsctl.state.journal import replay
+from opsctl.telemetry.progress.iteration_lines import Iteration, recent_iterations
+from opsctl.telemetry.progress.step_pace import measure_waits, median_step_s
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -36,6 +41,7 @@ LABELS = {
     "gpu_hours": "GPU-hours",
 }
 """Labels of figures whose JSON key is not readable."""
+RECENT_ITERATIONS = 200
 GPU_HELP = "GPU, such as H100, for figures against its peak."
 run_option = partial(click.option, cls=DependentOption, only_with=("--train", "--log"))
 """An option for the time left of a run."""
@@ -125,6 +131,62 @@ def _missing(given: dict[str, Any]) -> Iterator[str]:
     yield from (f"--{name} is not given" for name in ("gpus", "batch") if given[name] is None)
 
 
+def log_step_s(log: Path) -> float:
+    """Return the median step of a log's newest iterations."""
+    step_s = median_step_s(_read_recent(log))
+    if step_s is None:
+        raise OpsctlError(f"{log}: no iteration line has a step time")
+    return step_s
+
+
+def _read_recent(log: Path) -> Sequence[Iteration]:
+    if not log.is_file():
+        raise InputError(f"{log}: {'no file' if log.exists() else 'no such file'}")
+    return recent_iterations(log, RECENT_ITERATIONS)
+
+
+def eta_of(
+    app: App,
+    *,
+    train: str | None,
+    log: Path | None,
+    task_h: float | None,
+    start_up_min: float,
+    waits_h: Sequence[float],
+) -> dict[str, Any]:
+    """Return the time left in seconds, from the newest iterations of a log and the queue waits so far."""
+    waits = [hours * 3600 for hours in waits_h]
+    if train:
+        run = app.find(train)
+        log = run.main_log
+        waits = waits or measure_waits(replay(app.journal(run).events()))
+    assert log is not None
+    recent = _read_recent(log)
+    step_s = median_step_s(recent)
+    if not recent or step_s is None or not recent[-1].last:
+        raise OpsctlError(f"{log}: no iteration line has a step time and the last step")
+    newest, last = recent[-1], recent[-1].last
+    left = time_left(
+        steps=max(0, last - newest.step),
+        step_s=step_s,
+        attempt_s=math.inf if task_h is None else task_h * 3600,
+        start_up_s=start_up_min * 60,
+        waits_s=waits,
+    )
+    return {
+        "step": newest.step,
+        "last_step": last,
+        "step_s": step_s,
+        "batch": newest.global_batch,
+        "training_left": left.training,
+        "tasks_to_come": left.attempts,
+        "mean_wait": fmean(waits) if waits else None,
+        "likely": left.likely,
+        "earliest": left.early,
+        "latest": left.late,
+    }
+
+
 def _plot_days(*, billions: float, tokens_billions: float, gpus: int, recompute: bool) -> Plot:
     days = partial(
         calc.training_days, billions=billions, tokens_billions=tokens_billions, gpus=gpus, recompute=recompute
@@ -189,8 +251,8 @@ def network(
     bad = not_positive(**figures, gb_s=gb_s, **drop_none(tflops=tflops))
     refuse("network", [*(unknown(gpu) if gpu else []), *no_speed, *bad])
     alone = 0.75 * accelerator(gpu or "").tflops if tflops is None else tflops
-    traffic_of = partial(networks.traffic, billions=billions, gb_s=gb_s, tflops=alone, recompute=recompute, **figures)
-    traffics = {zero: traffic_of(zero=zero) for zero in networks.TRANSMISSIONS}
+    traffic_of = partial(calc.traffic, billions=billions, gb_s=gb_s, tflops=alone, recompute=recompute, **figures)
+    traffics = {zero: traffic_of(zero=zero) for zero in calc.TRANSMISSIONS}
     widths = [gb_s * 2 ** (k / 4 - 3) for k in range(25)]
     sending = {f"ZeRO-{zero}": [(width, traffics[zero].sent_gb / width) for width in widths] for zero in (1, 3)}
     rows = [

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.errors import InputError
-from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters
+from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters, shape_of_sizes
 from opsctl.calc.hf_config import read_config
-from opsctl.calc.model_sizes import shape_of_size, shape_of_sizes
 from opsctl.trainer.checkpoint.transformers_config import read_model
+from tests.support.published_rows import shape_of_size
 
 LLAMA = {
     "model_type": "llama",
@@ -162,4 +162,4 @@ def test_layers_and_hidden_give_llama_70b_and_say_the_rest() -> None:
 
 @pytest.mark.parametrize("billions", [0.5, 3, 34, 180])
 def test_shape_of_a_size_is_near_the_size(billions: float) -> None:
-    assert parameters(shape_of_size(billions)) / 1e9 == pytest.approx(billions, rel=0.1)
+    assert parameters(shape_of_size(billions, vocabulary=128256)) / 1e9 == pytest.approx(billions, rel=0.1)

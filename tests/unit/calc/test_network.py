@@ -2,14 +2,14 @@
 
 import pytest
 
-from opsctl.calc import network
+from opsctl.calc import throughput
 from opsctl.calc.accelerators import accelerator
 
 IDEFICS = {"billions": 80, "sequence": 1024, "batch": 3584, "gpus": 512}
 
 
 def test_idefics_communicates_11_s_and_computes_18_s() -> None:
-    traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
+    traffic = throughput.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
     assert traffic.communication_s == pytest.approx(11, abs=0.5)
     assert traffic.compute_s == pytest.approx(18, abs=0.5)
     assert not traffic.network_bound
@@ -17,27 +17,27 @@ def test_idefics_communicates_11_s_and_computes_18_s() -> None:
 
 def test_18_s_of_compute_imply_250_tflops() -> None:
     """The book says 234 TFLOPs just before."""
-    assert network.compute_s(tflops=250, **IDEFICS) == pytest.approx(18.4, abs=0.05)
-    assert network.compute_s(tflops=312 * 0.75, **IDEFICS) == pytest.approx(19.6, abs=0.05)
+    assert throughput.compute_s(tflops=250, **IDEFICS) == pytest.approx(18.4, abs=0.05)
+    assert throughput.compute_s(tflops=312 * 0.75, **IDEFICS) == pytest.approx(19.6, abs=0.05)
 
 
 def test_idefics_computes_51_s_at_the_logged_90_tflops() -> None:
-    assert network.compute_s(tflops=90, **IDEFICS) == pytest.approx(51, abs=0.1)
+    assert throughput.compute_s(tflops=90, **IDEFICS) == pytest.approx(51, abs=0.1)
 
 
 @pytest.mark.parametrize(("gb_s", "seconds"), [(8.5, 56), (212, 2)])
 def test_five_times_slower_or_faster_network(gb_s: float, seconds: float) -> None:
-    assert network.sent_gb(billions=80, zero=3) / gb_s == pytest.approx(seconds, abs=0.5)
+    assert throughput.sent_gb(billions=80, zero=3) / gb_s == pytest.approx(seconds, abs=0.5)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 40), (1, 40), (2, 40), (3, 60)])
 def test_10b_sends_60_gb_under_zero_3_and_40_otherwise(zero: int, gigabytes: int) -> None:
-    assert network.sent_gb(billions=10, zero=zero) == gigabytes
+    assert throughput.sent_gb(billions=10, zero=zero) == gigabytes
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 40), (1, 40), (2, 100), (3, 240)])
 def test_accumulation_adds_nothing_under_zero_1(zero: int, gigabytes: int) -> None:
-    assert network.sent_gb(billions=10, zero=zero, accumulation=4) == gigabytes
+    assert throughput.sent_gb(billions=10, zero=zero, accumulation=4) == gigabytes
 
 
 def test_2b_model_is_bound_by_200_gbit_and_not_by_nvlink() -> None:
@@ -74,12 +74,12 @@ def test_superpod_has_57_6_tb_s() -> None:
 
 
 def test_half_billion_bucket_is_1_gb_in_bf16_and_2_in_fp32() -> None:
-    assert [network.sent_gb(billions=0.5, zero=0, bytes_per_parameter=size) / 2 for size in (2, 4)] == [1, 2]
+    assert [throughput.sent_gb(billions=0.5, zero=0, bytes_per_parameter=size) / 2 for size in (2, 4)] == [1, 2]
 
 
 def test_idefics_step_of_49_s_has_30_s_explained() -> None:
     # The book: "the math checks out as comms + compute are in the ballpark of the measured time"
-    traffic = network.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
+    traffic = throughput.traffic(zero=3, gb_s=42.5, tflops=250, **IDEFICS)
     assert traffic.communication_s + traffic.compute_s == pytest.approx(29.7, abs=0.1)
 
 
@@ -88,8 +88,8 @@ def test_nvlink_is_23_times_faster_counting_both_ways() -> None:
 
 
 def test_low_arithmetic_intensity_is_network_bound() -> None:
-    balance = network.traffic(zero=3, gb_s=1, tflops=250, **IDEFICS).balance_gb_s
-    below, above = (network.traffic(zero=3, gb_s=balance * by, tflops=250, **IDEFICS) for by in (0.99, 1.01))
+    balance = throughput.traffic(zero=3, gb_s=1, tflops=250, **IDEFICS).balance_gb_s
+    below, above = (throughput.traffic(zero=3, gb_s=balance * by, tflops=250, **IDEFICS) for by in (0.99, 1.01))
     assert (below.network_bound, above.network_bound) == (True, False)
 
 
