@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
-from opsctl.base.ports import Completed, Runner, TimedOut
+from opsctl.base.ports import Completed, Runner
 from opsctl.base.secret_formats import Secrets
-from opsctl.publish.staging import DeadlinePassed, TimeLimit
+from opsctl.publish.staging import TimeLimit
 
 MAX_PUSHES = 3
 """Another push at the same time wins the race; the commit is then made again on top of that push."""
@@ -107,12 +107,7 @@ class Git:
 
     def _git(self, *words: str, stdin: str = "", ok: Iterable[int] = (0,)) -> Completed:
         argv = ("git", *NO_HOOKS, f"--git-dir={self.home}", *words)
-        try:
-            completed = self.runner.run(argv, timeout=self.deadline.left(), stdin=stdin, env=self._env())
-        except TimedOut as error:
-            raise DeadlinePassed(
-                f"git {words[0]} did not finish within the time limit of {self.deadline.seconds:g} s"
-            ) from error
+        completed = self.deadline.run(self.runner, argv, f"git {words[0]}", stdin=stdin, env=self._env())
         if completed.code not in ok:
             raise self._failed(words[0], completed)
         return completed

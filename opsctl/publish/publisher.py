@@ -12,17 +12,16 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError, OpsctlError, cannot_write
 from opsctl.base.nodesets import hostname
-from opsctl.base.ports import Clock, Runner, TimedOut
+from opsctl.base.ports import Clock, Runner
 from opsctl.base.secret_formats import Secrets
 from opsctl.publish.git_push import Git
-from opsctl.publish.sources import PublishedFile, find_sources, read
-from opsctl.publish.staging import DeadlinePassed, Stage, StagedFile, TimeLimit
+from opsctl.publish.sources import PublishedFile, find_sources, mark_of, read
+from opsctl.publish.staging import Stage, StagedFile, TimeLimit
 from opsctl.settings.publish import PublishTable, fill
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease, refreshed
 from opsctl.state.run_dir import RunDir
 
-"""How often the lease is refreshed. Another process takes a lease over after two minutes."""
 MAX_MESSAGE_LINES = 3
 SOURCE_GONE = "its source no longer exists, and the copy may hold secrets configured since"
 
@@ -143,14 +142,11 @@ class Publisher:
             if source.refused:
                 items.append(stage.refuse(source.name, source.refused))
             else:
-                make = partial(self._read, source)
+                make = partial(read, source, self.table.max_file, self.secrets)
                 items.append(stage.put(source.name, source.mark, make, left_out=source.left_out))
         if self.table.report:
             items += self._copy_reports(stage)
         return [*items, *(stage.refuse(name, SOURCE_GONE) for name in stage.doubtful)]
-
-    def _read(self, source: PublishedFile) -> tuple[bytes, int]:
-        return read(source, self.table.max_file, self.secrets)
 
     def _copy_reports(self, stage: Stage) -> Iterator[StagedFile]:
         """Copy the reports. A report stays current while the log and the journal are unchanged, even as time passes."""
@@ -170,7 +166,8 @@ class Publisher:
     def _ship(self, stage: Stage, items: list[StagedFile]) -> tuple[bool, str]:
         if self.table.to == "git":
             existing = [name for name in stage.copies if (stage.directory / name).is_file()]
-            commit = self._git().push(stage.directory, self.run.name, existing, _refused_names(items))
+            refused = [item.name for item in items if item.action == "refused"]
+            commit = self._git().push(stage.directory, self.run.name, existing, refused)
             return bool(commit), commit[:12]
         if self.table.to == "command":
             if stage.digest == stage.shipped:
@@ -194,12 +191,7 @@ class Publisher:
     def _run_command(self, directory: Path) -> str:
         """Run the configured command; return its last line of output."""
         filled = fill(self.table.command, {"source": str(directory), "train": self.run.name})
-        try:
-            completed = self.runner.run(("sh", "-c", filled), timeout=self.deadline.left())
-        except TimedOut as error:
-            raise DeadlinePassed(
-                f"the command did not finish within the time limit of {self.deadline.seconds:g} s"
-            ) from error
+        completed = self.deadline.run(self.runner, ("sh", "-c", filled), "the command")
         lines = self.secrets.strike_text(completed.err or completed.out).strip().splitlines()
         if completed.code:
             why = " / ".join(lines[-MAX_MESSAGE_LINES:])
@@ -220,10 +212,6 @@ def _plan_file(stage: Stage, source: PublishedFile) -> StagedFile:
     )
 
 
-def _refused_names(items: list[StagedFile]) -> list[str]:
-    return [item.name for item in items if item.action == "refused"]
-
-
 def _expand(text: str) -> str:
     """Expand `~` and variables in a path; return a URL unchanged."""
     return str(Path(os.path.expandvars(text)).expanduser()) if text[:1] in ("~", "$", "/") else text
@@ -234,6 +222,5 @@ def _mark(paths: list[Path]) -> str:
     marks = []
     for path in paths:
         with contextlib.suppress(OSError):
-            stat = path.stat()
-            marks.append(f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}")
+            marks.append(mark_of(path.stat()))
     return " ".join(marks)

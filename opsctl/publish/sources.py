@@ -60,10 +60,15 @@ def _inspect(run: RunDir, path: Path, most: int) -> PublishedFile | None:
         name="/".join(parts),
         path=path,
         size=stat.st_size,
-        mark=f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}",
+        mark=mark_of(stat),
         left_out=max(0, stat.st_size - most) if is_text else 0,
         refused=refused,
     )
+
+
+def mark_of(stat: os.stat_result) -> str:
+    """Return a text that changes when the file is replaced or written to."""
+    return f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def _refusal(run: RunDir, path: Path, real: Path) -> str:

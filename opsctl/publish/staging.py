@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from opsctl.base.errors import OpsctlError, cannot_write
-from opsctl.base.ports import Clock
+from opsctl.base.ports import Clock, Completed, Runner, TimedOut
 from opsctl.publish.sources import HoldsSecret
 from opsctl.state.files import MAX_STATE_BYTES, read_json, write_atomic
 
@@ -44,6 +44,13 @@ class TimeLimit:
         if left <= 0:
             raise DeadlinePassed(f"not published within {self.seconds:g} s; the next call continues from here")
         return left
+
+    def run(self, runner: Runner, argv: Sequence[str], name: str, **options: Any) -> Completed:
+        """Run a program within the time left. Raises DeadlinePassed, which calls the program `name`."""
+        try:
+            return runner.run(argv, timeout=self.left(), **options)
+        except TimedOut as error:
+            raise DeadlinePassed(f"{name} did not finish within the time limit of {self.seconds:g} s") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.extras import required
-from opsctl.cli.output import json_option, print_json, print_table, print_text
+from opsctl.cli.output import json_flag, make_table, print_json, print_result, wants_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +43,17 @@ class Estimate:
 def prints_estimate(function: Callable[..., Estimate]) -> Callable[..., None]:
     """Print the estimate of a command, as JSON with --json; draw its plot if the command has --plot."""
 
-    @json_option
+    @json_flag
     @functools.wraps(function)
-    def call(*args: Any, as_json: bool, plot: str | None = None, **options: Any) -> None:
+    def call(*args: Any, plot: str | None = None, **options: Any) -> None:
         estimate = function(*args, **options)
         if plot and estimate.plot:
             _draw(plot, estimate.plot)
-        if as_json:
+        if wants_json():
             print_json(estimate.data)
             return
         for part in estimate.shown:
-            if isinstance(part, str):
-                print_text(part)
-            else:
-                print_table(part)
+            print_result(estimate.data, part)
 
     return call
 
@@ -68,20 +65,15 @@ plot_option: Callable[[Callable[..., None]], Callable[..., None]] = click.option
 
 def facts(rows: Mapping[str, str]) -> Table:
     """Return names and values, a pair per line."""
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return make_table(rows.items())
 
 
 def listing(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str] = ()) -> Table:
     """Return a table with a header; columns are right-aligned, except those in `left`."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in columns:
-        is_left = column in left
-        table.add_column(column, justify="left" if is_left else "right", no_wrap=not is_left)
-    for row in rows:
-        table.add_row(*row)
+    table = make_table(rows, columns)
+    for column in table.columns:
+        if column.header not in left:
+            column.justify, column.no_wrap = "right", True
     return table
 
 

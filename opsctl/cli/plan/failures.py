@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -160,12 +160,12 @@ def simulate(*, cluster: str | None, task: float | None, seeds: int, with_knobs:
     exact = closed_form(setup)
     return Estimate(
         data={
-            "setup": asdict(setup),
-            "summary": asdict(summary),
-            "knobs": [asdict(knob) for knob in knobs],
+            "setup": setup,
+            "summary": summary,
+            "knobs": knobs,
             "closed_form": exact,
             "cluster": cluster,
-            "influences": [asdict(influence) for influence in influences],
+            "influences": influences,
         },
         shown=[_describe(setup, summary, exact), *_list_influences(influences), *_list_knobs(knobs)],
         plot=_plot(outcomes),

@@ -35,7 +35,7 @@ def model(shape: ModelShape) -> Estimate:
     embedding, checkpoint_bytes = models.embedding_parameters(shape), size_bytes(count)
     return Estimate(
         data={
-            "shape": asdict(shape),
+            "shape": shape,
             "parameters": count,
             "approximate": approximate,
             "block": block,

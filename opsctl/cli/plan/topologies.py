@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -92,7 +91,7 @@ def topology(
     listed = candidates if everything else good[:show]
     stated = "stated" if network else "assumed, as in the maker's clusters"
     return Estimate(
-        data=[asdict(candidate) for candidate in listed],
+        data=listed,
         shown=[
             _list_layouts(listed),
             _count(candidates),
