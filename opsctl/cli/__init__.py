@@ -18,7 +18,7 @@ import click
 
 from opsctl import __version__
 from opsctl.base.errors import OpsctlError
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 
 GROUPS = ("Run", "Observe", "Diagnose", "Nodes", "Automation", "Set up")
 """The sections of `opsctl --help`, in order."""
@@ -158,19 +158,17 @@ def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
-@click.option(
+@dependent_option(
     "-v",
     "--verbose",
-    cls=DependentOption,
     not_with=("--log-level",),
     is_flag=True,
     help="Log every step and program to stderr: --log-level debug.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Log from this level on to stderr (default: warning).")
 @click.option("--host", metavar="HOST", help="Run the command on this host, by ssh.")
-@click.option(
+@dependent_option(
     "--host-command",
-    cls=DependentOption,
     only_with=("--host",),
     default="opsctl",
     envvar="OPSCTL_HOST_COMMAND",

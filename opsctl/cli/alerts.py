@@ -17,7 +17,7 @@ from opsctl.alerts.outbox_item import OutboxItem
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Level
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration, Moment
 from opsctl.cli.output import (
     app_and_json,
@@ -28,6 +28,7 @@ from opsctl.cli.output import (
     print_result,
     print_table,
     print_text,
+    print_unless_json,
     wants_json,
 )
 from opsctl.state.journal import actor
@@ -132,8 +133,7 @@ def test_alerts(app: App) -> int:
     results = []
     for channel, error in dispatch.test(app.alerting):
         results.append({"channel": channel, "delivered": error is None, "error": error.message if error else ""})
-        if not wants_json():
-            print_text(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
+        print_unless_json(f"{channel}: {f'not delivered: {error.message}' if error else 'delivered'}")
     if wants_json():
         print_json(results)
     for place, path in dispatch.find_exposed_secrets(app.alerting):
@@ -143,19 +143,17 @@ def test_alerts(app: App) -> int:
 
 @alerts.command()
 @click.argument("key")
-@click.option(
+@dependent_option(
     "--for",
     "span",
-    cls=DependentOption,
     not_with=("--end",),
     type=Duration(maximum=timedelta(days=366)),
     default="4h",
     show_default=True,
     help="Duration of the silence.",
 )
-@click.option(
+@dependent_option(
     "--at",
-    cls=DependentOption,
     not_with=("--end",),
     type=Moment(),
     help="Begin, such as '2026-03-01 12:00' (default: now).",

@@ -26,6 +26,7 @@ from opsctl.cli.output import (
     print_result,
     print_table,
     print_text,
+    print_unless_json,
     train_argument,
     wants_json,
 )
@@ -142,8 +143,7 @@ def verify(context: click.Context, train: str, *, step: int | None) -> None:
         verdicts.append(
             {"step": checkpoint.step, "path": str(checkpoint.path), "verdict": verdict, "problems": problems}
         )
-        if not wants_json():
-            print_text(f"{checkpoint.path.name}: {verdict}" + "".join(f"\n  {problem}" for problem in problems))
+        print_unless_json("\n  ".join([f"{checkpoint.path.name}: {verdict}", *problems]))
     if wants_json():
         print_json(verdicts)
     elif not verdicts:

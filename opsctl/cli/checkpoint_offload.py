@@ -16,7 +16,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, RunDirError
 from opsctl.base.units import format_size
 from opsctl.checkpoints import catalog, offload
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration
 from opsctl.cli.output import app_json_and_dry_run, print_result, train_argument
 from opsctl.state.lease import HeldLease, lease
@@ -24,7 +24,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.trainer.manifest import Checkpoint
 
 _KEEP_LEASE_S = 30.0
-program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
+program_option = partial(dependent_option, not_with=("--to",))
 """An option for a copy by programs."""
 
 
@@ -33,9 +33,8 @@ program_option = partial(click.option, cls=DependentOption, not_with=("--to",))
 @click.option("--to", type=click.Path(path_type=Path), help="Target directory; copies go to TRAIN/ in it.")
 @click.option("--push", default="", help="Command that copies the files in {files} from {source}.")
 @program_option("--sums", default="", help="Command that prints SHA-256 and path of every copied file.")
-@click.option(
+@dependent_option(
     "--keep-local",
-    cls=DependentOption,
     not_with=("--copy-only",),
     type=click.IntRange(min=2),
     default=2,

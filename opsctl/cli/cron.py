@@ -24,6 +24,7 @@ from opsctl.cli.output import (
     print_result,
     print_table,
     print_text,
+    print_unless_json,
     wants_json,
 )
 from opsctl.cron.cron_status import CronStatus, read_cron_status
@@ -128,8 +129,7 @@ def start(app: App, driver: str | None) -> None:
             raise
         except (SlurmError, MissingProgram) as error:
             refused[name] = error.message
-            if not wants_json():
-                print_text(f"skipped the {name} driver: {error.message}")
+            print_unless_json(f"skipped the {name} driver: {error.message}")
         else:
             return
     if not named:

@@ -11,14 +11,13 @@ from pathlib import Path
 import click
 
 from opsctl.app import App
-from opsctl.base.errors import InputError, cannot_write
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.base.errors import InputError
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Duration
-from opsctl.cli.output import app_and_json, print_result
+from opsctl.cli.output import app_and_json, print_result, write_file
 from opsctl.host.system import state_home
-from opsctl.state.files import write_atomic
 
-server_option = partial(click.option, cls=DependentOption, not_with=("--static",))
+server_option = partial(dependent_option, not_with=("--static",))
 """An option of the server; --static starts none."""
 PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
@@ -101,11 +100,7 @@ def _write_files(app: App, directory: Path) -> None:
     from opsctl.dash.static_pages import render_files  # noqa: PLC0415 (slow import: templates)
 
     pages = render_files(app)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in pages.items():
-            write_atomic(directory / name, text)
-    except OSError as error:
-        raise cannot_write(directory, error) from error
+    for name, text in pages.items():
+        write_file(directory / name, text, with_parents=True)
     text = f"{directory}: {len(pages)} pages; open {directory / 'index.html'}"
     print_result({"directory": str(directory), "files": sorted(pages)}, text)

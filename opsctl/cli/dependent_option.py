@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -37,6 +38,10 @@ class DependentOption(click.Option):
         for other in self.not_with:
             if other in given:
                 raise click.UsageError(f"{own} and {other} exclude each other.", ctx)
+
+
+dependent_option = partial(click.option, cls=DependentOption)
+"""As click.option, with `only_with` and `not_with`."""
 
 
 def _given_words(command: click.Command, opts: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from opsctl.app import App
 from opsctl.base.nodesets import fold
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.node_view import NodeView, all_option, partition_option, train_option
 from opsctl.cli.output import (
     app_and_json,
@@ -35,7 +35,7 @@ from opsctl.nodes.node_score import node_score
 STYLES = {Health.HEALTHY: "green", Health.DEGRADED: "yellow", Health.FAULTY: "red", Health.UNKNOWN: "magenta"}
 ON_REQUEST = frozenset({"dcgm", "fio"})
 """Checks that run on request only; their results are always shown."""
-cluster_option = partial(click.option, cls=DependentOption, not_with=("--node-local",))
+cluster_option = partial(dependent_option, not_with=("--node-local",))
 """An option for nodes of the cluster."""
 ORDER = [Health.FAULTY, Health.DEGRADED, Health.UNKNOWN, Health.HEALTHY]
 

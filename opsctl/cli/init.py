@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from opsctl.base.errors import InputError, cannot_write
-from opsctl.cli.output import print_text
+from opsctl.base.errors import InputError
+from opsctl.cli.output import print_text, write_file
 from opsctl.launch.render import templates_dir
 from opsctl.settings.loader import find_site
-from opsctl.state.files import write_atomic
 
 
 @click.command()
@@ -45,7 +44,8 @@ def init(ctx: click.Context, directory: Path | None) -> None:
         if _has_other_contents(path, starter):
             raise InputError(f"{path} already exists", hint="move the file, or choose a directory with --dir")
     for path, starter in starters.items():
-        _write(path, starter)
+        write_file(path, starter, with_parents=True)
+        print_text(f"wrote {path}")
     if keeps_site:
         print_text(f"{site} already exists and is left as it is")
     _print_next_steps(train, site, is_read=not directory)
@@ -69,15 +69,6 @@ def _has_other_contents(path: Path, starter: bytes) -> bool:
         return False
     except OSError:
         return True
-
-
-def _write(path: Path, starter: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, starter)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    print_text(f"wrote {path}")
 
 
 def _print_next_steps(train: Path, site: Path, *, is_read: bool) -> None:

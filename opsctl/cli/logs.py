@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from opsctl.base.errors import OpsctlError, RunDirError
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import app_and_json, optional_train, print_on_stderr, wants_json
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
 from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 @click.command()
 @optional_train
 @click.option("-f", "--follow", is_flag=True, help="Follow the log across attempts until Ctrl-C.")
-@click.option(
+@dependent_option(
     "-n",
     "--lines",
-    cls=DependentOption,
     not_with=("--all",),
     type=click.IntRange(min=0),
     default=50,

@@ -9,13 +9,20 @@ from typing import NoReturn
 import click
 
 from opsctl.app import App
-from opsctl.base.errors import InputError, cannot_write
-from opsctl.cli.dependent_option import DependentOption
-from opsctl.cli.output import app_and_json, complete_trains, print_json, print_result, print_text, wants_json
+from opsctl.base.errors import InputError
+from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.output import (
+    app_and_json,
+    complete_trains,
+    print_json,
+    print_result,
+    print_text,
+    wants_json,
+    write_file,
+)
 from opsctl.metrics.collect import effective, gather
 from opsctl.metrics.families import FAMILIES, exposition
 from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
-from opsctl.state.files import write_atomic
 from opsctl.state.run_dir import RunDir
 
 TEXTFILE_SUFFIX = ".prom"
@@ -24,26 +31,23 @@ TEXTFILE_SUFFIX = ".prom"
 
 @click.command()
 @click.argument("trains", nargs=-1, metavar="[TRAIN]...", shell_complete=complete_trains)
-@click.option(
+@dependent_option(
     "--textfile",
-    cls=DependentOption,
     not_with=("--listen", "--json"),
     type=click.Path(path_type=Path),
     help="Write to this file atomically, for node_exporter.",
 )
-@click.option(
+@dependent_option(
     "--listen",
     "address",
-    cls=DependentOption,
     not_with=("--json",),
     metavar="127.0.0.1:PORT",
     help="Serve over HTTP until Ctrl-C.",
 )
 @click.option("--quick", is_flag=True, help="Skip the effective time, which needs whole logs.")
-@click.option(
+@dependent_option(
     "--list",
     "lists",
-    cls=DependentOption,
     not_with=("TRAIN", "--textfile", "--listen", "--quick"),
     is_flag=True,
     help="List the metrics with their descriptions.",
@@ -79,7 +83,7 @@ def metrics(
         _serve(app, runs, place, quick=quick)
     metric_samples = [*gather(app, runs), *([] if quick else effective(app, runs))]
     if textfile:
-        _write(textfile, exposition(metric_samples))
+        write_file(textfile, exposition(metric_samples))
     elif wants_json():
         print_json(metric_samples)
     else:
@@ -101,10 +105,3 @@ def _list() -> None:
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
         lines.append(f"{name + labels:64} {family.help}")
     print_result(FAMILIES, "\n".join(lines))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise cannot_write(path, error) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from opsctl.cli.options import list_files
 from opsctl.cli.output import json_flag, print_result
 from opsctl.diagnosis.flight_recorder import describe_dumps, find_dumps, find_problems
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
@@ -55,8 +56,6 @@ def nccl(logs: tuple[Path, ...]) -> None:
 
 
 def _lines(logs: tuple[Path, ...]) -> Iterator[bytes]:
-    for path in logs:
-        for log in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if log.is_file():
-                with os.fdopen(open_regular(log, follow=True), "rb") as lines:
-                    yield from lines
+    for log in list_files(logs):
+        with os.fdopen(open_regular(log, follow=True), "rb") as lines:
+            yield from lines

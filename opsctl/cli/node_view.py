@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import click
 
 from opsctl.app import App
-from opsctl.base.errors import ConfigError, InputError, OpsctlError
+from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import Job, JobState, Node
 from opsctl.base.nodesets import expand
 from opsctl.base.ports import WAYS_INSIDE_A_JOB
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import complete_trains
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays
@@ -26,19 +26,18 @@ from opsctl.nodes.health.checks import CHECKS
 from opsctl.nodes.health.node_checker import CheckedNodes, NodeChecker
 from opsctl.nodes.remote.fanout import Fanout
 from opsctl.settings.health import HealthSettings
-from opsctl.settings.loader import TrainSettings, parse, read_toml
 from opsctl.slurm.steps import Allocation
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import all_trains, may_act
+from opsctl.telemetry.progress.train_settings import read_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def make_train_option(*excluded: str) -> Callable[[F], F]:
     """Return the option --train of a command, which excludes other words of the command line."""
-    return click.option(
+    return dependent_option(
         "--train",
-        cls=DependentOption,
         not_with=excluded,
         default="",
         shell_complete=complete_trains,
@@ -47,17 +46,15 @@ def make_train_option(*excluded: str) -> Callable[[F], F]:
 
 
 train_option: Callable[[F], F] = make_train_option("--partition", "--all")
-partition_option: Callable[[F], F] = click.option(
+partition_option: Callable[[F], F] = dependent_option(
     "--partition",
-    cls=DependentOption,
     not_with=("NODES", "--all"),
     default="",
     help="Select the nodes of this partition.",
 )
-all_option: Callable[[F], F] = click.option(
+all_option: Callable[[F], F] = dependent_option(
     "--all",
     "every",
-    cls=DependentOption,
     not_with=("NODES", "--node-local"),
     is_flag=True,
     help="Select every node of the cluster.",
@@ -213,11 +210,8 @@ class NodeView:
         return checker.check(nodes, dcgm=dcgm, fio=fio, gpus=self._gpus(train) if train else 0)
 
     def _gpus(self, train: str) -> int:
-        run = self.app.find(train)
-        try:
-            return parse(TrainSettings, read_toml(run.config), str(run.config)).slurm.gpus_per_node
-        except OpsctlError:
-            return 0
+        settings = read_settings(self.app.find(train))
+        return settings.slurm.gpus_per_node if settings else 0
 
     @property
     def reachable(self) -> frozenset[str]:

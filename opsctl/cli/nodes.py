@@ -21,6 +21,7 @@ from opsctl.cli.output import (
     print_on_stderr,
     print_result,
     print_text,
+    print_unless_json,
     wants_json,
 )
 from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
@@ -187,17 +188,15 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
     done: list[NodeAction] = []
     if not wants_json():
         show(checked.verdicts)
-        _print_plan(plan, "drain")
+    _print_plan(plan, "drain")
     if (plan.steps or plan.left) and not dry_run:
         done = _quarantine(app, view).drain(plan)
-    text = (
-        report(plan, checked.records.values(), now)
-        if any(node_action.action == "excluded" for node_action in done)
-        else ""
-    )
+    is_excluded = any(node_action.action == "excluded" for node_action in done)
+    text = report(plan, checked.records.values(), now) if is_excluded else ""
     _finish(plan, done, checked, dry_run=dry_run, text=text)
     if text:
-        _keep_report(app, text)
+        path = keep_report(app.history.site, text)
+        print_unless_json(f"report for the administrators, also written to {path}:\n\n{text}")
 
 
 def _node_demands(view: NodeView) -> list[NodeDemand]:
@@ -210,12 +209,6 @@ def _node_demands(view: NodeView) -> list[NodeDemand]:
         except (OpsctlError, OSError):
             continue
     return demands
-
-
-def _keep_report(app: App, text: str) -> None:
-    path = keep_report(app.history.site, text)
-    if not wants_json():
-        print_text(f"report for the administrators, also written to {path}:\n\n{text}")
 
 
 @click.command("undrain-good-nodes")
@@ -249,8 +242,7 @@ def undrain_good_nodes(app: App, nodes: str, *, kill_orphans: bool, dry_run: boo
         since={reason.node: reason.at.timestamp() for reason in reasons if reason.at},
         amended=find_amended(out, {node.name: app.history.read(node.name) for node in out}, reasons),
     )
-    if not wants_json():
-        _print_plan(plan, "undrain")
+    _print_plan(plan, "undrain")
     done = [] if dry_run or not plan.steps else _quarantine(app, view).undrain(plan)
     _finish(plan, done, checked, dry_run=dry_run)
 
@@ -263,40 +255,29 @@ def _end_orphans(app: App, view: NodeView, checked: CheckedNodes) -> bool:
         if name in idle and node_processes:
             answer = end_orphans.end_orphans(view.fanout(), snapshot, node_processes)
             ended = ended or bool(answer.out.split())
-            if not wants_json():
-                which = ", ".join(answer.out.split()) or "nothing"
-                print_text(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
+            which = ", ".join(answer.out.split()) or "nothing"
+            print_unless_json(f"{name}: ended {which}{f' ({answer.problem})' if answer.problem else ''}")
     return ended
 
 
 def _quarantine(app: App, view: NodeView) -> Quarantine:
-    return Quarantine(
-        slurm=app.slurm,
-        history=app.history,
-        exclusions=app.exclusions,
-        site=app.site.health,
-        chains=view.chains,
-    )
+    history, exclusions = app.history, app.exclusions
+    return Quarantine(slurm=app.slurm, history=history, exclusions=exclusions, site=app.site.health, chains=view.chains)
 
 
 def carry_out(app: App, view: NodeView, plan: NodePlan, *, dry_run: bool) -> None:
     """Print a drain plan, and carry it out unless this is a dry run."""
-    if not wants_json():
-        _print_plan(plan, "drain")
-    done = [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan)
-    for node_action in () if wants_json() else done:
-        print_text(f"{node_action.node}: {node_action.action}: {node_action.why}")
+    _print_plan(plan, "drain")
+    for node_action in [] if dry_run or not plan.steps else _quarantine(app, view).drain(plan):
+        print_unless_json(f"{node_action.node}: {node_action.action}: {node_action.why}")
 
 
 def _print_plan(plan: NodePlan, action: str) -> None:
-    for step in plan.steps:
-        print_text(f"{action} {step.node}: {step.reason}")
-    for left in plan.left:
-        print_text(f"leave {left.node}: {left.why}")
-    for note in plan.notes:
-        print_text(f"note: after this drain {note}")
-    if not plan.steps:
-        print_text(f"nothing to {action}")
+    lines = [f"{action} {step.node}: {step.reason}" for step in plan.steps]
+    lines += [f"leave {left.node}: {left.why}" for left in plan.left]
+    lines += [f"note: after this drain {note}" for note in plan.notes]
+    lines += [] if plan.steps else [f"nothing to {action}"]
+    print_unless_json("\n".join(lines))
 
 
 def _finish(
@@ -310,7 +291,5 @@ def _finish(
     if dry_run and plan.steps:
         print_text("a dry run: nothing was done")
     for node_action in done:
-        print_text(
-            f"{node_action.node}: {node_action.action}"
-            + (f": {node_action.why}" if node_action.action != "undrained" else "")
-        )
+        why = f": {node_action.why}" if node_action.action != "undrained" else ""
+        print_text(f"{node_action.node}: {node_action.action}{why}")

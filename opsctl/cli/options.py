@@ -1,8 +1,10 @@
-"""Types of options that several commands share."""
+"""Options that several commands share, and their types."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
 
@@ -70,3 +72,11 @@ allow_option = click.option(
 )
 INTERVAL = Duration(minimum=timedelta(seconds=1))
 """Time between two refreshes, or a time limit: at least a second."""
+
+
+def list_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the files of `paths`, and those inside its directories."""
+    entries: list[Path] = []
+    for path in paths:
+        entries += sorted(path.iterdir()) if path.is_dir() else [path]
+    return [entry for entry in entries if entry.is_file()]

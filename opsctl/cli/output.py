@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -16,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from opsctl.base.errors import OpsctlError
+from opsctl.base.errors import OpsctlError, cannot_write
 from opsctl.base.findings import to_data
+from opsctl.state.files import write_atomic
 from opsctl.telemetry.logs.log_lines import harmless, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -120,8 +122,24 @@ def print_text(text: str) -> None:
     click.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
+def print_unless_json(text: str) -> None:
+    """Print a text that --json leaves out."""
+    if not wants_json():
+        print_text(text)
+
+
 def print_on_stderr(text: str) -> None:
     click.echo(text, err=True)
+
+
+def write_file(path: Path, data: str | bytes, *, with_parents: bool = False) -> None:
+    """Write a file that the user named, whole or not at all. Raises RunDirError."""
+    try:
+        if with_parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cell(text: str, style: str = "") -> Text:

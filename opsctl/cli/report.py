@@ -14,15 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from opsctl.actions.build_report import build_train_report
-from opsctl.base.errors import cannot_write
 from opsctl.base.units import format_duration, format_percent
 from opsctl.cli.options import Since
-from opsctl.cli.output import app_and_json, console, make_table, optional_train, print_json, print_text, wants_json
+from opsctl.cli.output import (
+    app_and_json,
+    console,
+    make_table,
+    optional_train,
+    print_json,
+    print_text,
+    wants_json,
+    write_file,
+)
 from opsctl.report import formats
 from opsctl.report.contents import WHOLE, Report, ReportPeriod
 from opsctl.report.log_report import report_log
 from opsctl.slurm.past_jobs import read_past_jobs
-from opsctl.state.files import write_atomic
 from opsctl.telemetry.progress.effective_time import Bucket
 
 if TYPE_CHECKING:
@@ -108,10 +115,7 @@ def write(report: Report, path: Path) -> None:
     """Write the HTML page. Raises RunDirError."""
     from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, only for --html)
 
-    try:
-        write_atomic(path, render_page(report))
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    write_file(path, render_page(report))
 
 
 def page(report: Report) -> RenderableType:

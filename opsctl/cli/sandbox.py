@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opsctl.base.ports import Clock, Runner
 from opsctl.base.units import format_duration, format_size
 from opsctl.cli.output import app_and_json, print_json, print_result, print_text, wants_json
 from opsctl.host import log_config
@@ -22,14 +21,10 @@ from opsctl.sandbox.namespaces import run_inside, run_private
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 
+if TYPE_CHECKING:
+    from opsctl.app import App
+
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class HasSeams(Protocol):
-    """The parts of the App that these commands use."""
-
-    clock: Clock
-    runner: Runner
 
 
 def size_options(command: F) -> F:
@@ -69,7 +64,7 @@ def sandbox() -> None:
 @size_options
 @name_option
 @app_and_json
-def up(app: HasSeams, /, name: str, **size: Any) -> None:
+def up(app: App, /, name: str, **size: Any) -> None:
     """Start a sandbox in the background.
 
     A sandbox that is up does not change.
@@ -98,7 +93,7 @@ def up(app: HasSeams, /, name: str, **size: Any) -> None:
 @sandbox.command()
 @name_option
 @app_and_json
-def down(app: HasSeams, name: str) -> None:
+def down(app: App, name: str) -> None:
     """Stop a sandbox and remove its files.
 
     Ends every process of the sandbox, jobs included.
@@ -118,7 +113,7 @@ def down(app: HasSeams, name: str) -> None:
 @sandbox.command()
 @click.option("--name", help="Show only this sandbox.")
 @app_and_json
-def status(app: HasSeams, *, name: str | None) -> None:
+def status(app: App, *, name: str | None) -> None:
     """Show the sandboxes that are up.
 
     For each sandbox: nodes, processes, memory and uptime.
@@ -149,7 +144,7 @@ def describe(status: SandboxStatus) -> str:
 @sandbox.command()
 @name_option
 @click.pass_obj
-def env(app: HasSeams, name: str) -> None:
+def env(app: App, name: str) -> None:
     """Print the environment variables of a sandbox.
 
     \b
@@ -204,7 +199,7 @@ def shell(ctx: click.Context, /, **size: Any) -> None:
 @click.argument("action", type=click.Choice([action.value for action in FaultKind]))
 @name_option
 @app_and_json
-def fault(app: HasSeams, target: str, action: str, name: str) -> None:
+def fault(app: App, target: str, action: str, name: str) -> None:
     """Inject a fault into a sandbox.
 
     \b

@@ -13,8 +13,9 @@ from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, cannot_write
 from opsctl.base.model import Job
 from opsctl.base.nodesets import expand
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.node_view import NodeView
+from opsctl.cli.options import list_files
 from opsctl.cli.output import app_and_json, optional_train, print_json, print_text, wants_json
 from opsctl.diagnosis import request_stacks
 from opsctl.diagnosis.flight_recorder import FlightDump, describe_dumps, find_dumps, find_problems, read_dumps
@@ -31,11 +32,11 @@ from opsctl.diagnosis.stack_dumps import (
 )
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch import train_arrays
-from opsctl.settings.loader import TrainSettings, parse, read_toml
+from opsctl.settings.loader import load_train
 from opsctl.state.files import read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 
-rank_option = partial(click.option, cls=DependentOption, not_with=("--from",))
+rank_option = partial(dependent_option, not_with=("--from",))
 """An option for the ranks of a running task."""
 
 
@@ -57,9 +58,8 @@ rank_option = partial(click.option, cls=DependentOption, not_with=("--from",))
     metavar="[PROGRAM]",
     help="Run py-spy (or PROGRAM) on every node of the task.",
 )
-@click.option(
+@dependent_option(
     "--native",
-    cls=DependentOption,
     only_with=("--py-spy",),
     is_flag=True,
     help="With --py-spy: show C and C++ frames; pauses ranks briefly.",
@@ -102,7 +102,7 @@ def stacks(
         return
     run = app.find(train or "")
     job, attempt = _running(app, run)
-    ranks = parse(TrainSettings, read_toml(run.config), str(run.config)).world_size
+    ranks = load_train(run.config, layout=False).world_size
     target = attempt.path / "stacks" / f"asked-{app.clock.now():%Y%m%dT%H%M%S}"
     notes = []
     try:
@@ -165,14 +165,10 @@ def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
 
 
 def _read(files: tuple[Path, ...], *, must_exist: bool) -> list[Stack]:
-    paths: list[Path] = []
-    for file in files:
-        paths += sorted(file.iterdir()) if file.is_dir() else [file]
     stacks: list[Stack] = []
-    for path in paths:
-        if path.is_file():
-            speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
-            stacks += parse_stacks(read_bounded(path, MAX_STACKS_BYTES, follow=True), speaker)
+    for path in list_files(files):
+        speaker = speaker_of_file(path.name if path.suffix != ".txt" else f"{path.stem}.log")
+        stacks += parse_stacks(read_bounded(path, MAX_STACKS_BYTES, follow=True), speaker)
     if must_exist and not stacks:
         raise OpsctlError("the files contain no stacks", hint="--from reads the output of py-spy dump or faulthandler")
     return stacks

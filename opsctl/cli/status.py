@@ -15,7 +15,7 @@ from opsctl.actions.find_statuses import find_statuses
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.app import App
 from opsctl.base.errors import RunDirError, Unreachable
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_on_stderr, to_json, wants_json
 from opsctl.cli.status_card import fitted_card, status_block
@@ -32,9 +32,8 @@ MAX_SKIPPED = 5
 @click.command()
 @optional_train
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
-@click.option(
+@dependent_option(
     "--every",
-    cls=DependentOption,
     only_with=("--watch",),
     type=INTERVAL,
     default="10s",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -97,8 +97,6 @@ def draw_table(statuses: Sequence[TrainStatus], now: datetime, terminal: Console
 
 
 def _with_rest(table: Table, hidden: Sequence[TrainStatus]) -> RenderableType:
-    from rich.console import Group  # noqa: PLC0415 (only where the terminal is too small)
-
     states = Counter(status.state for status in hidden)
     text = ", ".join(f"{count} {state}" for state, count in states.items())
     return Group(table, Text(f"and {len(hidden)} more: {text}", "dim"))

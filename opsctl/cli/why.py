@@ -11,7 +11,8 @@ import click
 
 from opsctl.actions.diagnose_train import diagnose_train
 from opsctl.base.errors import InputError
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.options import list_files
 from opsctl.cli.output import app_and_json, optional_train, print_result
 from opsctl.diagnosis.causes import CauseKind, Confidence
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
@@ -33,9 +34,8 @@ JSON_FORMAT = 1
 
 @click.command()
 @optional_train
-@click.option(
+@dependent_option(
     "--task",
-    cls=DependentOption,
     not_with=("--log",),
     type=click.IntRange(min=0),
     help="Array task to diagnose (default: the most recent attempt).",
@@ -70,10 +70,7 @@ def why(app: App, train: str | None, *, task: int | None, logs: tuple[Path, ...]
 
 def _files(paths: Sequence[Path]) -> list[Path]:
     """Return the files of `paths`, and those inside its directories. Raises InputError if there are none."""
-    entries: list[Path] = []
-    for path in paths:
-        entries += sorted(path.iterdir()) if path.is_dir() else [path]
-    files = [entry.resolve() for entry in entries if entry.is_file()]
+    files = [path.resolve() for path in list_files(paths)]
     if not files:
         raise InputError(f"{', '.join(map(str, paths))}: no file there", hint="name a log, or a directory with logs")
     return files

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
@@ -40,12 +40,12 @@ class ToolResult:
     command: str
     exit_code: int | None
     """None if the command did not end in time or did not start."""
-    result: Any
-    """The JSON of the command; None if there is none."""
     message: str = ""
     """What the command wrote to stderr."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Entries left out of lists, and characters of texts, by the place in the result."""
+    result: Any = None
+    """The JSON of the command; None if there is none."""
 
     @property
     def is_error(self) -> bool:
@@ -53,14 +53,7 @@ class ToolResult:
 
     def as_data(self) -> dict[str, Any]:
         """Return the result as JSON for the assistant."""
-        return {
-            "notice": NOTICE,
-            "command": self.command,
-            "exit_code": self.exit_code,
-            "message": self.message,
-            "left_out": self.left_out,
-            "result": self.result,
-        }
+        return {"notice": NOTICE, **asdict(self)}
 
 
 def call_tool(
@@ -74,9 +67,9 @@ def call_tool(
         done = runner.run([*program, *words], timeout=tool.timeout_s, env={"NO_COLOR": "1"})
     except TimedOut as error:
         hint = "nothing is known about its effect" if tool.acts else "try again, or ask for less"
-        return ToolResult(command=command, exit_code=None, result=None, message=f"{error}; {hint}")
+        return ToolResult(command=command, exit_code=None, message=f"{error}; {hint}")
     except OpsctlError as error:
-        return ToolResult(command=command, exit_code=error.exit_code, result=None, message=error.message)
+        return ToolResult(command=command, exit_code=error.exit_code, message=error.message)
     try:
         result, left_out = bound(_parse(done.out, tool))
     except ValueError:
