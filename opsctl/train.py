@@ -307,13 +307,11 @@ class Train:
 
         With `task`, `rank` or `node`: the logs of these ranks, of the most recent attempt.
         """
-        from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog  # noqa: PLC0415 (logs only)
+        from opsctl.telemetry.logs.train_logs import open_logs  # noqa: PLC0415 (logs only)
 
         run = self._run()
-        source: LogSource = TrainLog(run)
-        if (task, rank, node) != (None, None, None):
-            journal = self._app.journal(run)
-            source = RankLogs(run=run, journal=journal, task=task, rank=rank, node=node, with_prefix=rank is None)
+        journal = self._app.journal(run)
+        source = open_logs(run, journal, task=task, rank=rank, node=node, with_prefix=rank is None)
         return _text([*source.tail(lines), *source.rest()])
 
     # --- diagnose

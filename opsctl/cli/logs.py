@@ -13,11 +13,12 @@ from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import app_and_json, optional_train, print_on_stderr, wants_json
 from opsctl.telemetry.logs.log_lines import for_terminal, read_line
-from opsctl.telemetry.logs.train_logs import LogSource, RankLogs, TrainLog
+from opsctl.telemetry.logs.train_logs import RankLogs, TrainLog, open_logs
 
 if TYPE_CHECKING:
     from opsctl.app import App
     from opsctl.base.ports import Clock
+    from opsctl.telemetry.logs.remote_log import RemoteLog
 
 
 @click.command()
@@ -68,19 +69,10 @@ def logs(
     if url:
         from opsctl.telemetry.logs.remote_log import connect  # noqa: PLC0415 (for addresses alone)
 
-        source: LogSource = connect(url, app.clock)
+        source: TrainLog | RankLogs | RemoteLog = connect(url, app.clock)
     else:
-        run = app.find(train or "")
-        source = TrainLog(run)
-        if picks_ranks:
-            source = RankLogs(
-                run=run,
-                journal=app.journal(run),
-                task=task,
-                rank=rank,
-                node=node,
-                with_prefix=rank is None or wants_json(),
-            )
+        run, with_prefix = app.find(train or ""), rank is None or wants_json()
+        source = open_logs(run, app.journal(run), task=task, rank=rank, node=node, with_prefix=with_prefix)
     printer = _Printer()
     printer.print(source.tail(None if whole else lines))
     if follow:
@@ -92,7 +84,7 @@ def logs(
         )
 
 
-def _follow(source: LogSource, printer: _Printer, clock: Clock) -> NoReturn:
+def _follow(source: TrainLog | RankLogs | RemoteLog, printer: _Printer, clock: Clock) -> NoReturn:
     """Follow until Ctrl-C. A server that stops answering is reported once and tried again."""
     complaint = ""
     while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
@@ -17,30 +16,12 @@ DISCOVERY_S = 5.0
 """How often to search for a new attempt and for new ranks."""
 
 
-class LogSource(Protocol):
-    """A log to show and follow. Lines are bytes without line ends."""
-
-    @property
-    def description(self) -> str:
-        """The name of the log in messages."""
-
-    @property
-    def poll_seconds(self) -> float:
-        """Seconds to wait between two reads."""
-
-    def tail(self, lines: int | None) -> Iterable[bytes]:
-        """Return the last lines, or all with None. Call `tail` first, and read it to its end."""
-
-    def read(self) -> Iterable[bytes]:
-        """Return the complete lines since the last call. Read them to the end."""
-
-    def rest(self) -> Iterable[bytes]:
-        """Return last lines without a line end, and forget them: their remainders will be lines of their own."""
-
-
 @dataclass(slots=True)
 class TrainLog:
-    """main_log of all ranks, merged with pulse.log in order of time as far as known."""
+    """main_log of all ranks, merged with pulse.log in order of time as far as known.
+
+    As of every log to show and follow, lines are bytes without line ends; `tail` comes first, and is read to its end.
+    """
 
     run: RunDir
     main: GrowingFile = field(init=False)
@@ -171,3 +152,12 @@ def _parse_name(path: Path) -> tuple[str, str]:
     """Parse `<node>-<rank>.log`. A node's name may have dashes."""
     node, _, rank = path.stem.rpartition("-")
     return node, rank
+
+
+def open_logs(
+    run: RunDir, journal: Journal, *, task: int | None, rank: int | None, node: str | None, with_prefix: bool
+) -> TrainLog | RankLogs:
+    """Return the log of a train; with `task`, `rank` or `node`, the logs of these ranks."""
+    if (task, rank, node) == (None, None, None):
+        return TrainLog(run)
+    return RankLogs(run=run, journal=journal, task=task, rank=rank, node=node, with_prefix=with_prefix)
