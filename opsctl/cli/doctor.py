@@ -164,8 +164,8 @@ def _slurm(app: App) -> Iterator[DoctorRow]:
 
 
 def _sandbox(app: App) -> Iterator[DoctorRow]:
+    from opsctl.sandbox.cluster import try_start  # noqa: PLC0415 (as above)
     from opsctl.sandbox.programs import find_programs  # noqa: PLC0415 (as above)
-    from opsctl.sandbox.trial import try_start  # noqa: PLC0415 (as above)
 
     level: Level = "missing" if app.site.engine == "sandbox" else "optional"
     try:

@@ -76,17 +76,14 @@ def compare_nodes(times: Iterable[RankStepTimes], at: datetime) -> dict[str, Ste
     several kinds of work has the highest of its ratios.
     """
     slowest_by_work: dict[str, dict[str, RankStepTimes]] = {}
-    for rank in times:
+    for rank in sorted(times, key=lambda rank: -rank.compute_s):
         if rank.steps >= MIN_STEPS:
-            nodes = slowest_by_work.setdefault(rank.work, {})
-            before = nodes.get(rank.node)
-            nodes[rank.node] = rank if before is None or rank.compute_s > before.compute_s else before
+            slowest_by_work.setdefault(rank.work, {}).setdefault(rank.node, rank)
     ratios: dict[str, StepTimeRatio] = {}
     for nodes in slowest_by_work.values():
         if len(nodes) >= MIN_NODES:
             for node, ratio in _compare(nodes, at).items():
-                before_ratio = ratios.get(node)
-                ratios[node] = ratio if before_ratio is None or ratio.ratio > before_ratio.ratio else before_ratio
+                ratios[node] = max(ratio, ratios.get(node, ratio), key=lambda ratio: ratio.ratio)
     return ratios
 
 

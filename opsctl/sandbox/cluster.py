@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from opsctl.sandbox.record import CONTROLLER, Places, SandboxRecord, read_record
 from opsctl.sandbox.slurm_conf import Auth, SandboxSpec, count_ports
 
 log = logging.getLogger(__name__)
+TRIAL_START_S = 10.0
+"""For the trial of `opsctl doctor`: ten times the start on the slowest machine measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,3 +213,35 @@ def start_all(record: SandboxRecord, tools: Tools) -> SandboxRecord:
         record = start_accounting(record, tools)
     record = daemons.start_controller(record, tools)
     return daemons.start_nodes(record, tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A successful start."""
+
+    seconds: float
+    version: tuple[int, int]
+    address: str
+    confined: bool
+
+
+def try_start(*, clock: Clock, runner: Runner) -> Trial:
+    """Start a private Slurm as `sandbox up` does, and remove it. Raises SandboxError with the causes."""
+    started = clock.monotonic()
+    with tempfile.TemporaryDirectory(prefix="opsctl-doctor-", dir="/tmp") as name:  # short, as sockets need  # nosec B108
+        places = replace(Places.default(), state=Path(name))
+        spec = SandboxSpec(name="doctor", nodes=1, fast=True)
+        try:
+            sandbox = Sandbox.up(
+                spec, clock=clock, runner=runner, places=places, private=True, patience_s=TRIAL_START_S
+            )
+        except SandboxError as error:
+            # The logs are removed with the directory; the message holds their last lines.
+            hint = error.hint if error.hint and "logs:" not in error.hint else None
+            raise SandboxError(
+                error.message, hint=hint or "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"
+            ) from error
+        seconds = clock.monotonic() - started
+        sandbox.down(grace=0.5)
+    site = sandbox.record.site
+    return Trial(seconds=seconds, version=site.version, address=site.network.address, confined=site.network.confined)

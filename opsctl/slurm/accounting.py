@@ -53,7 +53,10 @@ def parse_accounting(user: str, outputs: Mapping[str, str]) -> Accounting:
     return Accounting(
         default_account=next((row["DefaultAccount"] for row in user_rows), ""),
         associations=(*of_user, *map(_parse_association, account_rows)),
-        qos=tuple(_parse_qos(row) for row in _split_rows(outputs["qos"], QOS_FIELDS)),
+        qos=tuple(
+            Qos(name=row["Name"], flags=split_list(row["Flags"]), bounds=_parse_bounds(row, QOS_LIMITS))
+            for row in _split_rows(outputs["qos"], QOS_FIELDS)
+        ),
     )
 
 
@@ -67,10 +70,6 @@ def _parse_association(row: Mapping[str, str], user: str = "") -> Association:
         default_qos=row["DefaultQOS"],
         bounds=_parse_bounds(row, ASSOCIATION_LIMITS),
     )
-
-
-def _parse_qos(row: Mapping[str, str]) -> Qos:
-    return Qos(name=row["Name"], flags=split_list(row["Flags"]), bounds=_parse_bounds(row, QOS_LIMITS))
 
 
 def _split_rows(text: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:

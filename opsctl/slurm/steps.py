@@ -52,39 +52,43 @@ class InJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortJob:
-    """Runs a command as a job that takes a whole idle node at once, or fails."""
+class _NodeJob:
+    """A job that takes whole idle nodes at once, or fails."""
 
     runner: Runner
-    idle: Collection[str]
-    """The idle nodes."""
     partition: str = ""
     account: str = ""
     minutes: int = 5
-    """Time limit of the job."""
+    """Time limit of the job, which also ends the job of a command that was killed."""
     wait_s: float = 10
     """Time limit for the start of the job."""
+
+    def options(self, name: str) -> list[str]:
+        options = [f"--immediate={max(1, math.ceil(self.wait_s))}", "--exclusive", f"--job-name={name}"]
+        options += [f"--partition={self.partition}"] if self.partition else []
+        options += [f"--account={self.account}"] if self.account else []
+        return [*options, f"--time={self.minutes}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortJob(_NodeJob):
+    """Runs a command as a job that takes a whole idle node at once, or fails."""
+
+    idle: Collection[str]
+    """The idle nodes."""
     name: ClassVar[str] = "job"
 
     def reaches(self, node: str) -> bool:
         return node in self.idle
 
     def run(self, node: str, argv: Sequence[str], *, timeout: float, stdin: str = "") -> Answer:
-        options = _list_job_options(self, "opsctl-node")
+        options = self.options("opsctl-node")
         return _run_srun(self.runner, self.name, node, options, argv, timeout=timeout + self.wait_s, stdin=stdin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(_NodeJob):
     """Holds nodes in one job that runs nothing. Needs the right to submit jobs, and nothing else."""
-
-    runner: Runner
-    minutes: int
-    """Time limit of the job, which also ends the job of a command that was killed."""
-    partition: str = ""
-    account: str = ""
-    wait_s: float = 10
-    """Time limit for the start of the job."""
 
     @contextmanager
     def hold(self, nodes: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -103,7 +107,7 @@ class Allocation:
 
     def _submit(self, nodes: Sequence[str], name: str) -> str:
         """Return the id of the job; empty without a job."""
-        options = _list_job_options(self, name)
+        options = self.options(name)
         options += [f"--nodelist={fold(nodes)}", f"--nodes={len(nodes)}", "--chdir=/"]
         try:
             done = self.runner.run(("salloc", "--no-shell", *options), timeout=self.wait_s + ANSWER_S, env=REMOVED_ENV)
@@ -111,13 +115,6 @@ class Allocation:
             return ""
         granted = GRANTED.search(done.err)
         return granted[1] if granted and done.code == 0 else ""
-
-
-def _list_job_options(job: ShortJob | Allocation, name: str) -> list[str]:
-    options = [f"--immediate={max(1, math.ceil(job.wait_s))}", "--exclusive", f"--job-name={name}"]
-    options += [f"--partition={job.partition}"] if job.partition else []
-    options += [f"--account={job.account}"] if job.account else []
-    return [*options, f"--time={job.minutes}"]
 
 
 def misses_a_node(runner: Runner, job: str, count: int, *, timeout: float) -> bool:

@@ -82,11 +82,6 @@ def _convert(name: str, value: Any, default: Any) -> Any:
     raise ValueError(f"[health] {name}: {value!r} is not of the form of {default!r}")
 
 
-def render_failures(verdict: Verdict, name: str = "opsctl") -> list[str]:
-    """Return the lines that NHC prints for failed checks, the worst first."""
-    return [f"ERROR:  {name}:  Health check failed:  {result.check}:  {_render(result)}" for result in verdict.evidence]
-
-
 def _render(result: CheckResult) -> str:
     return f"{result.gpu} {result.evidence}" if result.gpu else result.evidence
 
@@ -96,8 +91,8 @@ def report(verdict: Verdict, *, only_faulty: bool = False, verbose: bool = False
     if as_json:
         print(json.dumps(asdict(verdict), default=str))
     else:
-        for line in render_failures(verdict):
-            print(line)
+        for result in verdict.evidence:  # as NHC prints failed checks, the worst first
+            print(f"ERROR:  opsctl:  Health check failed:  {result.check}:  {_render(result)}")
         shown = {Severity.NOTE, Severity.UNKNOWN} if verbose else set()
         for result in verdict.results:
             if result.severity in shown:

@@ -125,10 +125,9 @@ def _read_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
             count = parse_int(read_text(card, f"ecc_errors/{span}/{name}"))
             if count is not None:
                 yield f"{span}.{name}", count
-        parts = [parse_int(read_text(card, f"ecc_errors/{span}/{name}")) for name in UNCORRECTABLE]
-        known = [part for part in parts if part is not None]
-        if known:
-            yield f"{span}.sram_uncorrectable", sum(known)
+        total = _sum_known(card, [f"ecc_errors/{span}/{name}" for name in UNCORRECTABLE])
+        if total is not None:
+            yield f"{span}.sram_uncorrectable", total
 
 
 def _read_volta_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
@@ -147,12 +146,14 @@ def _read_volta_ecc(card: ET.Element) -> Iterator[tuple[str, int]]:
 
 def _read_retired_pages(card: ET.Element) -> int | None:
     """Return the number of retired pages; None for a card that remaps rows instead."""
-    counts = [
-        parse_int(read_text(card, f"retired_pages/{cause}/retired_count"))
-        for cause in ("multiple_single_bit_retirement", "double_bit_retirement")
-    ]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    causes = ("multiple_single_bit_retirement", "double_bit_retirement")
+    return _sum_known(card, [f"retired_pages/{cause}/retired_count" for cause in causes])
+
+
+def _sum_known(card: ET.Element, paths: list[str]) -> int | None:
+    """Return the sum of the counts that the card reports; None without any."""
+    counts = [count for path in paths if (count := parse_int(read_text(card, path))) is not None]
+    return sum(counts) if counts else None
 
 
 def _read_clocks(card: ET.Element) -> frozenset[str] | None:

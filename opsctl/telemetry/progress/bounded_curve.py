@@ -66,17 +66,13 @@ class BoundedCurve:
         while len(self.bins) > MAX_BINS:
             self._widen()
 
-    def _merge(self, key: int, added: _Bin) -> None:
-        if known := self.bins.get(key):
-            known.add(added)
-        else:
-            self.bins[key] = added
-
     def _widen(self) -> None:
         self.width *= 2
         narrow, self.bins = self.bins, {}
         for key in sorted(narrow):
-            self._merge(key // 2, narrow[key])
+            merged = self.bins.setdefault(key // 2, narrow[key])
+            if merged is not narrow[key]:
+                merged.add(narrow[key])
 
     def points(self) -> tuple[Point, ...]:
         """Return the bins in the order of their steps."""

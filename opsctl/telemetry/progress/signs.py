@@ -47,8 +47,6 @@ class LogSigns:
     """The newest steps, the oldest first."""
     series: tuple[Iteration, ...] = ()
     """The newest step of each series: an evaluation, or a second phase, counts its own steps to its own end."""
-    beginnings: tuple[Iteration, ...] = ()
-    """The first step of each series."""
     highest: int | None = None
     has_restarted: bool = False
     """Whether the steps of a series began again, as those of the next epoch do."""
@@ -136,7 +134,6 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         first=_find_first(series, beginnings),
         steps=tuple(newest),
         series=tuple(series.values()),
-        beginnings=tuple(beginnings.values()),
         highest=highest,
         has_restarted=has_restarted,
         events=tuple(events),
