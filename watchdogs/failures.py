@@ -22,8 +22,8 @@ from opsctl.state.events import (
 )
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
-CONTINUES_WITHOUT = "failures.continues_without"
-"""Kind of a finding about a train that lost nodes and goes on without them."""
+HELD, CONTINUES_WITHOUT = "failures.held", "failures.continues_without"
+"""Kinds of findings about a held train, and about a train that lost nodes and goes on without them."""
 ROLLBACK_CAUSES = frozenset({"checkpoint-unreadable", "checkpoint-missing"})
 """Causes in the catalogue of a checkpoint that cannot be loaded: an earlier one may be."""
 _FILE_NAME = re.compile(r"[\w.-]*\d[\w.-]*", re.ASCII)
@@ -96,7 +96,7 @@ def _of(
     nodes = taken.nodes if taken else nodes
     is_excluded = taken is not None and taken.excluded
     if held is not None and holds:
-        says = state("failures.held", train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
+        says = state(HELD, train=train, attempt=attempt, outcome=held.outcome, why=str(held.why))
     else:
         kind = CONTINUES_WITHOUT if is_excluded else "failures.continues_with"
         says = state(kind, train=train, nodes=nodes, attempt=last, why=str(taken.reason) if taken else "")

@@ -116,7 +116,7 @@ def card_lines(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> lis
     for request in status.requests:
         text = f"{request.verb} requested by {request.by} {_for(request.since, now)} ago"
         lines.append(CardLine("request", f"{text}: `opsctl watch` carries it out"))
-    lines += [CardLine("note", note, Rank.NEEDED, "yellow") for note in status.notes]
+    lines += [CardLine("note", note, Rank.NEEDED, "yellow") for note in status.remarks]
     return lines + [CardLine("run", link, Rank.DETAIL) for link in status.links]
 
 

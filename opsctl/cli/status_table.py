@@ -60,7 +60,7 @@ def _facts(status: TrainStatus, now: datetime) -> Iterator[str]:
     if status.state == "held" and status.last_attempt:
         yield _ended(status.last_attempt, now)
     yield from (waiting.why for waiting in status.waiting or ())
-    yield from status.notes
+    yield from status.remarks
     if status.begun:
         yield f"{status.begun.attempt} began {format_duration(now - status.begun.at)} ago"
     yield _ended(status.last_attempt, now) if status.last_attempt else ""

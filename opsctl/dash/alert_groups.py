@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.alerts.open_alerts import OPEN, OpenAlert
-from opsctl.watchdogs.failures import CONTINUES_WITHOUT
+from opsctl.base.statements import read_sentences, say, state
+from opsctl.watchdogs.failures import CONTINUES_WITHOUT, HELD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class AlertGroup:
 
     def title_for(self, train: str) -> str:
         """Return the title below the name of a train, without that name at its beginning."""
-        if self.title == f"{train} is held":
+        if any(alert.kind == HELD for alert in self.alerts):
             return "The train is held"
         text = self.title.removeprefix(f"{train}: ")
         return self.title if text == self.title else text[:1].upper() + text[1:]
@@ -82,12 +83,5 @@ def _write_title(alerts: Sequence[OpenAlert]) -> str:
 
 def describe_failure(alert: OpenAlert) -> str:
     """Return the summary of an alert about an attempt without the attempt and its end."""
-    short = _SHORT.get(alert.kind)
-    return short.format(train=alert.train, node=alert.node) if short else alert.summary
-
-
-_SHORT = {
-    "failures.held": "{train} is held",
-    CONTINUES_WITHOUT: "{train} goes on without {node}",
-    "failures.continues_with": "{train} goes on with {node}, too few other nodes",
-}
+    kind = f"{alert.kind}_in_short"
+    return say(state(kind, train=alert.train, nodes=alert.node)) if kind in read_sentences() else alert.summary

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from opsctl.actions.find_statuses import read_train_status
 from opsctl.alerts.open_alerts import OpenAlert, open_alerts
 from opsctl.app import App
-from opsctl.base.errors import OpsctlError
+from opsctl.base.errors import OpsctlError, RunDirError
 from opsctl.base.model import Job, Node
 from opsctl.cron.cron_status import CronStatus, read_cron_status
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
@@ -19,11 +19,12 @@ from opsctl.dash.show_times import format_age
 from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
-from opsctl.dash.watch_age import WatchAge, read_watch_age
 from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.state.run_dir import RunDir, check_root, may_act, scan
 
 MAX_REASONS = 3
+LATE = timedelta(minutes=30)
+"""A watch without a finding for this long is late, whatever the tick of cron."""
 UNKNOWN_RANK = TONES.index(Tone.UNKNOWN)
 
 
@@ -35,6 +36,23 @@ class SlurmAnswer:
     nodes: Sequence[Node] | None = None
     away: str = ""
     """Why the queue is unknown; empty if Slurm answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAge:
+    """The newest check of any watchdog."""
+
+    last: datetime | None
+    """None if no watch cycle has recorded anything."""
+    now: datetime
+
+    @property
+    def is_late(self) -> bool:
+        return self.last is None or self.now - self.last > LATE
+
+    @property
+    def text(self) -> str:
+        return f"last watch cycle {format_age(self.now - self.last)} ago" if self.last else "no watch cycle yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +70,9 @@ class SiteView:
     alerts: tuple[OpenAlert, ...]
     watch: WatchAge
     """How fresh the watchdogs' findings are."""
-    cron: CronStatus | None
-    disks: tuple[DiskCard, ...]
-    problems: tuple[str, ...]
+    cron: CronStatus | None = None
+    disks: tuple[DiskCard, ...] = ()
+    problems: tuple[str, ...] = ()
 
     def find(self, train: str) -> TrainCard | None:
         return next((card for card in self.trains if card.name == train), None)
@@ -118,7 +136,7 @@ def collect_site(app: App) -> SiteView:
         slurm=slurm.away,
         nodes=nodes,
         alerts=tuple(alerts),
-        watch=read_watch_age(app),
+        watch=_read_watch_age(app),
         cron=_read_cron(app, problems),
         disks=tuple(list_disks(app, problems)),
         problems=tuple(problems),
@@ -136,10 +154,7 @@ def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
         slurm=slurm.away,
         nodes=nodes,
         alerts=card.alerts,
-        watch=read_watch_age(app),
-        cron=None,
-        disks=(),
-        problems=(),
+        watch=_read_watch_age(app),
     )
 
 
@@ -199,3 +214,12 @@ def _read_cron(app: App, problems: list[str]) -> CronStatus | None:
     except (OpsctlError, OSError) as error:
         problems.append(f"The state of cron cannot be read: {error}")
         return None
+
+
+def _read_watch_age(app: App) -> WatchAge:
+    """Return the time of the newest check in the ledger. An unreadable ledger proves no watch."""
+    try:
+        last = max((entry.checked_at for entry in app.alert_ledger.read().entries.values()), default=None)
+    except RunDirError:
+        last = None
+    return WatchAge(last=last, now=app.clock.now())

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from opsctl.dash.show_times import format_day_time
-from opsctl.monitor.status import SHORTAGE, TrainStatus, read_limit_s
+from opsctl.monitor.status import TrainStatus, read_limit_s
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits
@@ -40,15 +40,13 @@ class QueueEnd:
 
 def find_queue_end(run: RunDir, status: TrainStatus, history: TrainHistory, now: datetime) -> QueueEnd | None:
     """Return the end of the queue; None if the queued tasks suffice, or if what is needed is unknown."""
-    left = status.progress.left if status.progress else None
-    queued = sum(waiting.tasks for waiting in status.waiting or ())
-    if left is None or left.attempts <= queued:
+    shortage = status.shortage
+    if shortage is None:
         return None
-    note = next((note for note in status.notes if note.startswith(SHORTAGE)), "")
     waits_s = measure_waits(history)
     task_s = read_limit_s(run.config) + (fmean(waits_s) if waits_s else 0.0)
     ends = status.running[0].ends if status.running else None
-    ahead_s = queued * task_s if queued else 0.0
+    ahead_s = shortage.queued * task_s if shortage.queued else 0.0
     is_known = math.isfinite(ahead_s) and ahead_s < MAX_AHEAD_S and (ends is not None or not status.running)
     at = max(ends or now, now) + timedelta(seconds=ahead_s) if is_known else None
-    return QueueEnd(queued=queued, needed=left.attempts, at=at, command=note.partition("; ")[2])
+    return QueueEnd(queued=shortage.queued, needed=shortage.needed, at=at, command=shortage.command)

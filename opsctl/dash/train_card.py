@@ -16,7 +16,7 @@ from opsctl.dash.shown_rollback import ShownRollback
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
 from opsctl.dash.train_reasons import NextStep, explain
-from opsctl.monitor.status import SHORTAGE, TrainStatus
+from opsctl.monitor.status import TrainStatus
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import AttemptStarted, Event
 from opsctl.state.journal import replay
@@ -117,7 +117,7 @@ def make_card(
         figures=tuple(list_figures(status, history, lines, queue_end, now)),
         groups=group_alerts(status.alerts),
         alerts=status.alerts,
-        notes=tuple(note for note in status.notes if not note.startswith(SHORTAGE)),
+        notes=status.notes,
         links=status.links,
         marks=tuple([dry, *marks] if dry and dry != headline.text else marks),
         nodes=nodes,

@@ -12,6 +12,8 @@ from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.alert_groups import describe_failure
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock
+from opsctl.diagnosis.causes import causes
+from opsctl.launch.wait_reasons import WaitKind
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
@@ -42,9 +44,10 @@ class Headline:
     """`tr11 HELD 12 min: GPU fell off node017 twice`, without the name of the train."""
 
     tone: Tone
-    word: str
-    since: datetime | None
     text: str
+    word: str = ""
+    """The state in capitals."""
+    since: datetime | None = None
     short: str = ""
     """The same without details, for the wall and the summary."""
 
@@ -74,7 +77,7 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
     text = urgent.text[:1].upper() + urgent.text[1:]
     short = _shorten(urgent.short or text)
     short = short[:1].upper() + short[1:]
-    return replace(by_state, tone=urgent.tone, text=text, short=short)
+    return replace(by_state, tone=urgent.tone, text=text, word=status.state.upper(), short=short)
 
 
 def _shorten(text: str) -> str:
@@ -86,12 +89,12 @@ def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
         text = outlook.queue_end.describe(outlook.now)
-        yield _headline(Tone.AMBER, "", None, text, short="queued tasks run out")
+        yield Headline(tone=Tone.AMBER, text=text, short="queued tasks run out")
     for alert in status.alerts:
         yield from _describe_alert(status, alert)
     for node, since in outlook.excluded.items():
         text = f"runs on {node}, excluded for new attempts since {format_clock(outlook.now, since)}"
-        yield _headline(Tone.AMBER, "", None, text, short=f"on excluded {node}")
+        yield Headline(tone=Tone.AMBER, text=text, short=f"on excluded {node}")
     yield from _describe_recovery(status, outlook.now)
 
 
@@ -110,7 +113,7 @@ def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]
         tone = Tone.AMBER
     if status.state == "finished" or is_about_attempt or alert.key.startswith("held/"):
         tone = Tone.AMBER  # a held or ended train is red by its state
-    yield _headline(tone, "", None, text)
+    yield Headline(tone=tone, text=text)
 
 
 def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]:
@@ -123,7 +126,7 @@ def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]
     has_stepped = status.progress is not None and status.progress.at is not None and status.progress.at > began
     verb = f"Recovered {format_clock(now, began)}: restarted" if has_stepped else "Restarting"
     names = ", ".join(dict.fromkeys(nodes))
-    yield _headline(Tone.GREEN, "", None, f"{verb} without {names}", short=f"restarted without {names}")
+    yield Headline(tone=Tone.GREEN, text=f"{verb} without {names}", short=f"restarted without {names}")
 
 
 _TONE_BY_LEVEL: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBER, "unknown": Tone.AMBER}
@@ -139,37 +142,37 @@ def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
     describe = _DESCRIPTIONS.get(status.state)
     if describe is None:
-        return _headline(Tone.QUIET, status.state.upper(), None, "not submitted yet; opsctl launch submits the train")
+        return Headline(tone=Tone.QUIET, text="not submitted yet; opsctl launch submits the train")
     return describe(status, history)
 
 
 def _describe_unknown(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = status.slurm or _first(status.notes) or "the state is unknown"
-    return _headline(Tone.UNKNOWN, "UNKNOWN", None, text)
+    text = status.slurm or next(iter(status.notes), "") or "the state is unknown"
+    return Headline(tone=Tone.UNKNOWN, text=text)
 
 
 def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
     last = status.last_attempt
     if last is None:
-        return _headline(Tone.QUIET, "ENDED", None, "nothing is queued, and no attempt has run")
+        return Headline(tone=Tone.QUIET, text="nothing is queued, and no attempt has run")
     tone = Tone.QUIET if last.outcome in PLANNED else Tone.RED
-    return _headline(tone, "ENDED", last.at, find_cause(status, history) or f"{last.outcome}: {last.why}")
+    return Headline(tone=tone, text=find_cause(status, history) or f"{last.outcome}: {last.why}", since=last.at)
 
 
 def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
     text = f"finished at step {status.progress.step:,}" if status.progress else "the last step is done"
-    return _headline(Tone.GREEN, "FINISHED", status.last_attempt.at if status.last_attempt else None, text)
+    return Headline(tone=Tone.GREEN, text=text, since=status.last_attempt.at if status.last_attempt else None)
 
 
 def _describe_queued(status: TrainStatus, _: TrainHistory) -> Headline:
-    if any("never start" in note for note in status.notes):
-        return _headline(Tone.AMBER, "QUEUED", None, _first(status.notes))
-    return _headline(Tone.GREEN, "QUEUED", None, _describe_waiting(status))
+    if any(waiting.kind is WaitKind.NEVER for waiting in status.waiting or ()):
+        return Headline(tone=Tone.AMBER, text=next(iter(status.notes), ""))
+    return Headline(tone=Tone.GREEN, text=_describe_waiting(status))
 
 
 def _describe_run(status: TrainStatus, _: TrainHistory) -> Headline:
     since = status.running[0].since if status.running else None
-    return _headline(Tone.GREEN, "RUNNING", since, status.stop or _describe_running(status))
+    return Headline(tone=Tone.GREEN, text=status.stop or _describe_running(status), since=since)
 
 
 def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
@@ -181,7 +184,7 @@ def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     if is_by_opsctl and last:
         why = find_cause(status, history) or f"{last.outcome}: {last.why}"
     tone, since = Tone.RED if is_by_opsctl else Tone.AMBER, held.when if held else None
-    return _headline(tone, "HELD", since, why, short=_name_cause(status, history) if is_by_opsctl else "")
+    return Headline(tone=tone, text=why, since=since, short=_name_cause(status, history) if is_by_opsctl else "")
 
 
 def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
@@ -189,8 +192,9 @@ def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
     attempt = status.last_attempt.attempt if status.last_attempt else ""
     if not find_cause(status, history):
         return ""
-    count = count_same_cause(history, attempt)
-    says = history.diagnosed[attempt].says.partition(": ")[0]
+    count, diagnosis = count_same_cause(history, attempt), history.diagnosed[attempt]
+    cause = next((cause for cause in causes() if cause.name == diagnosis.cause), None)
+    says = cause.says if cause else diagnosis.says
     return f"{says}, {count} times" if count > 1 else says
 
 
@@ -255,14 +259,6 @@ def _describe_running(status: TrainStatus) -> str:
 def _describe_waiting(status: TrainStatus) -> str:
     waiting = status.waiting[0] if status.waiting else None
     return waiting.why or waiting.reason if waiting else "waiting"
-
-
-def _first(texts: tuple[str, ...]) -> str:
-    return texts[0] if texts else ""
-
-
-def _headline(tone: Tone, word: str, since: datetime | None, text: str, *, short: str = "") -> Headline:
-    return Headline(tone=tone, word=word, since=since, text=text, short=short)
 
 
 _DESCRIPTIONS: Mapping[str, Callable[[TrainStatus, TrainHistory], Headline]] = {

@@ -28,8 +28,6 @@ from opsctl.telemetry.progress.run_progress import Progress, TaskPace, read_prog
 from opsctl.telemetry.progress.step_pace import measure_waits
 from opsctl.telemetry.progress.train_settings import read_step_pattern
 
-SHORTAGE = "at this pace, tasks still needed"
-"""Start of the note that the queued tasks do not suffice."""
 STATES = ("running", "queued", "held", "ended", "finished", "not submitted", "unknown")
 
 
@@ -42,6 +40,20 @@ class Waiting:
     reason: str
     why: str
     start: datetime | None
+    kind: WaitKind = WaitKind.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The queued tasks do not suffice for the remaining steps."""
+
+    needed: int
+    queued: int
+    command: str
+    """Queues the missing tasks."""
+
+    def __str__(self) -> str:
+        return f"at this pace, tasks still needed: {self.needed}, queued: {self.queued}; {self.command}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +112,12 @@ class TrainStatus:
     """Addresses of the train's runs in experiment trackers, as far as they are known."""
     notes: tuple[str, ...]
     """Problems that need a person."""
+    shortage: Shortage | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and a sentence about the shortage."""
+        return (*self.notes, *([str(self.shortage)] if self.shortage else []))
 
 
 def read_status(
@@ -135,7 +153,8 @@ def read_status(
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
         links=tracker_links(run, journal.events()),
-        notes=() if jobs is None else (*_notes(run, snapshot), *_shortage(run, snapshot, progress)),
+        notes=() if jobs is None else tuple(_notes(run, snapshot)),
+        shortage=None if jobs is None else _find_shortage(run, snapshot, progress),
     )
 
 
@@ -177,7 +196,14 @@ def _running(job: Job) -> Running:
 
 
 def _waiting(job: Job) -> Waiting:
-    return Waiting(array=job.array, tasks=len(job.tasks) or 1, reason=word(job), why=explain_wait(job), start=job.start)
+    return Waiting(
+        array=job.array,
+        tasks=len(job.tasks) or 1,
+        reason=word(job),
+        why=explain_wait(job),
+        start=job.start,
+        kind=classify_wait(job),
+    )
 
 
 def _last_attempt(snapshot: TrainSnapshot) -> LastAttempt | None:
@@ -266,11 +292,10 @@ def _notes(run: RunDir, snapshot: TrainSnapshot) -> list[str]:
     return notes
 
 
-def _shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -> list[str]:
-    """Return a note if the queued tasks do not suffice for the remaining steps."""
+def _find_shortage(run: RunDir, snapshot: TrainSnapshot, progress: Progress | None) -> Shortage | None:
     queued = sum(len(job.tasks) or 1 for job in snapshot.waiting)
     needed = progress.left.attempts if progress and progress.left else 0
     if needed <= queued:
-        return []
-    more = f"opsctl launch {run.config} --after {snapshot.jobs[-1].array} --tasks {needed - queued}"
-    return [f"{SHORTAGE}: {needed}, queued: {queued}; {more}"]
+        return None
+    command = f"opsctl launch {run.config} --after {snapshot.jobs[-1].array} --tasks {needed - queued}"
+    return Shortage(needed=needed, queued=queued, command=command)

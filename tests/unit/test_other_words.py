@@ -17,7 +17,7 @@ DECISIONS = (
 ABOUT_WORDS = (
     "command_names_the_newest or says_so or is_left or with_a_doubt or reported_with_its_evidence"
     " or node_without_replacement or reported_once or until_a_decision or names_its_attempts or once_nodes_run_out"
-    " or hold_in_the_end"
+    " or hold_in_the_end or asks_for_a_decision"
 )
 """Tests of these modules that read the sentences themselves."""
 

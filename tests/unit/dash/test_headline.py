@@ -13,6 +13,7 @@ from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.show_times import format_age
 from opsctl.dash.sparklines import draw_sparkline
 from opsctl.dash.train_headline import Headline, Outlook, Tone, write_headline
+from opsctl.launch.wait_reasons import WaitKind
 from opsctl.monitor.status import LastAttempt, TrainStatus, Waiting, unreadable
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
 from opsctl.state.journal import TrainHistory, replay
@@ -21,6 +22,7 @@ from opsctl.state.run_dir import RunDir
 from tests.support.made_events import make_diagnosed
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
+WAITING = Waiting(array="7", tasks=3, reason="Resources", why="waiting for free nodes", start=None)
 NOTHING = replace(unreadable(RunDir(Path("tr11")), ""), notes=())
 
 
@@ -66,7 +68,7 @@ def headline(train: TrainStatus, history: TrainHistory | None = None) -> Headlin
         (status("running"), Tone.GREEN),
         (status("finished"), Tone.GREEN),
         (status("queued"), Tone.GREEN),
-        (status("queued", notes=("something queued will never start: see above",)), Tone.AMBER),
+        (status("queued", waiting=(replace(WAITING, kind=WaitKind.NEVER),)), Tone.AMBER),
         (status("held"), Tone.AMBER),
         (status("held", last_attempt=last("crashed", "hold-queued")), Tone.RED),
         (status("held", last_attempt=last("paused", "hold-queued")), Tone.AMBER),
@@ -106,8 +108,7 @@ def test_held_train_names_cause_and_nodes(nodes: tuple[str, ...], text: str) -> 
 
 
 def test_queued_train_names_the_reason() -> None:
-    waiting = Waiting(array="7", tasks=3, reason="Resources", why="waiting for free nodes", start=None)
-    assert headline(status("queued", waiting=(waiting,))).text == "Waiting for free nodes"
+    assert headline(status("queued", waiting=(WAITING,))).text == "Waiting for free nodes"
 
 
 @pytest.mark.parametrize(

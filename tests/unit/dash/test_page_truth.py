@@ -13,7 +13,7 @@ import pytest
 from opsctl.base.model import JobState, Node
 from opsctl.base.statements import Statement, state
 from opsctl.dash.alert_groups import group_alerts
-from opsctl.dash.collect_site import collect_site
+from opsctl.dash.collect_site import WatchAge, collect_site
 from opsctl.dash.disk_forecast import is_worth_showing
 from opsctl.dash.node_tiles import describe_lost_nodes, describe_state, list_node_tiles
 from opsctl.dash.pages import PageContext, render_overview, render_wall
@@ -23,7 +23,6 @@ from opsctl.dash.train_card import describe_progress, format_progress
 from opsctl.dash.train_figures import list_figures
 from opsctl.dash.train_headline import Outlook, Tone, write_headline
 from opsctl.dash.train_reasons import advise, explain
-from opsctl.dash.watch_age import WatchAge
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory

@@ -188,10 +188,10 @@ def test_missing_tasks_are_noted_with_the_command(run: RunDir) -> None:
     run.config.write_text('[slurm]\ntime_limit = "1"\n')
     run.main_log.write_text(LINE.format(10) + "\n")
     half_done = row(JobState.RUNNING, 1, start=NOW, end=NOW + timedelta(seconds=30))
-    assert read(run, half_done).notes == (
+    assert read(run, half_done).remarks == (
         f"at this pace, tasks still needed: 1, queued: 0; opsctl launch {run.config} --after 12 --tasks 1",
     )
-    assert read(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).notes == ()
+    assert read(run, half_done, row(JobState.PENDING, 2, reason="JobArrayTaskLimit")).remarks == ()
 
 
 def test_new_train_has_no_progress_yet(run: RunDir) -> None:
