@@ -8,7 +8,7 @@ from pathlib import Path
 from opsctl.actions.rollback import RollbackResult
 from opsctl.actions.rollback_plan import RollbackPlan
 from opsctl.actions.steer_train import describe_stop_of
-from opsctl.launch.rollback_record import RollbackRecord
+from opsctl.launch.rollback_state import RollbackRecord
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.state.run_dir import RunDir
 

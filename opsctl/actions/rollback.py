@@ -30,7 +30,7 @@ from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.launch.revisions import Files, note_edit, swap
-from opsctl.launch.rollback_record import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
+from opsctl.launch.rollback_state import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
 from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
 from opsctl.state.events import RollbackUndone, RolledBack

@@ -24,7 +24,7 @@ from opsctl.checkpoints.newer_checkpoints import (
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
-from opsctl.launch.rollback_record import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
+from opsctl.launch.rollback_state import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
 from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
 from opsctl.preflight.check_train import list_allowed, list_problems

@@ -15,13 +15,13 @@ from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import hostname
 from opsctl.host.processes import ProcessId
 from opsctl.host.system import spawn
-from opsctl.launch.rollback_record import records_dir
 from opsctl.launch.rollback_state import (
     StartedRollback,
     is_working,
     make_refusal,
     output_path,
     read_start,
+    records_dir,
     start_path,
 )
 from opsctl.state.lease import find_holder

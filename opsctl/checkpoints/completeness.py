@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import stat
@@ -12,7 +13,7 @@ from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 
-from opsctl.checkpoints.layouts import CheckpointLayout
+from opsctl.checkpoints.layouts import CheckpointLayout, fill_pattern
 from opsctl.state.files import find_matches, list_entries, open_regular, read_bounded
 
 MAX_ENTRIES = 20_000
@@ -58,19 +59,14 @@ def judge(path: Path, layout: CheckpointLayout, step_digits: str, *, is_director
 
 
 def _missing_or_forbidden(path: Path, layout: CheckpointLayout, step_digits: str) -> str:
-    names = {"name": path.name, "step": step_digits}
-    needed = [(path, pattern) for pattern in layout.needs]
-    needed += [(path.parent, _fill(pattern, names)) for pattern in layout.needs_beside]
-    for directory, pattern in needed:
+    def beside(patterns: Iterable[str]) -> list[tuple[Path, str]]:
+        return [(path.parent, fill_pattern(pattern, path.name, step_digits)) for pattern in patterns]
+
+    for directory, pattern in [*((path, needed) for needed in layout.needs), *beside(layout.needs_beside)]:
         if not _has_file(directory, pattern):
             return f"{pattern} is missing or empty"
-    forbidden = [(path, pattern) for pattern in layout.forbids]
-    forbidden += [(path.parent, _fill(pattern, names)) for pattern in layout.forbids_beside]
+    forbidden = [*((path, pattern) for pattern in layout.forbids), *beside(layout.forbids_beside)]
     return next((f"{pattern} exists" for directory, pattern in forbidden if (directory / pattern).exists()), "")
-
-
-def _fill(pattern: str, names: dict[str, str]) -> str:
-    return pattern.replace("{name}", names["name"]).replace("{step}", names["step"])
 
 
 def _has_file(directory: Path, pattern: str) -> bool:
@@ -197,7 +193,7 @@ def _missing_rank(names: set[str], patterns: Iterable[re.Pattern[str]]) -> str:
         if not ranks:
             continue
         counts = [max(numbers) + 1 for numbers in zip(*ranks, strict=True)]
-        if len(ranks) < _product(counts):
+        if len(ranks) < math.prod(counts):
             gap = next(place for place in _iterate_places(counts) if place not in ranks)
             return f"the file of rank {', '.join(map(str, gap))}"
     return ""
@@ -213,13 +209,6 @@ def _iterate_places(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
         for place in _iterate_places(counts[1:]):
             yield (number, *place)
         number += 1
-
-
-def _product(counts: Iterable[int]) -> int:
-    total = 1
-    for count in counts:
-        total *= count
-    return total
 
 
 def _judge_file(path: Path) -> tuple[Completeness, str]:

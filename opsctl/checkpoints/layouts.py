@@ -88,6 +88,11 @@ def _fit_shape(shape: str, is_directory: bool) -> tuple[Fit, ...]:  # noqa: FBT0
     return tuple(fits)
 
 
+def fill_pattern(pattern: str, name: str, step_digits: str) -> str:
+    """Return a pattern of files beside a checkpoint for the checkpoint of this name and step."""
+    return pattern.replace("{name}", name).replace("{step}", step_digits)
+
+
 @cache
 def newest_files() -> frozenset[str]:
     """Return the names of the files that name the newest checkpoint."""

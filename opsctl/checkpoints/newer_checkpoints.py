@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.base.errors import RunDirError, cannot_write
-from opsctl.checkpoints.layouts import load_layouts
+from opsctl.checkpoints.layouts import fill_pattern, load_layouts
 from opsctl.checkpoints.scan import FoundCheckpoint
 from opsctl.state.files import MAX_ENTRIES, find_matches, list_names, make_directory, read_text, write_atomic
 from opsctl.trainer.atomic_files import fsync_directory
@@ -131,8 +131,7 @@ def _companions(checkpoint: FoundCheckpoint) -> list[Path]:
     digits = re.findall(r"\d+", checkpoint.path.stem)
     files: list[Path] = []
     for pattern in layout.needs_beside if layout and digits else ():
-        filled = pattern.replace("{step}", digits[-1]).replace("{name}", checkpoint.path.name)
-        files += find_matches(checkpoint.path.parent, filled)
+        files += find_matches(checkpoint.path.parent, fill_pattern(pattern, checkpoint.path.name, digits[-1]))
     return files
 
 

@@ -32,7 +32,7 @@ from opsctl.cli.output import (
     wants_json,
 )
 from opsctl.launch.revisions import diff, read_files
-from opsctl.launch.rollback_record import RollbackPhase
+from opsctl.launch.rollback_state import RollbackPhase
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir, find

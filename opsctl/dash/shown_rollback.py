@@ -7,8 +7,7 @@ from datetime import datetime
 
 from opsctl.dash.show_times import format_ago
 from opsctl.dash.train_reasons import NextStep
-from opsctl.launch.rollback_record import RollbackPhase
-from opsctl.launch.rollback_state import RollbackState
+from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

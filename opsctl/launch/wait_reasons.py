@@ -7,6 +7,7 @@ import tomllib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from opsctl.base.model import Job, JobState
 
@@ -35,19 +36,6 @@ _SHARED_LIMIT = re.compile(
 _LIMIT = re.compile(r"(Assoc|QOS|)(Grp|Max|Min)([A-Z]\w*?)(PerJob|PerNode|PerUser|PerAccount|NotSatisfied|)(?:Limit)?")
 """The parts of AssocGrpNodeLimit, QOSMaxCpuPerUserLimit, MaxJobsPerAccount: owner, kind, resource, scope."""
 _MINUTES = re.compile(r"(?:Run)?Minutes$")
-_RESOURCES = {
-    "Cpu": "CPUs",
-    "CPU": "CPUs",
-    "GRES": "GPUs",
-    "Node": "nodes",
-    "Mem": "memory",
-    "Memory": "memory",
-    "Wall": "time",
-    "WallDuration": "time",
-    "Jobs": "running jobs",
-    "SubmitJob": "queued jobs",
-    "SubmitJobs": "queued jobs",
-}
 _SCOPES = {"PerUser": "a user", "PerAccount": "an account"}
 
 
@@ -57,11 +45,15 @@ def word(job: Job) -> str:
 
 
 @cache
+def _read_table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+@cache
 def read_reasons() -> dict[str, tuple[WaitKind, str]]:
     """Return the kind and the explanation of each reason in wait_reasons.toml."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     reasons: dict[str, tuple[WaitKind, str]] = {}
-    for kind, rows in table.items():
+    for kind, rows in _read_table()["kinds"].items():
         reasons |= {reason: (WaitKind(kind), says) for reason, says in rows.items()}
     return reasons
 
@@ -81,7 +73,7 @@ def _explain_limit(reason: str) -> str:
     owner = "account" if match[1] == "Assoc" else "QOS"
     kind, scope = match[2], match[4]
     resource = _MINUTES.sub("", match[3])
-    amount = _RESOURCES.get(resource, resource)
+    amount = _read_table()["resources"].get(resource, resource)
     if resource != match[3]:
         amount = f"{amount} x minutes"
     if kind == "Min":

@@ -11,6 +11,7 @@ from opsctl.base.model import Accounting, Job, Limits, Node, Partition, Reservat
 from opsctl.nodes.history import NodeRecord
 from opsctl.preflight.shared_saves import SharedSave
 from opsctl.state.switches import Armed
+from opsctl.trainer.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +80,6 @@ class MisplacedPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedCheckpoint:
-    """The newest complete checkpoint of the train, and the number of checkpoints."""
-
-    step: int
-    kind: str
-    topology: Mapping[str, int | str]
-    model: Mapping[str, Any]
-    precision: str
-    count: int = 1
-    size: int = 0
-    files: int = 0
-    save_s: float = 0.0
-    slowest_step_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All facts. Empty or None means unknown; `unknown` holds the reasons that matter."""
 
@@ -124,7 +109,10 @@ class Facts:
     """The processor of this machine, if it has no bf16 instructions."""
     gpu: str = ""
     """The kind of GPU that the train would get, by its name in opsctl.calc.accelerators."""
-    saved: SavedCheckpoint | None = None
+    saved: Manifest | None = None
+    """The newest complete checkpoint of the train."""
+    saved_count: int = 0
+    """The number of complete checkpoints."""
     shared_saves: tuple[SharedSave, ...] = ()
     """Directories of checkpoints that another train in the queue uses as well."""
     step_s: float | None = None

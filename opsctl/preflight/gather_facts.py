@@ -23,7 +23,7 @@ from opsctl.nodes.history import NodeRecord
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
 from opsctl.preflight.command_files import exists, find_misplaced_paths
-from opsctl.preflight.facts import ClusterFacts, CorpusFacts, Facts, FreeSpace, SavedCheckpoint
+from opsctl.preflight.facts import ClusterFacts, CorpusFacts, Facts, FreeSpace
 from opsctl.preflight.package_versions import versions
 from opsctl.preflight.problem import LaunchRequest
 from opsctl.preflight.shared_saves import find_shared_saves
@@ -39,6 +39,7 @@ from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.trainer import manifest
 from opsctl.trainer.checkpoint.transformers_config import refuse_other_model
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.manifest import Manifest
 from opsctl.trainer.precision import read_processor
 
 VARIABLE = re.compile(r"\$\{?(\w+)\}?")
@@ -109,6 +110,7 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         why["memory and the time of a step"] = "neither opsctl health nor a constraint or gres names the kind of GPU"
     scripts = _read_scripts(request, place)
     processor = read_processor({**os.environ, **request.train.environment})
+    saved, saved_count = _read_checkpoints(request, place.run, why)
     return Facts(
         now=place.now,
         user=place.user,
@@ -128,7 +130,8 @@ def gather(request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | Non
         observed_nodes=observed_nodes,
         processor_without_bf16=processor.name if processor.has_bf16 is False else "",
         gpu=gpu,
-        saved=_read_newest_checkpoint(request, place.run, why),
+        saved=saved,
+        saved_count=saved_count,
         shared_saves=tuple(find_shared_saves(place.run, request.train, slurm.jobs if slurm else ())),
         step_s=median_step_s(recent_iterations(place.run.main_log, 20)),
         versions=versions(request.train, place.run, place.runner),
@@ -280,26 +283,14 @@ def _list_observed_nodes(
     )
 
 
-def _read_newest_checkpoint(request: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> SavedCheckpoint | None:
+def _read_checkpoints(request: LaunchRequest, run: RunDir, unknown: dict[str, str]) -> tuple[Manifest | None, int]:
+    """Return the newest complete checkpoint of the embedded trainer, and the number of checkpoints."""
     if not request.recipe.is_embedded:
-        return None
+        return None, 0
     try:
         checkpoints = manifest.list_checkpoints(run.checkpoints)
-        if not checkpoints:
-            return None
-        newest = manifest.read_manifest(checkpoints[-1].path)
+        newest = manifest.read_manifest(checkpoints[-1].path) if checkpoints else None
     except (OSError, ValueError) as error:
         unknown["the newest checkpoint"] = str(error)
-        return None
-    return SavedCheckpoint(
-        step=newest.step,
-        kind=newest.kind,
-        topology=newest.topology,
-        model=newest.model,
-        precision=newest.precision,
-        count=len(checkpoints),
-        size=sum(file.size for file in newest.files.values()),
-        files=len(newest.files) + 3,
-        save_s=newest.save_s,
-        slowest_step_s=newest.slowest_step_s,
-    )
+        return None, 0
+    return newest, len(checkpoints)

@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.base.errors import InputError, WaitTimedOut
 from opsctl.host.system import SystemClock, SystemRunner
-from opsctl.launch.rollback_record import RollbackPhase, read_newest
+from opsctl.launch.rollback_state import RollbackPhase, read_newest
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec

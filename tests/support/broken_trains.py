@@ -65,6 +65,11 @@ def make_facts(table: dict[str, Any], states: dict[str, str]) -> Facts:
         for nodes, state in states.items():
             for node in cluster["nodes"]:
                 node["state"] = state if node["name"] in expand(nodes) else node["state"]
+    if "saved" in table:
+        saved = dict(table["saved"])
+        count, size = saved.pop("file_count"), saved.pop("size")
+        files = {str(number): {"size": size // count, "sha256": ""} for number in range(count)}
+        table |= {"saved": {**saved, "files": files, "consumed_samples": 0}, "saved_count": 1}
     return FACTS.validate_python(table)
 
 

@@ -9,7 +9,8 @@ from opsctl.base.units import format_step_time
 from opsctl.calc import save_interval as calc
 from opsctl.calc.accelerators import ACCELERATORS, accelerator
 from opsctl.calc.spares import mtbf_hours
-from opsctl.preflight.facts import Facts, SavedCheckpoint
+from opsctl.checkpoints.catalog import size_of
+from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.trainer import footprint, manifest
@@ -25,6 +26,8 @@ COPY_SHARE = 0.1
 MODEL_FIELDS = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
 """Settings that a checkpoint and the model must share."""
 
+OWN_FILES = 3
+"""Files of a checkpoint that its manifest does not list: the manifest itself, its mark, and its directory."""
 SPARE = 1.5
 """A run that takes longer than its tasks by this factor is reported: times of steps are estimates."""
 EVERY_TASK = ("Megatron", "GPT-NeoX", "nanotron")
@@ -103,13 +106,13 @@ def space(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 
 
 def inodes(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
-    files = facts.saved.files if facts.saved else _files(request)
+    files = len(facts.saved.files) + OWN_FILES if facts.saved else _files(request)
     if facts.free_space and facts.free_space.inodes_free is not None and files:
         yield from _check_room(request, facts, "inodes", value=files, free=facts.free_space.inodes_free)
 
 
 def _check_room(request: LaunchRequest, facts: Facts, check: str, *, value: float, free: float) -> Iterator[Problem]:
-    planned = _planned_checkpoints(request, facts.saved)
+    planned = _planned_checkpoints(request, facts)
     least, fit = 1 if facts.saved else 2, int(free // value)
     filesystem = facts.free_space.filesystem if facts.free_space else ""
     room: dict[str, Fact] = {"filesystem": filesystem, "free": free, "value": value, "fit": fit}
@@ -121,21 +124,21 @@ def _check_room(request: LaunchRequest, facts: Facts, check: str, *, value: floa
         yield warning(f"{check}.fills", **room, planned=planned)
 
 
-def _planned_checkpoints(request: LaunchRequest, saved: SavedCheckpoint | None) -> int | None:
+def _planned_checkpoints(request: LaunchRequest, facts: Facts) -> int | None:
     """Return how many checkpoints are still to be written and kept, with the unfinished one; None if unknown."""
     recipe = request.recipe
     if not recipe.steps or not recipe.save_every:
         return None
-    left = max(0, recipe.steps - (saved.step if saved else 0))
+    left = max(0, recipe.steps - (facts.saved.step if facts.saved else 0))
     if not recipe.keep_last:
         return -(-left // recipe.save_every)
-    rolling = max(2, recipe.keep_last) + 1 - (saved.count if saved else 0)
+    rolling = max(2, recipe.keep_last) + 1 - facts.saved_count
     return max(1, rolling) + (left // recipe.keep_every if recipe.keep_every else 0)
 
 
-def _size(request: LaunchRequest, saved: SavedCheckpoint | None) -> float:
-    if saved and saved.size:
-        return saved.size
+def _size(request: LaunchRequest, saved: manifest.Manifest | None) -> float:
+    if saved and (size := size_of(saved)):
+        return size
     if request.recipe.embedded:
         return footprint.checkpoint_bytes(request.recipe.embedded)
     return calc.size_bytes(request.recipe.parameters() or 0)
@@ -146,7 +149,7 @@ def _files(request: LaunchRequest) -> int:
     recipe, world = request.recipe, request.world
     if not recipe.layers or not recipe.save_every:
         return 0
-    return (recipe.layers + 3) * recipe.tensor + 2 * world + recipe.model_ranks + 3
+    return (recipe.layers + 3) * recipe.tensor + 2 * world + recipe.model_ranks + OWN_FILES
 
 
 def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -15,8 +15,7 @@ from opsctl.dash.collect_site import collect_site
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.dash.train_card import TrainCard
 from opsctl.host.processes import ProcessId
-from opsctl.launch.rollback_record import RollbackPhase
-from opsctl.launch.rollback_state import RollbackState, read_rollback_state
+from opsctl.launch.rollback_state import RollbackPhase, RollbackState, read_rollback_state
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import Held, RolledBack
 from opsctl.state.journal import Journal

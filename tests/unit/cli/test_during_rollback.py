@@ -12,7 +12,7 @@ from opsctl.actions.queue_tasks import queue_tasks
 from opsctl.app import App, build
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.cli import cli
-from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
+from opsctl.launch.rollback_state import RollbackPhase, RollbackRecord, records_dir, write_record
 from opsctl.monitor.reconcile import carry_out
 from opsctl.preflight.problem import Problem
 from opsctl.state.events import RequestRefused

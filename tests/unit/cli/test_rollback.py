@@ -22,8 +22,7 @@ from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli import cli
 from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.launch.revisions import Files
-from opsctl.launch.rollback_record import RollbackPhase, records_dir, to_record, write_record
-from opsctl.launch.rollback_state import read_rollback_state
+from opsctl.launch.rollback_state import RollbackPhase, read_rollback_state, records_dir, to_record, write_record
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.lease import LeaseBusy, find_holder
 from opsctl.state.run_dir import RunDir

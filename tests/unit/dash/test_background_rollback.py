@@ -20,8 +20,14 @@ from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import spawn
-from opsctl.launch.rollback_record import RollbackPhase, RollbackRecord, records_dir, write_record
-from opsctl.launch.rollback_state import RollbackState, read_rollback_state
+from opsctl.launch.rollback_state import (
+    RollbackPhase,
+    RollbackRecord,
+    RollbackState,
+    read_rollback_state,
+    records_dir,
+    write_record,
+)
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from tests.support.saved_checkpoints import save

@@ -14,6 +14,7 @@ import pytest
 from opsctl.base.errors import MissingProgram
 from opsctl.base.model import Job, JobState, Limits
 from opsctl.base.ports import Completed, TimedOut
+from opsctl.checkpoints.catalog import size_of
 from opsctl.host.system import SystemRunner
 from opsctl.launch.launch_plan import job_spec
 from opsctl.nodes.health.node_state import Card
@@ -134,8 +135,9 @@ def test_newest_checkpoint_is_read_from_its_manifest(gather_train, run):
             files={"a": manifest.FileRecord(size=10, sha256="")},
         )
         manifest.write_manifest(path, record)
-    saved = gather_train(TINY).saved
-    assert (saved.step, saved.count, saved.size, saved.save_s) == (100, 2, 10, 3.0)
+    facts = gather_train(TINY)
+    saved = facts.saved
+    assert (saved.step, facts.saved_count, size_of(saved), saved.save_s) == (100, 2, 10, 3.0)
     assert (saved.topology, saved.model) == ({"pipeline": 2}, {"layers": 4})
 
 
