@@ -6,7 +6,7 @@ more token as the last label.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from opsctl.trainer.blend import Blend, CorpusPart, Turns, held_out_problems, op
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.config_tables import DataConfig
 from opsctl.trainer.errors import Refused
+from opsctl.trainer.indexed_corpus import Corpus
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import taken
 
@@ -53,8 +54,7 @@ class Batches:
             tokens, labels = torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
             inputs: Any = tokens
             if self.separate_documents:
-                starts = np.stack([self.blend.starts(position) for position in here])
-                inputs = tokens, torch.from_numpy(starts)
+                inputs = tokens, self._read(Corpus.starts, here)
             yield inputs, labels if weights is None else (labels, weights[first : first + self.micro_batch])
 
     def learnt_share(self, consumed: int, batch: int) -> float:
@@ -65,12 +65,17 @@ class Batches:
 
     def _learnt(self, positions: Sequence[int]) -> torch.Tensor:
         """Return 1 for every learnt label, else 0, [samples, sequence]."""
-        return torch.from_numpy(np.stack([self.blend.learnt_labels(position) for position in positions]))
+        return self._read(Corpus.learnt_labels, positions)
+
+    def _read(self, method: Callable[[Corpus, int, int], npt.NDArray[Any]], positions: Sequence[int]) -> torch.Tensor:
+        """Return what a method of Corpus reads of every sample, [samples, sequence]."""
+        places = map(self.blend.source, positions)
+        return torch.from_numpy(np.stack([method(part.corpus, sample, self.blend.sequence) for part, sample in places]))
 
     def _row(self, position: int) -> npt.NDArray[np.int64]:
-        row = self.blend.row(position)
+        part, sample = self.blend.source(position)
+        row = part.corpus.sample(sample, self.blend.sequence)
         if row.max() >= self.vocabulary or row.min() < 0:
-            part, sample = self.blend.source(position)
             token = row.min() if row.min() < 0 else row.max()
             raise Refused(
                 f"corpus {part.corpus.prefix}: sample {sample} holds token {token}, and the model's vocabulary "

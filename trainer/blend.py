@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
-
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.config_tables import DataConfig
 from opsctl.trainer.errors import Refused
@@ -194,7 +191,7 @@ class Blend:
     """The samples of `parts` in turns; every part has its own order and its own epochs."""
 
     def __init__(self, parts: Sequence[CorpusPart], turns: Turns, *, sequence: int, seed: int) -> None:
-        self.parts, self._turns, self._sequence = parts, turns, sequence
+        self.parts, self._turns, self.sequence = parts, turns, sequence
         self._orders = [SampleOrder(samples=part.samples, seed=seed + 1_000_003 * n) for n, part in enumerate(parts)]
 
     def source(self, position: int) -> tuple[CorpusPart, int]:
@@ -208,25 +205,10 @@ class Blend:
         prefixes = (part.corpus.prefix for part in self.parts)
         return dict(zip(prefixes, self._turns.counts(samples), strict=True))
 
-    def row(self, position: int) -> npt.NDArray[np.int64]:
-        """Return the tokens of the sample at `position` and the token after them, [sequence + 1]."""
-        part, sample = self.source(position)
-        return part.corpus.sample(sample, self._sequence)
-
     @property
     def learns_all(self) -> bool:
         """Whether the model learns every token of all corpora."""
         return all(part.corpus.learnt is None for part in self.parts)
-
-    def learnt_labels(self, position: int) -> npt.NDArray[np.uint8]:
-        """Return 1 for every label of the sample at `position` that the model learns, [sequence]."""
-        part, sample = self.source(position)
-        return part.corpus.learnt_labels(sample, self._sequence)
-
-    def starts(self, position: int) -> npt.NDArray[np.int64]:
-        """Return the places at which the documents of the sample at `position` begin, [sequence]."""
-        part, sample = self.source(position)
-        return part.corpus.starts(sample, self._sequence)
 
 
 def _grow_tree(weights: Sequence[Fraction]) -> _Node | int:

@@ -14,11 +14,11 @@ import struct
 import tempfile
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -215,19 +215,21 @@ def write_corpus(
     prefix.parent.mkdir(parents=True, exist_ok=True)
     index = prefix.with_name(prefix.name + ".idx")
     (code, dtype), lengths = token_type(vocabulary), array("i")
-    types = [(".bin", dtype)] + [(".learnt", np.dtype(np.uint8))] * is_packed
+    suffixes = {".bin": dtype} | ({".learnt": np.dtype(np.uint8)} if is_packed else {})
     with ExitStack() as stack:
-        parts = [(stack.enter_context(_Part(prefix, suffix)), kind) for suffix, kind in types]
+        parts = {suffix: stack.enter_context(_open_part(prefix, suffix)) for suffix in suffixes}
         for document in documents:
-            for (part, kind), row in zip(parts, np.atleast_2d(document), strict=True):
-                part.file.write(row.astype(kind).tobytes())
+            for (suffix, part), row in zip(parts.items(), np.atleast_2d(document), strict=True):
+                part.write(row.astype(suffixes[suffix]).tobytes())
             lengths.append(document.shape[-1])
-        for part, _ in parts:
-            part.sync()
+        for part in parts.values():
+            part.flush()
+            os.fsync(part.fileno())
         index.unlink(missing_ok=True)  # an index of older data must not meet the new data
         prefix.with_name(prefix.name + ".learnt").unlink(missing_ok=True)
-        for part, _ in parts:
-            part.publish()
+        for suffix, part in parts.items():
+            os.fchmod(part.fileno(), 0o644)
+            Path(part.name).replace(prefix.with_name(prefix.name + suffix))
     fsync_directory(prefix.parent)
     sizes = np.asarray(lengths, dtype=np.int32)
     total = int(sizes.sum(dtype=np.int64))
@@ -237,29 +239,14 @@ def write_corpus(
     return len(sizes), total
 
 
-class _Part:
-    """A file of a corpus while it is written, under another name; removed unless it is published."""
-
-    def __init__(self, prefix: Path, suffix: str) -> None:
-        handle, name = tempfile.mkstemp(dir=prefix.parent, prefix=f".{prefix.name}{suffix}.")
-        self.file, self._path, self._final = os.fdopen(handle, "wb"), Path(name), prefix.with_name(prefix.name + suffix)
-
-    def sync(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-
-    def publish(self) -> None:
-        self._path.chmod(0o644)
-        self._path.replace(self._final)
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+@contextmanager
+def _open_part(prefix: Path, suffix: str) -> Iterator[IO[bytes]]:
+    """Open a file of a corpus under another name, and remove it unless it was renamed."""
+    with tempfile.NamedTemporaryFile(dir=prefix.parent, prefix=f".{prefix.name}{suffix}.", delete=False) as file:
         try:
-            self.file.close()
+            yield file
         finally:
-            self._path.unlink(missing_ok=True)
+            Path(file.name).unlink(missing_ok=True)
 
 
 def _index(sizes: npt.NDArray[np.int32], code: int, width: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -49,7 +50,7 @@ def nccl(logs: tuple[Path, ...]) -> None:
             "warnings": summary.warnings,
             "speakers": {text: [str(rank) for rank in ranks] for text, ranks in summary.speakers.items()},
             "flight_dumps": len(dumps),
-            "collectives": [problem.to_json() for problem in find_problems(dumps)],
+            "collectives": list(map(asdict, find_problems(dumps))),
         },
         "\n".join([*describe_dumps(dumps), *render_nccl(summary, has_dumps=bool(dumps))]),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -195,7 +195,7 @@ def _show(
             for group in group_stacks(stacks)
         ]
         answered = sum(not stack.is_silent for stack in stacks)
-        collectives = [problem.to_json() for problem in find_problems(dumps)]
+        collectives = list(map(asdict, find_problems(dumps)))
         recorded = {"flight_dumps": len(dumps), "collectives": collectives}
         print_json({"groups": groups, "answered": answered, "ranks": ranks, "notes": notes or [], **recorded})
         return

@@ -59,7 +59,7 @@ class GroupProblem:
 
     group: str
     number: int
-    ranks_by_call: Mapping[str, tuple[int, ...]]
+    calls: Mapping[str, tuple[int, ...]]
     """The ranks that came, by the collective that they call."""
     missing: tuple[int, ...] = ()
     """The ranks that have a dump and never came."""
@@ -70,9 +70,9 @@ class GroupProblem:
     def render(self, homes: Mapping[int, str] | None = None) -> Iterator[str]:
         """Yield the lines for people. `homes` is the node by rank, as far as known."""
         homes = homes or {}
-        call = next(iter(self.ranks_by_call), "")
-        if len(self.ranks_by_call) > 1:
-            parts = [f"{name_ranks(ranks, homes)} in {call}" for call, ranks in self.ranks_by_call.items()]
+        call = next(iter(self.calls), "")
+        if len(self.calls) > 1:
+            parts = [f"{name_ranks(ranks, homes)} in {call}" for call, ranks in self.calls.items()]
             text = f"different collectives at number {self.number}: {'; '.join(parts)}"
         elif self.missing:
             text = f"{name_ranks(self.missing, homes)} never came to {call or 'the collective'} (number {self.number})"
@@ -83,16 +83,6 @@ class GroupProblem:
         yield f"group {self.group}: {text}"
         if self.without_dump:
             yield f"group {self.group}: no dump of {name_ranks(self.without_dump, homes)}"
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "group": self.group,
-            "number": self.number,
-            "calls": {call: list(ranks) for call, ranks in self.ranks_by_call.items()},
-            "missing": list(self.missing),
-            "unfinished": list(self.unfinished),
-            "without_dump": list(self.without_dump),
-        }
 
 
 def read_dump(path: Path) -> FlightDump:
@@ -202,7 +192,7 @@ def _find_difference(group: str, calls: Mapping[int, Mapping[int, Collective]]) 
             if number in own:
                 ranks_by_call[own[number].name] = (*ranks_by_call.get(own[number].name, ()), rank)
         if len(ranks_by_call) > 1:
-            return GroupProblem(group=group, number=number, ranks_by_call=ranks_by_call)
+            return GroupProblem(group=group, number=number, calls=ranks_by_call)
     return None
 
 
@@ -216,13 +206,13 @@ def _find_wait(
         call = calls[came[0]].get(waiting_at)
         missing = tuple(rank for rank in last if rank not in came)
         ranks_by_call = {str(call or ""): came}
-        return GroupProblem(group=group, number=waiting_at, ranks_by_call=ranks_by_call, missing=missing)
+        return GroupProblem(group=group, number=waiting_at, calls=ranks_by_call, missing=missing)
     unfinished = tuple(rank for rank, number in last.items() if number and not calls[rank][number].is_over)
     if not unfinished:
         return None
     number = last[unfinished[0]]
     ranks_by_call = {str(calls[unfinished[0]][number]): tuple(last)}
-    return GroupProblem(group=group, number=number, ranks_by_call=ranks_by_call, unfinished=unfinished)
+    return GroupProblem(group=group, number=number, calls=ranks_by_call, unfinished=unfinished)
 
 
 def name_ranks(ranks: Sequence[int], homes: Mapping[int, str] | None = None) -> str:

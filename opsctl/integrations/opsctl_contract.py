@@ -51,26 +51,6 @@ class StepRequest(NamedTuple):
     stop: bool = False
 
 
-class Ranks:
-    """The other ranks, by torch.distributed if the trainer has initialized it."""
-
-    def broadcast(self, values: list[int]) -> list[int]:
-        """Return the values of rank 0."""
-        if distributed := self._distributed():
-            distributed.broadcast_object_list(values, src=0)
-        return values
-
-    def barrier(self) -> None:
-        if distributed := self._distributed():
-            distributed.barrier()
-
-    @staticmethod
-    def _distributed() -> Any:
-        torch = sys.modules.get("torch")  # a trainer that has not imported torch has no process group
-        is_up = torch and torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.distributed if torch and is_up else None
-
-
 class TrainFiles:
     """The files by which opsctl asks one rank to stop or to save. opsctl's own trainer uses this class as well."""
 
@@ -152,11 +132,8 @@ def list_heartbeats(environ: Mapping[str, str], *, rank: int, local_rank: int, n
 class Contract:
     """The train of opsctl that this process belongs to. Outside a train, every method does nothing."""
 
-    def __init__(
-        self, environ: Mapping[str, str] | None = None, *, ranks: Ranks | None = None, poll_s: float = POLL_S
-    ) -> None:
-        self._environ = os.environ if environ is None else environ
-        self.ranks, self._poll_s = ranks or Ranks(), poll_s
+    def __init__(self, environ: Mapping[str, str] | None = None, *, poll_s: float = POLL_S) -> None:
+        self._environ, self._poll_s = os.environ if environ is None else environ, poll_s
         self.is_active = bool(self._environ.get("TRAIN_STOP_REQUEST"))
         self.rank = int(self._environ.get("RANK") or self._environ.get("SLURM_PROCID") or 0)
         self.stop_reason = ""
@@ -246,16 +223,16 @@ class Contract:
         if self.rank == 0:
             parent.mkdir(parents=True, exist_ok=True)
             _remove(temporary)
-        self.ranks.barrier()
+        _wait_for_ranks()
         yield str(temporary)
-        self.ranks.barrier()
+        _wait_for_ranks()
         if self.rank == 0:
             _remove(final)
             temporary.rename(final)
             others = sorted({*parent.glob(f"step-*{suffix}")} - {final}, key=lambda path: -path.stat().st_mtime_ns)
             for old in others[keep - 1 :] if keep else ():
                 _remove(old)
-        self.ranks.barrier()
+        _wait_for_ranks()
         self.saved(step)
 
     def _poll(self, step: int, now: float) -> StepRequest:
@@ -268,7 +245,9 @@ class Contract:
         reasons = ["", *(name for name, _ in STOP_FILES), "deadline"]
         steps = min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)  # first steps are no measure
         values = [reasons.index(reason), int(save), max(1, steps)]
-        chosen, wants_save, steps = self.ranks.broadcast(values)
+        if distributed := _find_distributed():
+            distributed.broadcast_object_list(values, src=0)
+        chosen, wants_save, steps = values
         self.stop_reason = reasons[chosen]
         self._polled_step, self._polled_at, self._next_poll = step, now, step + steps
         return StepRequest(save=bool(wants_save or chosen), stop=bool(chosen))
@@ -322,6 +301,18 @@ class Contract:
         if problem not in self._problems:
             self._problems.append(problem)
             print(f"opsctl: {problem}{detail}", flush=True)  # noqa: T201 (the log is stdout)
+
+
+def _find_distributed() -> Any:
+    """Return torch.distributed if the trainer has initialized it: then there are other ranks."""
+    torch = sys.modules.get("torch")  # a trainer that has not imported torch has no process group
+    is_up = torch and torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed if torch and is_up else None
+
+
+def _wait_for_ranks() -> None:
+    if distributed := _find_distributed():
+        distributed.barrier()
 
 
 def newest_checkpoint(directory: str | Path | None = None) -> str | None:

@@ -263,7 +263,7 @@ def test_held_out_samples_are_never_trained(corpus):
     assert (trained.samples, held_out.samples, held_out.first) == (90, 10, 90)
     for part, numbers in ((trained, range(90)), (held_out, range(90, 100))):
         blend = Blend([part], Turns(DataConfig(prefix=corpus.prefix)), sequence=4, seed=7)
-        assert sorted(blend.row(n)[0] for n in range(part.samples)) == list(numbers)
+        assert sorted(blend.source(n) for n in range(part.samples)) == [(part, number) for number in numbers]
 
 
 def test_evaluation_reads_the_same_samples_with_any_seed(corpus):
