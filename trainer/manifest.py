@@ -24,10 +24,13 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opsctl.trainer.atomic_files import fsync_directory, write_atomic
 from opsctl.trainer.bounded_files import open_regular, read_bounded
+
+if TYPE_CHECKING:
+    from opsctl.trainer.config import TrainerConfig
 
 MANIFEST = "manifest.json"
 COMPLETE = "COMPLETE"
@@ -40,6 +43,10 @@ MAX_MARK_BYTES = 4096
 MAX_MANIFEST_BYTES = 64 << 20
 """Some 200 bytes for each of the files, of which a large run has some ten thousand."""
 NATIVE, UNIVERSAL, WEIGHTS = "native", "universal", "weights"
+_FREE = ("dropout", "init_std")
+"""Keys of the model table that may differ between the checkpoint and the run."""
+_ACCEPTABLE = ("sequence", "rope_theta", "rope_scaling")
+"""Keys that may differ with `accept`, unless positions are learnt: no weight depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +194,28 @@ def verify(checkpoint: Path, *, mine: Callable[[int], bool] = lambda _: True) ->
         if mine(number)
     )
     return [f"{checkpoint.name}: {problem}" for problem in problems if problem]
+
+
+def find_differences(
+    saved: Manifest, config: TrainerConfig, topology: Mapping[str, int | str]
+) -> dict[str, tuple[Any, Any]]:
+    """Return what a run must not change when it resumes: by key, the values of the checkpoint and of the run.
+
+    Any topology and precision can resume a checkpoint that is not NATIVE.
+    """
+    model = config.model.model_dump()
+    here = {key: value for key, value in model.items() if key not in _FREE}
+    if saved.kind == NATIVE:
+        precision = config.precision if config.precision != "auto" else saved.precision
+        here = {**topology, "precision": precision, **here}
+    unset = {key: field.default for key, field in type(config.model).model_fields.items()}
+    there = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
+    return {key: (there.get(key), value) for key, value in here.items() if there.get(key) != value}
+
+
+def can_accept(differences: Iterable[str], config: TrainerConfig) -> bool:
+    """Return whether `accept` lets a run with these differences resume."""
+    return config.model.family != "gpt2" and set(differences) <= set(_ACCEPTABLE)
 
 
 def is_misnamed(checkpoint: Path, manifest: Manifest) -> bool:

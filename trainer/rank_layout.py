@@ -50,6 +50,17 @@ def layout(config: TrainerConfig, world_size: int) -> Layout:
     )
 
 
+def describe_topology(config: TrainerConfig, layout: Layout) -> dict[str, int | str]:
+    """Return how the state of a run is cut, as its checkpoints record it."""
+    return {
+        "pipeline": layout.pipeline,
+        "tensor": layout.tensor,
+        "data": layout.data,
+        "zero_stage": config.parallel.zero_stage,
+        "balance": config.parallel.division,
+    }
+
+
 def check_layout(config: TrainerConfig, world_size: int) -> list[str]:
     """Return the problems of `config` on `world_size` processes, one sentence per problem."""
     parallel = config.parallel

@@ -240,17 +240,16 @@ class Contract:
         if step > self._polled_step:
             self._step_s = (now - self._polled_at) / (step - self._polled_step)
         steps = int(self._poll_s / self._step_s) if self._step_s else 1
+        steps = max(
+            1, min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)
+        )  # first steps are no measure
         self._note_mlflow_run()
-        reason, save = self._read_requests() if self.rank == 0 else ("", False)
-        reasons = ["", *(name for name, _ in STOP_FILES), "deadline"]
-        steps = min(steps, 2 * (step - self._polled_step), MAX_STEPS_BETWEEN_POLLS)  # first steps are no measure
-        values = [reasons.index(reason), int(save), max(1, steps)]
+        decision: list[Any] = [*(self._read_requests() if self.rank == 0 else ("", False)), steps]
         if distributed := _find_distributed():
-            distributed.broadcast_object_list(values, src=0)
-        chosen, wants_save, steps = values
-        self.stop_reason = reasons[chosen]
+            distributed.broadcast_object_list(decision, src=0)
+        self.stop_reason, save, steps = decision
         self._polled_step, self._polled_at, self._next_poll = step, now, step + steps
-        return StepRequest(save=bool(wants_save or chosen), stop=bool(chosen))
+        return StepRequest(save=save or bool(self.stop_reason), stop=bool(self.stop_reason))
 
     def _note_mlflow_run(self) -> None:
         """Record the id of the active run in MLflow, which the server has chosen, for the next attempt."""

@@ -15,15 +15,9 @@ from opsctl.trainer.engine import Engine
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.heartbeats import print_line, warn
 from opsctl.trainer.manifest import Checkpoint, Manifest
-from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.process_groups import Control
-from opsctl.trainer.rank_layout import Layout
+from opsctl.trainer.rank_layout import Layout, describe_topology
 from opsctl.trainer.run_state import RunState
-
-_FREE = ("dropout", "init_std")
-"""Keys of the model table that may differ between the checkpoint and the run."""
-_ACCEPTABLE = ("sequence", "rope_theta", "rope_scaling")
-"""Keys that may differ with `accept`, unless positions are learnt: no weight depends on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +96,13 @@ class Resuming:
     def _refuse_other(self, checkpoint: Checkpoint, saved: Manifest) -> None:
         if saved.kind == manifest.WEIGHTS:
             raise Refused(f"checkpoint {checkpoint.path} holds only weights, no optimizer state, and cannot be resumed")
-        model = self.config.model.model_dump()
-        expected: dict[str, Any] = {key: value for key, value in model.items() if key not in _FREE}
-        if saved.kind == manifest.NATIVE:
-            precision = self.config.precision if self.config.precision != "auto" else saved.precision
-            expected = {**self.topology, "precision": precision, **expected}
-        unset = {key: field.default for key, field in ModelConfig.model_fields.items()}
-        actual = {**saved.topology, "precision": saved.precision, **unset, **saved.model}
-        differences = {
-            key: f"{key} is {actual.get(key)} there and {value} here"
-            for key, value in expected.items()
-            if actual.get(key) != value
-        }
-        acceptable = self.config.model.family != "gpt2" and differences.keys() <= set(_ACCEPTABLE)
-        if not differences or (acceptable and self.config.accept):
+        differences = manifest.find_differences(saved, self.config, self.topology)
+        can_accept = manifest.can_accept(differences, self.config)
+        if not differences or (can_accept and self.config.accept):
             return
-        hint = " (no weight depends on that: --accept takes it)" if acceptable else ""
-        raise Refused(f"checkpoint {checkpoint.path} is of another run: {'; '.join(differences.values())}{hint}")
+        shown = "; ".join(f"{key} is {there} there and {here} here" for key, (there, here) in differences.items())
+        hint = " (no weight depends on that: --accept takes it)" if can_accept else ""
+        raise Refused(f"checkpoint {checkpoint.path} is of another run: {shown}{hint}")
 
     def _refuse_other_rate(self, checkpoint: Checkpoint, saved: Manifest) -> None:
         """Refuse a jump of the learning rate, as by another number of steps, unless the config accepts it.
@@ -155,13 +139,7 @@ class Resuming:
 
 def open_resuming(directory: Path, config: TrainerConfig, layout: Layout, control: Control) -> Resuming:
     """Return the resuming of this run from the checkpoints in `directory`."""
-    topology: dict[str, int | str] = {
-        "pipeline": layout.pipeline,
-        "tensor": layout.tensor,
-        "data": layout.data,
-        "zero_stage": config.parallel.zero_stage,
-        "balance": config.parallel.division,
-    }
+    topology = describe_topology(config, layout)
     return Resuming(directory=directory, config=config, topology=topology, control=control)
 
 

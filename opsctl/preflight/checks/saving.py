@@ -14,6 +14,7 @@ from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import Fact, LaunchRequest, Problem, error, error_if, warning
 from opsctl.preflight.step_estimate import estimate_step
 from opsctl.trainer import footprint, manifest
+from opsctl.trainer.rank_layout import describe_topology, layout
 
 FAILURES = 6.5
 """Failures per 1000 node-days (Meta's RSC-1, arXiv 2410.21680)."""
@@ -23,9 +24,6 @@ MAX_EVALUATION_SHARE = 0.02
 """tr1-13B spent 3 % of its time on 100 batches every 1000 steps, and reduced the batches to 5."""
 COPY_SHARE = 0.1
 """Share of a background save during which training stops for the copy (docs/explanation/performance.md)."""
-MODEL_FIELDS = ("family", "layers", "hidden", "heads", "sequence", "vocabulary")
-"""Settings that a checkpoint and the model must share."""
-
 OWN_FILES = 3
 """Files of a checkpoint that its manifest does not list: the manifest itself, its mark, and its directory."""
 SPARE = 1.5
@@ -160,26 +158,12 @@ def resume(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     if saved.kind == manifest.WEIGHTS:
         yield error("resume.weights", step=saved.step)
         return
-    stretches = config.accept and config.model.family != "gpt2"
-    expected = {key: getattr(config.model, key) for key in MODEL_FIELDS if not (stretches and key == "sequence")}
-    stored = {**saved.topology, "precision": saved.precision, **saved.model}
-    if saved.kind == manifest.NATIVE:
-        parallel, world = config.parallel, request.spec.nodes * request.spec.processes_per_node
-        expected |= {
-            "pipeline": parallel.pipeline,
-            "tensor": parallel.tensor,
-            "data": request.recipe.replicas(world),
-            "zero_stage": parallel.zero_stage,
-            "balance": parallel.division,
-            "precision": saved.precision if config.precision == "auto" else config.precision,
-        }
-    differences = [
-        f"{key} is {stored.get(key)} in the checkpoint and {value} here"
-        for key, value in expected.items()
-        if stored.get(key) != value
-    ]
-    if differences:
-        yield error("resume.differs", step=saved.step, differences="; ".join(differences))
+    topology = describe_topology(config, layout(config, request.world))
+    differences = manifest.find_differences(saved, config, topology)
+    if differences and not (config.accept and manifest.can_accept(differences, config)):
+        values = differences.items()
+        shown = "; ".join(f"{key} is {there} in the checkpoint and {here} here" for key, (there, here) in values)
+        yield error("resume.differs", step=saved.step, differences=shown)
 
 
 def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
