@@ -161,16 +161,7 @@ def test_alerts(app: App) -> int:
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @app_json_and_dry_run
-def silence(
-    app: App,
-    key: str,
-    *,
-    span: timedelta,
-    at: datetime | None,
-    end: bool,
-    reason: str,
-    dry_run: bool,
-) -> None:
+def silence(app: App, key: str, *, span: timedelta, at: datetime | None, end: bool, reason: str, dry_run: bool) -> None:
     """Silence KEY, or all keys that match a pattern.
 
     A silenced alert is not sent. When the silence ends, opsctl sends the changes that still hold. --reason is required

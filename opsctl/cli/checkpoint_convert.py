@@ -61,14 +61,7 @@ def shrink(app: App, train: str, *, trust: bool, dry_run: bool) -> int:
 @trust_option
 @app_and_json
 def export(
-    app: App,
-    train: str,
-    target: Path,
-    *,
-    step: int | None,
-    compare: bool,
-    tokenizer: Path | None,
-    trust: bool,
+    app: App, train: str, target: Path, *, step: int | None, compare: bool, tokenizer: Path | None, trust: bool
 ) -> int:
     """Export a checkpoint of TRAIN for Hugging Face transformers.
 

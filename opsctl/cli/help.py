@@ -1,13 +1,14 @@
-"""`opsctl help` and `opsctl version`."""
+"""`opsctl help`, `opsctl version` and `opsctl completion`."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 
 import click
+from click.shell_completion import get_completion_class
 
 from opsctl import __version__
-from opsctl.base.errors import InputError
+from opsctl.base.errors import InputError, OpsctlError
 
 
 @click.command("help")
@@ -43,3 +44,22 @@ def version() -> None:
     opsctl version
     """
     click.echo(f"opsctl {__version__}")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a shell completion script.
+
+    \b
+    opsctl completion bash > ~/.local/share/bash-completion/completions/opsctl
+    opsctl completion zsh > "${fpath[1]}/_opsctl"
+    opsctl completion fish > ~/.config/fish/completions/opsctl.fish
+    """
+    completer = get_completion_class(shell)
+    assert completer is not None  # click has all three
+    try:
+        click.echo(completer(ctx.find_root().command, {}, "opsctl", "_OPSCTL_COMPLETE").source())
+    except RuntimeError as error:
+        raise OpsctlError(f"{shell}: {error}") from error

@@ -54,13 +54,7 @@ TEXTFILE_SUFFIX = ".prom"
 )
 @app_and_json
 def metrics(
-    app: App,
-    trains: Sequence[str],
-    *,
-    textfile: Path | None,
-    address: str | None,
-    quick: bool,
-    lists: bool,
+    app: App, trains: Sequence[str], *, textfile: Path | None, address: str | None, quick: bool, lists: bool
 ) -> None:
     """Export metrics of all trains to Prometheus.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from opsctl.cli.output import (
     write_file,
 )
 from opsctl.report import formats
-from opsctl.report.contents import WHOLE, Report, ReportPeriod
+from opsctl.report.contents import Report, ReportPeriod
 from opsctl.report.log_report import report_log
 from opsctl.slurm.past_jobs import read_past_jobs
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -83,13 +83,16 @@ def report(
             "Name a TRAIN, or a log with --log, not both." if train else "Name a TRAIN, or a log with --log."
         )
     period = ReportPeriod(since=since, until=until)
-    with reading():
+    is_terminal = sys.stderr.isatty()  # a spinner shows that a long log is read
+    with Console(stderr=True).status("reading the log …") if is_terminal else nullcontext():
         if log:
-            report_ = build_log_report(app, log, sacct, period)
+            report_ = report_log(log, read_past_jobs(sacct) if sacct else None, app.clock.now(), period=period)
         else:
             report_ = build_train_report(app, app.find(train or ""), sacct, period)
     if html:
-        write(report_, html)
+        from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, only for --html)
+
+        write_file(html, render_page(report_))
     if wants_json():
         print_json(formats.to_json(report_))
     elif markdown:
@@ -100,39 +103,17 @@ def report(
         console().print(page(report_))
 
 
-def reading() -> AbstractContextManager[object]:
-    """Show a spinner on a terminal while a long log is read."""
-    return Console(stderr=True).status("reading the log …") if sys.stderr.isatty() else nullcontext()
-
-
-def build_log_report(app: App, log: Path, sacct: Path | None, period: ReportPeriod = WHOLE) -> Report:
-    """Build the report of any Megatron-style log. Raises InputError."""
-    now = app.clock.now()
-    return report_log(log, read_past_jobs(sacct) if sacct else None, now, period=period)
-
-
-def write(report: Report, path: Path) -> None:
-    """Write the HTML page. Raises RunDirError."""
-    from opsctl.report.html_page import render_page  # noqa: PLC0415 (jinja2, only for --html)
-
-    write_file(path, render_page(report))
-
-
 def page(report: Report) -> RenderableType:
-    parts: list[RenderableType] = [
-        Text(f"{report.train}: {formats.render_headline(report)}", style="bold"),
-        _facts(report),
-    ]
-    parts += [Text(""), _shares(report)]
+    facts = [(Text(f"  {name}", style="dim"), value) for name, value in formats.facts(report)]
+    headline = Text(f"{report.train}: {formats.render_headline(report)}", style="bold")
+    parts: list[RenderableType] = [headline, make_table(facts), Text(""), _shares(report)]
     if len(report.causes) > 1:
-        parts += [Text(""), _causes(report)]
+        first, *others = formats.CAUSE_COLUMNS
+        causes = [(f"  {cause}", *cells) for cause, *cells in formats.cause_rows(report)]
+        parts += [Text(""), make_table(causes, [f"  {first}", *others])]
     if report.attempts:
         parts += [Text(""), make_table(formats.attempt_rows(report), formats.ATTEMPT_COLUMNS)]
     return Group(*parts, *(Text(f"note: {note}", style="yellow") for note in report.notes))
-
-
-def _facts(report: Report) -> Table:
-    return make_table([(Text(f"  {name}", style="dim"), value) for name, value in formats.facts(report)])
 
 
 def _shares(report: Report) -> Table:
@@ -144,9 +125,3 @@ def _shares(report: Report) -> Table:
         bar = Text("█" * round(BAR * share) or "▏", style=style)
         table.add_row(Text(f"  {bucket}"), format_duration(spent), format_percent(share), bar)
     return table
-
-
-def _causes(report: Report) -> Table:
-    rows = [(f"  {cause}", *cells) for cause, *cells in formats.cause_rows(report)]
-    first, *others = formats.CAUSE_COLUMNS
-    return make_table(rows, [f"  {first}", *others])

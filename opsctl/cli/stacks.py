@@ -73,14 +73,7 @@ rank_option = partial(dependent_option, not_with=("--from",))
 )
 @app_and_json
 def stacks(
-    app: App,
-    train: str | None,
-    *,
-    seconds: float,
-    signal: bool,
-    py_spy: str,
-    native: bool,
-    files: tuple[Path, ...],
+    app: App, train: str | None, *, seconds: float, signal: bool, py_spy: str, native: bool, files: tuple[Path, ...]
 ) -> None:
     """Show where every rank is, silent and odd ranks first.
 
@@ -175,11 +168,7 @@ def _read(files: tuple[Path, ...], *, must_exist: bool) -> list[Stack]:
 
 
 def _show(
-    stacks: list[Stack],
-    *,
-    dumps: list[FlightDump],
-    ranks: int | None = None,
-    notes: list[str] | None = None,
+    stacks: list[Stack], *, dumps: list[FlightDump], ranks: int | None = None, notes: list[str] | None = None
 ) -> None:
     if wants_json():
         groups = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ from opsctl.base.errors import RunDirError, Unreachable
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import INTERVAL
 from opsctl.cli.output import app_and_json, console, optional_train, print_json, print_on_stderr, to_json, wants_json
-from opsctl.cli.status_card import fitted_card, status_block
+from opsctl.cli.status_card import count_rows, fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.run_dir import all_trains, check_root, find_entries_skipped
@@ -129,11 +129,9 @@ def _page(
     if is_full or len(statuses) == 1:
         if len(statuses) > 1 or height is None:
             return Group(*head, *(status_block(status, now, ramp=ramp) for status in statuses))
-        return Group(*head, fitted_card(statuses[0], now, terminal, height - _count_rows(head, terminal), ramp=ramp))
+        return Group(
+            *head, fitted_card(statuses[0], now, terminal, height - count_rows(Group(*head), terminal), ramp=ramp)
+        )
     head += alert_texts(open_alerts(app.alert_ledger, now), None if height is None else max(1, height // 3))
-    room = None if height is None else height - _count_rows(head, terminal)
+    room = None if height is None else height - count_rows(Group(*head), terminal)
     return Group(*head, draw_table(statuses, now, terminal, room))
-
-
-def _count_rows(texts: Sequence[Text], terminal: Console) -> int:
-    return sum(1 if text.no_wrap else len(text.wrap(terminal, terminal.width)) for text in texts)

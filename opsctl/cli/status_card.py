@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +30,6 @@ STYLES = {
 }
 ALERT_STYLES = {"critical": "bold red", "warning": "yellow", "unknown": "magenta"}
 LABEL_GAP = 2
-MIN_TEXT_WIDTH = 20
 CURVE_WIDTH = 32
 USUAL_PACE_SHARE = 0.02
 """A pace within this share of the median of the run is shown as usual."""
@@ -65,24 +63,19 @@ def fitted_card(status: TrainStatus, now: datetime, terminal: Console, room: int
     """Return the card in at most `room` lines of the terminal: without the least important lines if need be, and with
     the number of those that are missing."""
     lines = card_lines(status, now, ramp=ramp)
-    shown, width = list(lines), _text_width(lines, status.train, terminal.width)
-    while shown and _count_rows(shown, width) + (len(shown) < len(lines)) > room - 1:
+    shown, card = list(lines), _draw(status, lines)
+    while shown and count_rows(card, terminal) > room:
         worst = max(line.rank for line in shown)
         if worst is Rank.NEEDED:
             return _draw(status, shown[: room - 2], left_out=len(lines) - min(len(shown), room - 2), is_cut=True)
         del shown[max(index for index, line in enumerate(shown) if line.rank is worst)]
-    return _draw(status, shown, left_out=len(lines) - len(shown))
+        card = _draw(status, shown, left_out=len(lines) - len(shown))
+    return card
 
 
-def _count_rows(lines: Sequence[CardLine], width: int) -> int:
-    """Return the number of terminal rows that the lines take."""
-    console = Console(width=width)
-    return sum(len(cell(line.text).wrap(console, width)) or 1 for line in lines)
-
-
-def _text_width(lines: Sequence[CardLine], train: str, width: int) -> int:
-    label_width = max([cell_len(train), *(2 + cell_len(line.label) for line in lines)])
-    return max(MIN_TEXT_WIDTH, width - label_width - LABEL_GAP)
+def count_rows(shown: RenderableType, terminal: Console) -> int:
+    """Return the number of terminal rows that something takes."""
+    return len(terminal.render_lines(shown, pad=False))
 
 
 def _draw(status: TrainStatus, lines: Sequence[CardLine], *, left_out: int = 0, is_cut: bool = False) -> RenderableType:

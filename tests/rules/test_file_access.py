@@ -59,7 +59,7 @@ ALLOWED = {
     "opsctl/diagnosis/py_spy.py": "reads a script of the package",
     "opsctl/cron/crontab.py": "reads the entries of cron, whose directory is checked by check_trusted",
     "opsctl/cli/top/top_app.py": "reads a table of the package",
-    "opsctl/cli/init.py": "reads a template of the package",
+    "opsctl/cli/config.py": "reads a template of the package",
     "opsctl/preflight/prepare_launch.py": "reads the TRAIN.toml that the user names",
     "opsctl/cli/edit.py": "as prepare_launch.py",
     "opsctl/cli/mcp/tool_table.py": "reads a table of the package",
