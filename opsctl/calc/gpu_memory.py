@@ -37,10 +37,6 @@ class Precision:
     partition: int
     """ZeRO's fp32 copy of the gradients of its partition."""
 
-    @property
-    def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer
-
 
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(weights=4, gradients=4, optimizer=8, partition=0),
@@ -254,9 +250,6 @@ def logits_bytes(shape: ModelShape, topology: Topology) -> float:
     return topology.tokens(shape.sequence) * shape.vocabulary / topology.tp * size
 
 
-def least_gpus(*, billions: float, gpu_gb: float, training: bool = True) -> int:
-    """Return the least number of GPUs.
-
-    size·18·1.25 / GPU, for inference size·2·1.25 / GPU (book, "Tell how many GPUs do you need in 5 secs").
-    """
-    return math.ceil(billions * (18 if training else 2) * 1.25 / gpu_gb)
+def least_gpus(*, billions: float, gpu_gb: float) -> int:
+    """Return the least number of GPUs: size·18·1.25 / GPU (book, "Tell how many GPUs do you need in 5 secs")."""
+    return math.ceil(billions * 18 * 1.25 / gpu_gb)

@@ -14,9 +14,9 @@ BYTES_PER_PARAMETER = 14
 """bf16 weights and fp32 master weights with two moments. BLOOM's 176.2e9 x 14 are 2.24 TiB, published as 2.3 TB."""
 
 
-def size_bytes(parameters: int, bytes_per_parameter: float = BYTES_PER_PARAMETER) -> float:
+def size_bytes(parameters: int) -> int:
     """Return the size of a full checkpoint, which has no gradients."""
-    return parameters * bytes_per_parameter
+    return parameters * BYTES_PER_PARAMETER
 
 
 def young(save_s: float, mtbf_s: float) -> float:
@@ -97,11 +97,11 @@ def per_day(size: float, interval_s: float) -> float:
     return size * 86400 / interval_s
 
 
-def days_until_full(*, free: float, size: float, interval_s: float, reliable: float = 1.0) -> float:
-    """Return the days until a quota is full. `reliable` is the usable share of the quota."""
-    return free * reliable / per_day(size, interval_s)
+def days_until_full(*, free: float, size: float, interval_s: float) -> float:
+    """Return the days until a quota is full."""
+    return free / per_day(size, interval_s)
 
 
-def fits(*, free: float, size: float, reliable: float = 1.0) -> int:
+def fits(*, free: float, size: float) -> int:
     """Return how many whole checkpoints fit. One of them is always being written, so one less can be stored."""
-    return math.floor(free * reliable / size)
+    return math.floor(free / size)

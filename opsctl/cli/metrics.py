@@ -21,8 +21,7 @@ from opsctl.cli.output import (
     write_file,
 )
 from opsctl.metrics.collect import effective, gather
-from opsctl.metrics.families import FAMILIES, exposition
-from opsctl.metrics.serve import EFFECTIVE_EVERY_S, Fresh, listen, parse_address
+from opsctl.metrics.prometheus import EFFECTIVE_EVERY_S, FAMILIES, Fresh, exposition, listen, parse_address
 from opsctl.state.run_dir import RunDir
 
 TEXTFILE_SUFFIX = ".prom"

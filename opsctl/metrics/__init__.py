@@ -1,1 +1,1 @@
-"""Metrics of all trains for Prometheus: definitions in families.toml, values in collect.py, HTTP in serve.py."""
+"""Metrics of all trains for Prometheus: definitions in families.toml, values in collect.py, output in prometheus.py."""

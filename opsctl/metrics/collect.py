@@ -13,7 +13,7 @@ from opsctl.base.findings import Level
 from opsctl.base.model import Job
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir
-from opsctl.metrics.families import MetricSample
+from opsctl.metrics.prometheus import MetricSample
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import read_train

@@ -19,7 +19,7 @@ from opsctl.base import statements
 from opsctl.base.findings import Level, Transition
 from opsctl.cli.output import cell
 from opsctl.host.system import SystemRunner
-from opsctl.metrics.families import MetricSample, exposition
+from opsctl.metrics.prometheus import MetricSample, exposition
 from opsctl.preflight.security.permissions import quote
 from opsctl.settings.alert_channels import EmailTable
 from opsctl.settings.alerts import AlertSettings

@@ -70,7 +70,7 @@ ALLOWED = {
     "opsctl/telemetry/progress/log_events.py": "reads a table of the package",
     "opsctl/telemetry/progress/log_formats.py": "reads a table of the package",
     "opsctl/telemetry/progress/tracker_log.py": "reads a table of the package",
-    "opsctl/metrics/families.py": "reads a table of the package",
+    "opsctl/metrics/prometheus.py": "reads a table of the package",
     "opsctl/report/html_page.py": "reads a script of the package",
     "opsctl/report/formats.py": "reads a table of the package",
 }

@@ -12,7 +12,7 @@ from opsctl.checkpoints.trainer_command.shell import find_numbers
 from opsctl.cron.crontab import parse_when
 from opsctl.diagnosis.stack_dumps import parse as parse_stacks
 from opsctl.launch.revisions import read_files
-from opsctl.metrics.serve import parse_address
+from opsctl.metrics.prometheus import parse_address
 from opsctl.nodes.remote.fanout import merge_objects
 from opsctl.preflight.corpus_files import tokenizer_size
 from opsctl.sandbox.record import read_record

@@ -57,8 +57,8 @@ def test_13b_checkpoint_is_0_4_tb() -> None:
 def test_unreliable_space_fills_the_quota_sooner() -> None:
     full = save_interval.days_until_full(free=184, size=2.3, interval_s=3 * HOUR)
     assert full == pytest.approx(10)
-    assert save_interval.days_until_full(free=184, size=2.3, interval_s=3 * HOUR, reliable=0.8) == pytest.approx(8)
-    assert save_interval.fits(free=184, size=2.3, reliable=0.8) == 64
+    assert save_interval.days_until_full(free=0.8 * 184, size=2.3, interval_s=3 * HOUR) == pytest.approx(8)
+    assert save_interval.fits(free=0.8 * 184, size=2.3) == 64
 
 
 def test_interval_with_restart_maximizes_the_exact_form() -> None:

@@ -19,8 +19,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.host.system import SystemClock
 from opsctl.metrics.collect import effective, gather
-from opsctl.metrics.families import FAMILIES, MetricSample, exposition
-from opsctl.metrics.serve import FRESH_S, Fresh, listen, parse_address
+from opsctl.metrics.prometheus import FAMILIES, FRESH_S, Fresh, MetricSample, exposition, listen, parse_address
 from opsctl.state.journal import Journal
 from opsctl.telemetry.progress.effective_time import Bucket
 from tests.support.made_events import make_diagnosed

@@ -1,22 +1,80 @@
-"""A small HTTP endpoint for Prometheus, without authentication. Only this machine can reach the endpoint."""
+"""Metrics in the form of Prometheus: definitions, text, a small HTTP endpoint that only this machine can reach.
+
+A new metric needs a line in families.toml and one in collect.py. The endpoint has no authentication.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.extras import required
 from opsctl.base.ports import Clock
-from opsctl.metrics.families import Collected, MetricSample
 
 FRESH_S = 5.0
 """Collected samples are served again for this time, to limit the queries to Slurm."""
 EFFECTIVE_EVERY_S = 600.0
 """How often whole logs are read, in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric with all its labels."""
+
+    help: str
+    labels: Sequence[str] = ()
+    is_count: bool = False
+
+
+_TABLES = tomllib.loads(files("opsctl.metrics").joinpath("families.toml").read_text())
+FAMILIES: dict[str, Family] = {name: Family(**table) for name, table in _TABLES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """One value of a metric."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def exposition(samples: Iterable[MetricSample]) -> str:
+    """Return the samples in Prometheus' text format, in the order of FAMILIES."""
+    with required("metrics"):
+        from prometheus_client import generate_latest  # noqa: PLC0415 (imports in 0.25 s, needed only here)
+
+    return generate_latest(Collected(tuple(samples))).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Samples in the form of a prometheus_client registry."""
+
+    samples: tuple[MetricSample, ...]
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 (as above)
+
+        for name, family in FAMILIES.items():
+            metric_class = CounterMetricFamily if family.is_count else GaugeMetricFamily
+            metric = metric_class(name, family.help, labels=family.labels)
+            for sample in self.samples:
+                if sample.name == name:
+                    metric.add_metric([_to_utf8(sample.labels[label]) for label in family.labels], sample.value)
+            if metric.samples:
+                yield metric
+
+
+def _to_utf8(label: str) -> str:
+    """Return a label as valid UTF-8. A directory's name may be any bytes."""
+    return label.encode(errors="backslashreplace").decode()
 
 
 def parse_address(text: str) -> tuple[str, int]:
