@@ -15,7 +15,7 @@ from opsctl.dash.show_times import format_minute
 from opsctl.dash.train_figures import throughput_of
 from opsctl.report import formats
 from opsctl.report.contents import AttemptReport, Report
-from opsctl.report.html_page import Box, css_class, draw_split, place_attempt
+from opsctl.report.html_page import Box, css_class, draw_attempt, draw_split
 from opsctl.report.scales import AxisTick, time_ticks
 from opsctl.report.train_report import TrainReading, read_train
 from opsctl.state.events import (
@@ -143,7 +143,6 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
         group = formats.find_end_group(diagnosis.cause_kind if diagnosis else "", attempt.outcome)
         lasted = format_duration(attempt.ended - attempt.began)
         end = attempt.outcome or "running"
-        x, width = place_attempt(report, attempt)
         yield AttemptRow(
             name=attempt.attempt,
             number=f"attempt {number}",
@@ -154,11 +153,8 @@ def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptR
             why=diagnosis.says if diagnosis else attempt.why,
             nodes=attempt.nodes,
             steps=formats.format_steps(attempt),
-            box=Box(
-                x=x,
-                width=width,
-                kind=group,
-                title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}",
+            box=draw_attempt(
+                report, attempt, kind=group, title=f"{attempt.attempt}: {end} after {lasted}; {attempt.why}"
             ),
         )
 

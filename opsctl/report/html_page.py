@@ -57,8 +57,6 @@ class CurveDrawing:
     """The drawing of one figure over the steps."""
 
     title: str
-    label: str
-    """What the figure is and how it is drawn, for people who do not see the drawing."""
     data: str
     """The points as JSON, for the script."""
     line: str
@@ -67,8 +65,8 @@ class CurveDrawing:
     """Points of a polygon from the lowest to the highest loss of every bin."""
     y: tuple[AxisTick, ...]
     x: tuple[AxisTick, ...]
-    restarts: tuple[tuple[Box, int], ...]
-    """Marks, and their steps."""
+    restarts: tuple[tuple[float, int, str], ...]
+    """Places, steps and texts of the marks."""
     is_log: bool
 
 
@@ -97,7 +95,7 @@ def render_page(report: Report) -> str:
         period=format_duration(report.periods[0].seconds) if report.periods else "",
         columns=boxes,
         column_ticks=ticks,
-        attempts=list(draw_attempts(report)),
+        attempts=list(_draw_attempts(report)),
         legend=[(group, table["meaning"]) for group, table in formats.END_GROUPS.items() if group in groups],
         moments=time_ticks(report.begin, report.end, is_timed=report.is_timed),
         curves=list(draw_curves(report)),
@@ -167,26 +165,22 @@ def _draw_periods(report: Report, scale: Scale) -> Iterator[Box]:
             )
 
 
-def draw_attempts(report: Report) -> Iterator[Box]:
+def _draw_attempts(report: Report) -> Iterator[Box]:
     """Yield a bar for every attempt, from its start to its end."""
     for attempt, row in zip(report.attempts, formats.attempt_rows(report), strict=True):
         title = f"{attempt.attempt}, {row[1]}, {row[2]}: {row[3]}"
-        x, width = place_attempt(report, attempt)
-        yield Box(
-            x=x,
-            width=width,
-            kind=find_group(attempt),
-            title=f"{title}; {attempt.why}" if attempt.why else title,
+        yield draw_attempt(
+            report, attempt, kind=find_group(attempt), title=f"{title}; {attempt.why}" if attempt.why else title
         )
 
 
-def place_attempt(report: Report, attempt: AttemptReport) -> tuple[float, float]:
-    """Return left edge and width of an attempt's bar: visible, and within the time of the report."""
+def draw_attempt(report: Report, attempt: AttemptReport, *, kind: str, title: str) -> Box:
+    """Return an attempt's bar: visible, and within the time of the report."""
     total_s = max((report.end - report.begin).total_seconds(), 1e-9)
     begin_s = (attempt.began - report.begin).total_seconds()
     length_s = (attempt.ended - attempt.began).total_seconds()
     width = min(WIDTH, max(MIN_BAR_WIDTH, WIDTH * length_s / total_s))
-    return min(max(0.0, WIDTH * begin_s / total_s), WIDTH - width), width
+    return Box(x=min(max(0.0, WIDTH * begin_s / total_s), WIDTH - width), width=width, kind=kind, title=title)
 
 
 def find_group(attempt: AttemptReport) -> str:
@@ -215,13 +209,12 @@ def _draw_curve(report: Report, title: str, points: Sequence[Point]) -> CurveDra
     highs = _place_points(points, [point.high for point in points], x, y)
     return CurveDrawing(
         title=title,
-        label=f"{title} by step",
         data=_to_data(points, is_log=y.is_log),
         line=" ".join(means),
         band=" ".join([*highs, *reversed(lows)]),
         y=y_ticks,
         x=x.ticks(even_ticks(x.low, x.high, 8)),
-        restarts=_draw_restarts(report, x),
+        restarts=tuple(_mark_restarts(report, x)),
         is_log=y.is_log,
     )
 
@@ -241,21 +234,12 @@ def _place_points(points: Sequence[Point], values: Sequence[float], x: Scale, y:
     ]
 
 
-def _draw_restarts(report: Report, x: Scale) -> tuple[tuple[Box, int], ...]:
-    """Return a mark for every attempt that repeats steps of the attempt before."""
-    return tuple(
-        (
-            Box(
-                x=WIDTH * x.at(attempt.first_step),
-                width=0,
-                kind="restart",
-                title=f"{attempt.attempt} goes back to {attempt.first_step:,}",
-            ),
-            attempt.first_step,
-        )
-        for before, attempt in pairwise(report.attempts)
-        if before.last_step and attempt.first_step and x.low < attempt.first_step <= before.last_step
-    )
+def _mark_restarts(report: Report, x: Scale) -> Iterator[tuple[float, int, str]]:
+    """Yield place, step and text of a mark for every attempt that repeats steps of the attempt before."""
+    for before, attempt in pairwise(report.attempts):
+        step = attempt.first_step
+        if before.last_step and step and x.low < step <= before.last_step:
+            yield WIDTH * x.at(step), step, f"{attempt.attempt} goes back to {step:,}"
 
 
 def _title(bucket: Bucket, seconds: float, total: float) -> str:
