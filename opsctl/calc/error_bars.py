@@ -22,6 +22,8 @@ class ErrorBar:
 
 
 MEMORY_BAR = ErrorBar(**_BARS["memory"])
+CALIBRATED_BAR = ErrorBar(**_BARS["calibrated"])
+"""Once one measured step of the same model has calibrated the predictions."""
 
 
 def step_bar(shape: ModelShape, gpu: Accelerator, topology: Topology) -> ErrorBar:
@@ -32,8 +34,3 @@ def step_bar(shape: ModelShape, gpu: Accelerator, topology: Topology) -> ErrorBa
     elif topology.zero == 3 and gpu.generation != "cdna":
         bar = _BARS["sharded"]
     return ErrorBar(**bar)
-
-
-def calibrated_bar() -> ErrorBar:
-    """Return the bar once one measured step of the same model has calibrated the predictions."""
-    return ErrorBar(**_BARS["calibrated"])

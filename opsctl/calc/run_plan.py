@@ -11,7 +11,7 @@ from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory, save_interval, spares, step_time
-from opsctl.calc.error_bars import ErrorBar, calibrated_bar, step_bar
+from opsctl.calc.error_bars import CALIBRATED_BAR, ErrorBar, step_bar
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, Cluster, Topology
 from opsctl.calc.save_interval import renewal
@@ -124,7 +124,7 @@ def plan_run(inputs: RunInputs) -> RunPlan:
         parameters=parameters(shape),
         layouts=tuple(layouts),
         tried=len(tried),
-        bar=calibrated_bar() if inputs.factor else step_bar(shape, cluster.gpu, best.topology),
+        bar=CALIBRATED_BAR if inputs.factor else step_bar(shape, cluster.gpu, best.topology),
         steps=steps,
         step_s=best.seconds,
         tokens_per_day=inputs.batch * shape.sequence / best.seconds * 86400 * effective,

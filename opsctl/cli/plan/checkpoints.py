@@ -12,7 +12,7 @@ from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import save_interval as calc
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import failures_option, size_options
 
@@ -23,9 +23,8 @@ from opsctl.cli.plan.options import failures_option, size_options
 @click.option("--gb-s", type=float, help="Write speed of all ranks in GB/s, instead of --save.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="Number of nodes of the train.")
 @failures_option
-@click.option(
+@dependent_option(
     "--mtbf",
-    cls=DependentOption,
     not_with=("--nodes", "--failures"),
     type=float,
     help="Hours between failures, instead of --nodes, --failures.",

@@ -18,7 +18,7 @@ from opsctl.calc import spares as counts
 from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.save_interval import renewal
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import failures_option
 
@@ -107,7 +107,7 @@ def _input_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of INPUTS; `function` gets the fields of SimulationSetup."""
     for option, entry in reversed(INPUTS.items()):
         settings: dict[str, Any] = {"default": entry.default, "help": entry.help, "only_with": entry.only_with}
-        function = click.option(option, entry.field, cls=DependentOption, show_default=True, **settings)(function)
+        function = dependent_option(option, entry.field, show_default=True, **settings)(function)
     return function
 
 

@@ -13,7 +13,7 @@ from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, parameters
 from opsctl.calc.gpu_memory import PRECISIONS
 from opsctl.calc.parallel_layout import ATTENTIONS, KERNELS, RECOMPUTATIONS
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_HEAD_COLUMNS = 512
@@ -22,8 +22,8 @@ MAX_HEAD_COLUMNS = 512
 gpu_option: Callable[[F], F] = click.option(
     "--gpu", required=True, help="GPU, such as H100, or figures (tflops=989,…)."
 )
-currency_option: Callable[[F], F] = click.option(
-    "--currency", cls=DependentOption, only_with=("--price",), help="Currency of --price, such as USD."
+currency_option: Callable[[F], F] = dependent_option(
+    "--currency", only_with=("--price",), help="Currency of --price, such as USD."
 )
 batch_option: Callable[[F], F] = click.option(
     "--batch", type=int, required=True, help="Global batch size, in samples per step."
@@ -73,13 +73,7 @@ _SHAPE = (
     click.option("--sequence", type=int, help="Tokens per sample (default: 2048)."),
 )
 _SIZE = (
-    click.option(
-        "--billions",
-        cls=DependentOption,
-        not_with=("--model",),
-        type=float,
-        help="Number of parameters, in billions.",
-    ),
+    dependent_option("--billions", not_with=("--model",), type=float, help="Number of parameters, in billions."),
     click.option("--model", "known", type=click.Choice(list(PUBLISHED)), help="Published model to take the size of."),
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from opsctl.base.errors import InputError, cannot_write
+from opsctl.base.errors import InputError
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, not_positive, refuse
@@ -20,12 +20,12 @@ from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
 from opsctl.calc.parallel_layout import Cluster, Topology
 from opsctl.calc.run_plan import PlannedLayout, RunInputs, RunPlan, calibrate, parse_topology, plan_run
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
+from opsctl.cli.output import write_file
 from opsctl.cli.plan.estimate import Estimate, facts, listing, prints_estimate
 from opsctl.cli.plan.model_source import PlannedModel, find_model
 from opsctl.cli.plan.options import currency_option, failures_option, kernels_option, precision_option
 from opsctl.cli.plan.training_time import log_step_s
-from opsctl.state.files import write_atomic
 
 if TYPE_CHECKING:
     from opsctl.app import App
@@ -53,8 +53,8 @@ class _Overview:
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODEL]")
-@click.option("--layers", cls=DependentOption, not_with=("MODEL",), type=int, help="Number of layers, without a MODEL.")
-@click.option("--hidden", cls=DependentOption, not_with=("MODEL",), type=int, help="Hidden size, without a MODEL.")
+@dependent_option("--layers", not_with=("MODEL",), type=int, help="Number of layers, without a MODEL.")
+@dependent_option("--hidden", not_with=("MODEL",), type=int, help="Hidden size, without a MODEL.")
 @click.option("--sequence", type=int, help="Tokens per sample.")
 @click.option("--gpus", type=int, help="Number of GPUs; required.")
 @click.option("--gpu", help="GPU, such as H100, or figures (tflops=989,…); required.")
@@ -88,18 +88,11 @@ def overview(app: App, /, *, html: Path | None, **options: Any) -> Estimate:
     page = _make_overview(app, **options)
     data = _to_data(page)
     if html:
-        _write_page(html, data)
+        from opsctl.launch.render import render_page  # noqa: PLC0415 (jinja2, only for --html)
+
+        memory_gib = {name: size / GIB for name, size in data["memory_bytes"].items()}
+        write_file(html, render_page("plan/overview.html.j2", memory_gib=memory_gib, **data))
     return Estimate(data=data, shown=_show(page))
-
-
-def _write_page(path: Path, data: dict[str, Any]) -> None:
-    from opsctl.launch.render import render_page  # noqa: PLC0415 (jinja2, only for --html)
-
-    memory_gib = {name: size / GIB for name, size in data["memory_bytes"].items()}
-    try:
-        write_atomic(path, render_page("plan/overview.html.j2", memory_gib=memory_gib, **data))
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def _make_overview(app: App, **given: Any) -> _Overview:

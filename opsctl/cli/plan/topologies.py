@@ -16,7 +16,7 @@ from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Cluster, not_a_cluster, not_a_ramp, ramp_sizes
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.plan.estimate import Estimate, Plot, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, one_head, takes_shape
 
@@ -37,9 +37,8 @@ from opsctl.cli.plan.options import batch_option, gpu_option, layout_options, on
     help="Samples per micro batch (default: 1, 2, 4, 8); repeatable.",
 )
 @layout_options
-@click.option(
+@dependent_option(
     "--show",
-    cls=DependentOption,
     not_with=("--all",),
     type=click.IntRange(min=1),
     default=10,

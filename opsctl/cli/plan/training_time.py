@@ -20,7 +20,7 @@ from opsctl.calc.accelerators import accelerator, unknown
 from opsctl.calc.argument_checks import drop_none, negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.time_left import time_left
-from opsctl.cli.dependent_option import DependentOption
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.output import complete_trains
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
 from opsctl.cli.plan.options import currency_option, needed, recompute_option, size_options, takes_shape
@@ -43,9 +43,9 @@ LABELS = {
 """Labels of figures whose JSON key is not readable."""
 RECENT_ITERATIONS = 200
 GPU_HELP = "GPU, such as H100, for figures against its peak."
-run_option = partial(click.option, cls=DependentOption, only_with=("--train", "--log"))
+run_option = partial(dependent_option, only_with=("--train", "--log"))
 """An option for the time left of a run."""
-model_option = partial(click.option, cls=DependentOption, only_with=("--model", "--layers"))
+model_option = partial(dependent_option, only_with=("--model", "--layers"))
 """An option for the figures of a model; --train and --log need none."""
 
 
@@ -227,9 +227,8 @@ def _format(name: str, value: Any) -> str:
 @click.option("--gb-s", type=float, required=True, help="Measured network bandwidth of a node, in GB/s.")
 @click.option("--bytes", "bytes_per_parameter", default=2.0, show_default=True, help="Bytes sent per parameter.")
 @click.option("--accumulation", default=1, show_default=True, help="Gradient accumulation steps.")
-@click.option(
+@dependent_option(
     "--tflops",
-    cls=DependentOption,
     not_with=("--gpu",),
     type=float,
     help="TFLOP/s of a GPU without waits (default: 75 % of --gpu).",
