@@ -26,11 +26,22 @@ from opsctl.actions.rollback_plan import (
 )
 from opsctl.app import App
 from opsctl.base.errors import InputError, RunDirError, WaitTimedOut, cannot_write
+from opsctl.base.nodesets import hostname
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.newer_checkpoints import bring_back, find_newer, set_aside
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
+from opsctl.host.processes import own_process
 from opsctl.launch.revisions import Files, note_edit, swap
-from opsctl.launch.rollback_state import FINAL, RollbackPhase, RollbackRecord, read_newest, records_dir, write_record
+from opsctl.launch.rollback_state import (
+    FINAL,
+    MAX_PROCESSES,
+    RollbackPhase,
+    RollbackRecord,
+    name_process,
+    read_newest,
+    records_dir,
+    write_record,
+)
 from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
 from opsctl.state.events import RollbackUndone, RolledBack
@@ -148,6 +159,8 @@ def _carry_out(
             _unprotect(record)
             record = _set_phase(run, record, RollbackPhase.MOVED)
     released = _release(app, run) if record.phase is RollbackPhase.MOVED else []
+    process = name_process(hostname(), own_process())
+    record = replace(record, carried_out_by=(*record.carried_out_by, process)[-MAX_PROCESSES:])
     record = _set_phase(run, record, RollbackPhase.DONE)
     return RollbackResult(record=record, aside=tuple(aside), released=tuple(released))
 

@@ -7,7 +7,6 @@ A page that starts a rollback leaves the process, and its output, in files besid
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,8 +30,8 @@ BEGINS_WITHIN = timedelta(seconds=30)
 MAX_START_BYTES = 4096
 MAX_OUTPUT_BYTES = 4096
 MAX_LINES = 6
-_RESULT = re.compile(r"\S+: (?:rolled back|was already rolled back) to step \d")
-"""The line of `opsctl rollback` for a rollback that is done."""
+MAX_PROCESSES = 16
+"""Processes that a record names, the newest."""
 
 
 class RollbackPhase(StrEnum):
@@ -72,6 +71,8 @@ class RollbackRecord:
     checkpoint_before: str = ""
     skip_samples_before: tuple[str, ...] = ()
     lr_scale_before: float | None = None
+    carried_out_by: tuple[str, ...] = ()
+    """The processes that have carried the rollback out, or found it done, by `name_process`."""
 
     @property
     def aside(self) -> str:
@@ -106,6 +107,10 @@ class StartedRollback:
     started: int
 
     @property
+    def name(self) -> str:
+        return name_process(self.host, ProcessId(pid=self.pid, started=self.started))
+
+    @property
     def is_here(self) -> bool:
         """Whether this machine can see its process. Of a process on another machine, only its lease is known."""
         return self.host == hostname()
@@ -137,6 +142,8 @@ class RollbackState:
     """None for a rollback or an undo that no page has started."""
     output: tuple[str, ...] = ()
     """The newest lines that the process has printed."""
+    is_carried_out: bool = False
+    """Whether a record names the process as one that has carried out the rollback."""
 
     @property
     def is_interrupted(self) -> bool:
@@ -148,8 +155,7 @@ class RollbackState:
 
     @property
     def is_done(self) -> bool:
-        """Whether the process has printed the result of the rollback."""
-        return not self.is_running and any(map(_RESULT.match, self.output))
+        return not self.is_running and self.is_carried_out
 
     @property
     def has_failed(self) -> bool:
@@ -176,7 +182,23 @@ def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
     if record and (is_unfinished or started is None):
         step = record.step
     output = _read_output(run) if started and is_recent and started.step == step else ()
-    return RollbackState(step=step, record=record, is_running=is_running, started=started, output=output)
+    return RollbackState(
+        step=step,
+        record=record,
+        is_running=is_running,
+        started=started,
+        output=output,
+        is_carried_out=bool(started and is_recent) and _is_carried_out(run, started),
+    )
+
+
+def _is_carried_out(run: RunDir, started: StartedRollback | None) -> bool:
+    """Whether a record names the process: not always the newest, after a rollback in a terminal."""
+    for path in _list_records(run):
+        with contextlib.suppress(OSError, ValueError):
+            if started and started.name in _read_record(path).carried_out_by:
+                return True
+    return False
 
 
 def is_working(run: RunDir, started: StartedRollback, clock: Clock) -> bool:
@@ -269,17 +291,31 @@ def records_dir(run: RunDir) -> Path:
 
 def read_newest(run: RunDir) -> RollbackRecord | None:
     """Return the newest rollback of a train; None without any. Raises OSError and ValueError for a damaged record."""
-    try:
-        names = sorted(name for name in list_names(records_dir(run)) if name.endswith(".json") and name[0].isdigit())
-    except FileNotFoundError:
+    paths = _list_records(run)
+    if not paths:
         return None
-    if not names:
-        return None
-    path = records_dir(run) / names[-1]
     try:
-        return decode(RollbackRecord, read_json(path, MAX_RECORD_BYTES))
+        return _read_record(paths[-1])
     except ValueError as error:
-        raise ValueError(f"{path}: not a record of a rollback: {error}") from error
+        raise ValueError(f"{paths[-1]}: not a record of a rollback: {error}") from error
+
+
+def _list_records(run: RunDir) -> list[Path]:
+    """Return the files of all records, the newest last. Raises OSError."""
+    try:
+        names = list_names(records_dir(run))
+    except FileNotFoundError:
+        return []
+    return [records_dir(run) / name for name in sorted(names) if name.endswith(".json") and name[0].isdigit()]
+
+
+def _read_record(path: Path) -> RollbackRecord:
+    return decode(RollbackRecord, read_json(path, MAX_RECORD_BYTES))
+
+
+def name_process(host: str, process: ProcessId) -> str:
+    """Return a name that no other process of any machine has."""
+    return f"{host}/{process.pid}/{process.started}"
 
 
 def write_record(run: RunDir, record: RollbackRecord) -> None:
