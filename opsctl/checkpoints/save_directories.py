@@ -163,17 +163,7 @@ def _absolute(text: str, command: TrainCommand) -> Path | None:
     if not text or "://" in text or "\0" in text or re.search(r"[${}<>*]", text):
         return None
     path = Path(text)
-    return find_outside(Path(_normal(command.directory / path)), command.mounts)
-
-
-def _normal(path: Path) -> str:
-    parts: list[str] = []
-    for part in path.parts:
-        if part == ".." and len(parts) > 1:
-            parts.pop()
-        elif part != "..":
-            parts.append(part)
-    return str(Path(*parts))
+    return find_outside(Path(os.path.normpath(command.directory / path)), command.mounts)
 
 
 def _directory_of(logged: str) -> str:

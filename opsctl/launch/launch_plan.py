@@ -14,7 +14,7 @@ from opsctl.base.errors import ConfigError
 from opsctl.base.model import JobSpec, LaunchPlan
 from opsctl.base.nodesets import nodeset
 from opsctl.launch.code_freeze import FrozenCode
-from opsctl.launch.render import command_line, directives, render
+from opsctl.launch.render import command_line, directives, read_job_variables, render
 from opsctl.launch.train_paths import resolve_paths
 from opsctl.settings.container import ContainerTable
 from opsctl.settings.loader import SiteSettings, TrainSettings
@@ -27,26 +27,6 @@ SHIM_MOUNT = "/opt/opsctl-shim"
 START_SHIM = (
     f"import sys; sys.path.insert(0, '{SHIM_MOUNT}'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))"
 )
-PASSED_VARIABLES = (
-    "SLURM*",
-    "TRAIN_*",
-    "MASTER_*",
-    "NNODES",
-    "PYTHONUNBUFFERED",
-    "CUDA_*",
-    "NVIDIA_*",
-    "ROCR_*",
-    "HIP_*",
-    "NCCL_*",
-    "TORCH_FR_*",
-    "TORCH_NCCL_*",
-    "OMP_*",
-    "WANDB_*",
-    "MLFLOW_*",
-    "COMET_*",
-    "HF_*",
-)
-"""The variables of the job that podman passes, besides those in [environment]. The other runtimes pass all."""
 
 
 def job_spec(
@@ -186,7 +166,7 @@ def _apptainer(table: ContainerTable, mounts: Sequence[str], _: Sequence[str]) -
 
 def _podman(table: ContainerTable, mounts: Sequence[str], environment: Sequence[str]) -> ContainerStart:
     volumes = [f"--volume={mount}" for mount in mounts]
-    variables = [f"--env={name}" for name in (*PASSED_VARIABLES, *environment)]
+    variables = [f"--env={name}" for name in (*read_job_variables()["podman"]["passed"], *environment)]
     # Without cgroups of its own, the container stays in Slurm's cgroup of the job, with its limits and its end.
     isolation = ["--cgroups=disabled", "--network=host", "--ipc=host", "--security-opt=label=disable"]
     words = ["podman", "run", "--rm", *isolation, *volumes, *variables]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -15,25 +17,11 @@ from opsctl.base.model import JobSpec
 
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 
-RUNTIME: dict[str, str] = {
-    "checkpoint_dir": "TRAIN_CHECKPOINT_DIR",
-    "deadline_file": "TRAIN_DEADLINE",
-    "finished_file": "TRAIN_FINISHED",
-    "heartbeat_dir": "TRAIN_HEARTBEAT_DIR",
-    "kill_switch": "TRAIN_KILL_SWITCH",
-    "attempt": "TRAIN_ATTEMPT",
-    "master_addr": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-    "minutes_left": "TRAIN_MINUTES_LEFT",
-    "nodes": "NNODES",
-    "pause_switch": "TRAIN_PAUSE_SWITCH",
-    "rollback_arguments": "TRAIN_ROLLBACK_ARGUMENTS",
-    "run_dir": "TRAIN_RUN_DIR",
-    "save_switch": "TRAIN_SAVE_SWITCH",
-    "stop_request": "TRAIN_STOP_REQUEST",
-    "world_size": "SLURM_NTASKS",
-}
-"""Placeholders of a command whose value differs between attempts, and the body's variable for each placeholder."""
+
+@cache
+def read_job_variables() -> Mapping[str, Mapping[str, Any]]:
+    """Return job_variables.toml: the variables of placeholders, and those that podman passes into a container."""
+    return tomllib.loads(Path(__file__).with_name("job_variables.toml").read_text(encoding="utf-8"))
 
 
 def templates_dir() -> Path:
@@ -104,26 +92,26 @@ def directives(spec: JobSpec) -> list[str]:
 def command_line(words: Sequence[str], static: Mapping[str, str] | None = None) -> str:
     """Quote the words for bash, so that the program gets them unchanged.
 
-    The placeholder `{{ name }}` becomes the value in `static`, or the body's variable in RUNTIME. Raises ConfigError
-    for any other name.
+    The placeholder `{{ name }}` becomes the value in `static`, or the body's variable in job_variables.toml. Raises
+    ConfigError for any other name.
     """
-    static = static or {}
+    static, variables = static or {}, read_job_variables()["placeholders"]
     names: set[str] = set()
     for word in words:
         names.update(PLACEHOLDER.findall(word))
-    unknown = sorted(names - set(static) - set(RUNTIME))
+    unknown = sorted(names - set(static) - set(variables))
     if unknown:
-        known = ", ".join(sorted({*static, *RUNTIME}))
+        known = ", ".join(sorted({*static, *variables}))
         raise ConfigError("command", [f"{{{{ {name} }}}}: unknown; known: {known}" for name in unknown])
-    return " ".join(_quote_word(word, static) for word in words)
+    return " ".join(_quote_word(word, static, variables) for word in words)
 
 
-def _quote_word(word: str, static: Mapping[str, str]) -> str:
+def _quote_word(word: str, static: Mapping[str, str], variables: Mapping[str, str]) -> str:
     parts = [""]
     """In turn: literal text, name of a variable, literal text, and so on."""
     for index, piece in enumerate(PLACEHOLDER.split(word)):
         if index % 2 and piece not in static:
-            parts += [RUNTIME[piece], ""]
+            parts += [variables[piece], ""]
         else:
             parts[-1] += static[piece] if index % 2 else piece
     quoted = ""

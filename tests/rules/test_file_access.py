@@ -63,6 +63,7 @@ ALLOWED = {
     "opsctl/preflight/prepare_launch.py": "reads the TRAIN.toml that the user names",
     "opsctl/cli/edit.py": "as prepare_launch.py",
     "opsctl/cli/mcp/tool_table.py": "reads a table of the package",
+    "opsctl/launch/render.py": "reads a table of the package",
     "opsctl/launch/wait_reasons.py": "reads a table of the package",
     "opsctl/launch/code_freeze.py": "reads the code that TRAIN.toml names, and writes into a new directory of its own",
     "opsctl/checkpoints/layouts.py": "reads a table of the package",

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.launch.render import RUNTIME
+from opsctl.launch.render import read_job_variables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 TEXT = PAGE.read_text()
@@ -28,7 +28,7 @@ def test_every_setting_has_a_description(file: str) -> None:
 
 
 def test_every_placeholder_is_named() -> None:
-    assert [name for name in RUNTIME if f"{{{{ {name} }}}}" not in TEXT] == []
+    assert [name for name in read_job_variables()["placeholders"] if f"{{{{ {name} }}}}" not in TEXT] == []
 
 
 def write_page(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from posixpath import normpath
 
 from opsctl.base.units import format_step_time
@@ -175,13 +176,8 @@ def finished(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 def save(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
     recipe, time_limit = request.recipe, request.spec.time_limit
     for shared in facts.shared_saves:
-        yield warning(
-            "save.same" if shared.path == shared.other_path else "save.shared",
-            path=shared.path,
-            reason=shared.reason,
-            train=shared.train,
-            other_path=shared.other_path,
-        )
+        kind = "save.same" if shared.path == shared.other_path else "save.shared"
+        yield warning(kind, **asdict(shared))
     if recipe.is_embedded or not recipe.trainer:
         return
     flag = recipe.name("save")

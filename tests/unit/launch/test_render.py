@@ -7,7 +7,7 @@ from jinja2 import UndefinedError
 
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobSpec
-from opsctl.launch.render import RUNTIME, command_line, directives, render, templates_dir
+from opsctl.launch.render import command_line, directives, read_job_variables, render, templates_dir
 
 SMALL = {"name": "gpt", "nodes": 2, "processes_per_node": 4, "cpus_per_process": 3, "time_limit": "2:00:00", "tasks": 5}
 
@@ -106,7 +106,7 @@ def test_known_value_is_inserted_literally() -> None:
 def test_unknown_placeholder_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         command_line(["{{ nodez }}", "x{{ Attempt }}"], {"python": "p"})
-    known = ", ".join(sorted([*RUNTIME, "python"]))
+    known = ", ".join(sorted([*read_job_variables()["placeholders"], "python"]))
     assert caught.value.problems == (
         f"{{{{ Attempt }}}}: unknown; known: {known}",
         f"{{{{ nodez }}}}: unknown; known: {known}",
