@@ -20,7 +20,6 @@ from opsctl.actions.rollback_plan import (
     RollbackPlan,
     Show,
     check_may_roll_back,
-    find_all_directories,
     plan_rollback,
     render_files,
 )
@@ -49,6 +48,7 @@ from opsctl.state.lease import LeaseBusy, find_holder, lease, refreshed
 from opsctl.state.reasons import Reason, ReasonKind
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, arm
+from opsctl.telemetry.progress.signs import find_all_directories
 from opsctl.trainer import manifest
 
 POLL_S = 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from opsctl.settings.write_toml import set_keys
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
-from opsctl.telemetry.progress.signs import find_directories, find_working_directory, read_log_signs
+from opsctl.telemetry.progress.signs import find_all_directories, find_working_directory
 from opsctl.trainer.manifest import read_manifest
 
 EMBEDDED = "opsctl"
@@ -180,35 +179,6 @@ class _Planner:
             next_sample=_read_next_sample(chosen),
             allowed=_run_preflight(self.app, run, files, self.options.allow, self.show) if is_begun else (),
         )
-
-
-def find_all_directories(run: RunDir, train: TrainSettings) -> list[Path]:
-    """Return the directories with checkpoints that the settings, the command and the log name."""
-    if is_regular(run.trainer_config):
-        return [run.checkpoints]
-    logged = read_log_signs(run.main_log, 0, train.progress.pattern).saved_paths
-    configured = {directory.path for directory in find_directories(run, train)}
-    paths = [directory.path for directory in find_directories(run, train, logged=logged)]
-    return [path for path in paths if path in configured or _may_be_changed(run, path)]
-
-
-def _may_be_changed(run: RunDir, path: Path) -> bool:
-    """Whether a rollback may move checkpoints in a directory that only the log names: any program writes to the log.
-
-    The directory is this user's, and neither in nor above another train.
-    """
-    place, root = path.resolve(), run.path.parent.resolve()
-    if root.is_relative_to(place):
-        return False
-    if place.is_relative_to(root):
-        train = RunDir(root / place.relative_to(root).parts[0])
-        if train.name != run.name and is_regular(train.config):
-            return False
-    try:
-        status = place.stat()
-    except OSError:
-        return False
-    return status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
 
 
 def render_files(run: RunDir, keys: dict[str, object]) -> Files:

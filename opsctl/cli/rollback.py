@@ -17,7 +17,7 @@ from opsctl.actions.describe_rollback import (
     list_names,
 )
 from opsctl.actions.rollback import plan_and_roll_back, plan_undo, undo
-from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, find_all_directories, plan_rollback
+from opsctl.actions.rollback_plan import RollbackOptions, RollbackPlan, plan_rollback
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.checkpoints.scan import list_checkpoints_in
@@ -36,6 +36,7 @@ from opsctl.launch.rollback_state import RollbackPhase
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir, find
+from opsctl.telemetry.progress.signs import find_all_directories
 from opsctl.trainer.sample_order import check_range
 
 

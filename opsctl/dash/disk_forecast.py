@@ -11,7 +11,7 @@ from opsctl.app import App
 from opsctl.base.errors import OpsctlError
 from opsctl.base.statements import Statement, say
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
-from opsctl.monitor.watch_cycle import filesystems
+from opsctl.monitor.run_watchdogs import filesystems
 from opsctl.watchdogs.context import WatchdogMemory
 from opsctl.watchdogs.fs_quota import FORECAST, GROWTH, FsQuota
 

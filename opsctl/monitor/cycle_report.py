@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opsctl.alerts.outbox import Delivery
 from opsctl.base.findings import Finding, Transition
@@ -25,6 +25,20 @@ class CycleReport:
     problems: tuple[str, ...] = ()
     """Failures of the cycle itself."""
     seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class CycleProblems:
+    """Failures of a cycle itself so far."""
+
+    lines: list[str] = field(default_factory=list)
+    is_complete: bool = True
+    """Whether every step of the cycle has worked so far."""
+
+    def fail(self, line: str) -> None:
+        """Report a step that did not work."""
+        self.lines.append(line)
+        self.is_complete = False
 
 
 def log_report(report: CycleReport, *, trains: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import state
 from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
-from opsctl.telemetry.progress.signs import find_directories, read_log_signs
+from opsctl.telemetry.progress.signs import find_all_directories
 from opsctl.watchdogs.context import WatchedTrain
 
 MAX_LISTED = 256
@@ -46,9 +46,7 @@ def propose_rollback(finding: Finding, train: WatchedTrain) -> Finding:
 
 def _list_checkpoints(train: WatchedTrain) -> list[FoundCheckpoint]:
     """Return the checkpoints of the train, the highest step first."""
-    logged = read_log_signs(train.run.main_log, 0, train.config.progress.pattern).saved_paths
-    directories = [directory.path for directory in find_directories(train.run, train.config, logged=logged)]
-    return list_checkpoints_in(directories, MAX_LISTED)
+    return list_checkpoints_in(find_all_directories(train.run, train.config), MAX_LISTED)
 
 
 def _find_damaged_step(finding: Finding, found: Sequence[FoundCheckpoint]) -> int | None:

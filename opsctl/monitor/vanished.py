@@ -9,37 +9,39 @@ from typing import Any
 
 from opsctl.alerts.ledger_state import LedgerEntry
 from opsctl.base.findings import Finding, Level
+from opsctl.base.ports import Watchdog
 from opsctl.base.statements import state
 from opsctl.host.isolation import Failed
-from opsctl.watchdogs import WATCHDOGS
 from opsctl.watchdogs.context import WatchContext
 from opsctl.watchdogs.node_health import end_finding, judge_left_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedParts:
-    """What a cycle has checked."""
+    """What a cycle checks."""
 
     context: WatchContext
-    results: Mapping[tuple[str, str], Any]
-    """Results by watchdog and target."""
-    watchdogs: Collection[str]
+    watchdogs: Mapping[str, Watchdog[WatchContext, Any, Any]]
     is_partial: bool
     """Whether only some trains were checked."""
     slurm_answers: bool
 
 
 def judge_vanished(
-    checked: CheckedParts, levels: Mapping[str, LedgerEntry], findings: Collection[Finding]
+    checked: CheckedParts,
+    results: Mapping[tuple[str, str], Any],
+    levels: Mapping[str, LedgerEntry],
+    findings: Collection[Finding],
 ) -> list[Finding]:
     """Return findings for the open alerts of `levels` without one: ok if the subject is gone.
 
-    A node that a train has left is over once the node itself is healthy again.
+    `results` are those of the watchdogs, by watchdog and target. A node that a train has left is over once the node
+    itself is healthy again.
     """
     reported = {finding.key for finding in findings}
     judged = []
     for key, entry in levels.items():
-        if entry.level is Level.OK or key in reported or not _has_vanished(checked, key):
+        if entry.level is Level.OK or key in reported or not _has_vanished(checked, results, key):
             continue
         says = state("site.vanished", key=key)
         finding = entry.finding or Finding(key=key, level=Level.OK, says=says)
@@ -55,7 +57,7 @@ def is_node_alert(key: str) -> bool:
     return key.startswith("node_health/") and key.count("/") == 2
 
 
-def _has_vanished(checked: CheckedParts, key: str) -> bool:
+def _has_vanished(checked: CheckedParts, results: Mapping[tuple[str, str], Any], key: str) -> bool:
     """Return whether an open alert without a finding in this cycle is resolved.
 
     `key` is `WATCHDOG/TARGET` or `WATCHDOG/TARGET/PART`. The alert is resolved if the watchdog checked the target and
@@ -64,8 +66,8 @@ def _has_vanished(checked: CheckedParts, key: str) -> bool:
     """
     name, _, rest = key.partition("/")
     target = rest.partition("/")[0]
-    if (name, target) in checked.results:
-        return not is_unknown(checked.results[name, target])
+    if (name, target) in results:
+        return not is_unknown(results[name, target])
     if checked.is_partial:
         return False
     is_readable = any(train.name == target for train in checked.context.trains)
@@ -74,7 +76,7 @@ def _has_vanished(checked: CheckedParts, key: str) -> bool:
         return is_read_or_removed
     if name not in checked.watchdogs:
         return False
-    watchdog = WATCHDOGS[name]
+    watchdog = checked.watchdogs[name]
     if watchdog.needs_slurm and not checked.slurm_answers:
         return False
     return watchdog.of != "train" or is_read_or_removed

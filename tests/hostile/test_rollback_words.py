@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.actions.rollback_plan import _verify_step, find_all_directories
+from opsctl.actions.rollback_plan import _verify_step
 from opsctl.base.errors import InputError
 from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.settings.loader import load_train
 from opsctl.settings.rollback import RollbackSettings
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.progress.signs import find_all_directories
 from tests.hostile.conftest import Site
 from tests.support.hostile_users import STRANGER
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,35 @@ def find_directories(run: RunDir, config: TrainSettings, *, logged: Sequence[str
         mounts=config.container.sources if config.container else {},
     )
     return find_save_directories(command, configured=config.progress.checkpoint_directories, logged=logged)
+
+
+def find_all_directories(run: RunDir, config: TrainSettings) -> list[Path]:
+    """Return the directories with checkpoints that the settings, the command and the log name, for a rollback."""
+    if is_regular(run.trainer_config):
+        return [run.checkpoints]
+    logged = read_log_signs(run.main_log, 0, config.progress.pattern).saved_paths
+    configured = {directory.path for directory in find_directories(run, config)}
+    paths = [directory.path for directory in find_directories(run, config, logged=logged)]
+    return [path for path in paths if path in configured or _may_be_changed(run, path)]
+
+
+def _may_be_changed(run: RunDir, path: Path) -> bool:
+    """Whether a rollback may move checkpoints in a directory that only the log names: any program writes to the log.
+
+    The directory is this user's, and neither in nor above another train.
+    """
+    place, root = path.resolve(), run.path.parent.resolve()
+    if root.is_relative_to(place):
+        return False
+    if place.is_relative_to(root):
+        train = RunDir(root / place.relative_to(root).parts[0])
+        if train.name != run.name and is_regular(train.config):
+            return False
+    try:
+        status = place.stat()
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
 
 
 def list_save_directories(run: RunDir, config: TrainSettings) -> list[Path]:

@@ -14,7 +14,7 @@ from opsctl.alerts.message import Message
 from opsctl.alerts.outbox import Undelivered
 from opsctl.base.findings import Level
 from opsctl.host.system import SystemRunner
-from opsctl.monitor.heartbeat_pings import list_train_pings
+from opsctl.monitor.alert_people import list_train_pings
 from opsctl.settings.alert_channels import AppriseTable, FileTable, WebhookTable
 from opsctl.settings.alerts import AlertSettings
 from tests.unit.alerts.conftest import Clock, finding

@@ -162,7 +162,7 @@ def test_watch_command_keeps_a_time_line(site):
 
 
 def test_hanging_channel_does_not_stop_the_cycle(site, monkeypatch):
-    monkeypatch.setattr("opsctl.monitor.watch_cycle.SEND_WAIT_S", 0.2)
+    monkeypatch.setattr("opsctl.monitor.alert_people.SEND_WAIT_S", 0.2)
     (site.parent / "trains" / "gpt").mkdir()
     (site.parent / "trains" / "gpt" / "train.toml").write_text("name = 5\n")
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -8,7 +8,7 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.duty import expand_channels, find_shift, is_in_force
 from opsctl.base.findings import Level
 from opsctl.base.model import Reservation
-from opsctl.monitor.maintenance import find_maintenance
+from opsctl.monitor.alert_people import find_maintenance
 from opsctl.settings.alerts import AlertSettings, PlannedSilence
 from tests.unit.alerts.conftest import finding
 

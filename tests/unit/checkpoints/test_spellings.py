@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.actions.rollback_plan import find_all_directories
 from opsctl.checkpoints.trainer_command.value_files import read_values
 from opsctl.guard import dossier
 from opsctl.guard.newest_checkpoint import find_newest
@@ -17,7 +16,7 @@ from opsctl.host.system import SystemRunner
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.signs import find_train_saves
+from opsctl.telemetry.progress.signs import find_all_directories, find_train_saves
 
 YAML = """%YAML 1.1
 ---

@@ -163,3 +163,12 @@ def test_failure_that_names_a_good_checkpoint_proposes_nothing(foreign: WatchedT
     for step in (400, 500):
         _save_foreign(foreign, f"checkpoint-{step}", "trainer_state.json", "model.safetensors")
     assert propose_rollback(HELD, foreign) is HELD
+
+
+def test_checkpoint_of_another_train_that_the_log_names_is_not_proposed(train: WatchedTrain) -> None:
+    other = RunDir(train.run.path.with_name("u"))
+    other.create()
+    other.config.touch()
+    save(other.checkpoints, 72)
+    train.run.main_log.write_text(f"  successfully saved checkpoint from iteration 72 to {other.checkpoints}\n")
+    assert "--to 70 " in propose_rollback(DIVERGES, train).rollback

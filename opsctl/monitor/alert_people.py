@@ -1,0 +1,174 @@
+"""The last step of a watch cycle, for the owner of the site's alerts: answers, alerts, pings."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from opsctl.alerts import dispatch
+from opsctl.alerts.channels.heartbeat_url import PingKind
+from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.ledger import AlertLedger
+from opsctl.alerts.outbox import FLUSH_BUDGET_S, Delivery
+from opsctl.alerts.senders import Senders
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.findings import Finding, Level, Transition
+from opsctl.base.model import Reservation
+from opsctl.base.nodesets import expand, union
+from opsctl.host.isolation import Failed, Isolation
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.monitor.cycle_report import CycleProblems, log_deliveries
+from opsctl.monitor.handle_answers import AnswerPoller
+from opsctl.monitor.read_trains import Unit, WatchServices
+from opsctl.state.run_dir import RunDir
+from opsctl.watchdogs.context import WatchdogMemory
+
+log = logging.getLogger(__name__)
+SEND_WAIT_S = 5.0
+"""A cycle waits this long for its channels. Slower channels continue while the next cycle runs."""
+FINISH_WAIT_S = FLUSH_BUDGET_S + 20
+"""A process that ends after one cycle waits this long for slow channels."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AlertPeople:
+    """Alerts of a site. Keep the object between cycles: channels that hang are not asked again meanwhile."""
+
+    services: WatchServices
+    isolation: Isolation[Unit, Any]
+    vouches: bool
+    """Whether the cycles are complete, so that a ping vouches for every watchdog and train."""
+    senders: Senders = field(init=False)
+    answers: AnswerPoller = field(default_factory=AnswerPoller)
+
+    def __post_init__(self) -> None:
+        self.senders = Senders(self.services.clock)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this user owns the site's alerts. Other users only reconcile their own trains."""
+        path = self.services.alerting.site.path
+        try:
+            return path.stat().st_uid == os.geteuid()
+        except OSError:
+            # The directory does not exist yet: a user who can create the directory becomes the owner.
+            return not path.parent.exists() or os.access(path.parent, os.W_OK)
+
+    def open_memory(self, problems: CycleProblems) -> WatchdogMemory:
+        alerting = self.services.alerting
+        spare = alerting.spare.path / "watch"
+        if not self.is_owner:
+            return WatchdogMemory(spare, problems.lines)
+        return WatchdogMemory(alerting.site.path / "watch", problems.lines, spare)
+
+    def begin(self, problems: CycleProblems) -> None:
+        """Start to read answers, and report the start of the cycle to the dead-man's switch."""
+        if self.is_owner:
+            with contextlib.suppress(OpsctlError):  # an unreadable ledger is reported by `notify`
+                self.answers.start(self.services.alerting)
+            self._ping(PingKind.START, "", problems)
+
+    def apply_answers(self, runs: Sequence[RunDir], problems: CycleProblems) -> None:
+        def find_chain(train: str) -> TrainArrays:
+            run = next((run for run in runs if run.name == train), None)
+            if run is None:
+                raise InputError(f"no train {train!r}")
+            return self.services.chain(run)
+
+        lines, failures = self.answers.apply(self.services.alerting, find_chain)
+        problems.lines += failures
+        for line in lines:
+            log.info("answer: %s", line)
+
+    def notify(
+        self, findings: Sequence[Finding], ledger: AlertLedger, problems: CycleProblems
+    ) -> tuple[list[Transition], list[Delivery]]:
+        """Record the findings, and send what people must be notified of."""
+        alerting = self.services.alerting
+        transitions: list[Transition] = []
+        deliveries: list[Delivery] = []
+        try:
+            muted = self._find_muted(findings, problems) if alerting.rules.maintenance_reservations else frozenset()
+            transitions = replace(ledger, muted=muted).record(findings)
+            deliveries = dispatch.send_alerts(alerting, self.senders, wait_s=SEND_WAIT_S)
+        except (OpsctlError, OSError) as error:
+            problems.fail(f"alerting: {error}")
+        return transitions, deliveries
+
+    def _find_muted(self, findings: Sequence[Finding], problems: CycleProblems) -> frozenset[str]:
+        """Return the keys that maintenance explains; none while Slurm does not answer."""
+        try:
+            return find_maintenance(findings, self.services.slurm.reservations(), self.services.clock.now())
+        except OpsctlError as error:
+            problems.lines.append(error.message)
+            return frozenset()
+
+    def ping(
+        self, trains: Iterable[str], findings: Sequence[Finding], problems: CycleProblems, *, seconds: float
+    ) -> None:
+        """Report the end of the cycle to the dead-man's switches of the site and of the trains."""
+        kind = PingKind.SUCCESS if problems.is_complete else PingKind.FAIL
+        self._ping(kind, describe_cycle(findings, problems.lines, seconds), problems)
+        pings = list_train_pings(self.services.alerting, trains, findings)
+        results = self.isolation.run({("ping", train): send for train, send in pings})
+        problems.lines += [f"alerting: {result.why}" for result in results.values() if isinstance(result, Failed)]
+
+    def _ping(self, kind: PingKind, text: str, problems: CycleProblems) -> None:
+        if self.vouches:
+            try:
+                dispatch.ping(self.services.alerting, kind, text)
+            except (OpsctlError, OSError) as error:
+                problems.lines.append(f"alerting: {error}")
+
+    def finish_sending(self) -> Collection[str]:
+        """Wait for the channels that still send, a bounded time; return those that do not answer."""
+        running = self.senders.wait(FINISH_WAIT_S)
+        try:
+            log_deliveries(self.senders.collect())
+        except (OpsctlError, OSError) as error:
+            log.warning("alerting: %s", error)
+        return running
+
+
+def find_maintenance(findings: Iterable[Finding], reservations: Iterable[Reservation], now: datetime) -> frozenset[str]:
+    """Return the keys about nodes under maintenance, and about waits of trains meanwhile. Pure."""
+    active = [
+        reservation
+        for reservation in reservations
+        if "MAINT" in reservation.flags and (reservation.start or now) <= now < (reservation.end or now)
+    ]
+    nodes = set(union(reservation.nodes for reservation in active))
+    muted = set()
+    for finding in findings:
+        is_wait = finding.key.startswith("slurm_status/") and finding.level is not Level.CRITICAL
+        is_node = bool(finding.node) and set(expand(finding.node)) <= nodes
+        if active and (is_wait or is_node):
+            muted.add(finding.key)
+    return frozenset(muted)
+
+
+def describe_cycle(findings: Sequence[Finding], problems: Iterable[str], seconds: float) -> str:
+    """Return the text of the site's ping: the problems of the cycle and the findings that are not ok."""
+    bad = [f"{finding.level.value}: {finding.summary}" for finding in findings if finding.level is not Level.OK]
+    head = f"{len(findings)} findings, {len(bad)} not ok, in {seconds:.1f} s"
+    return "\n".join([head, *(f"problem: {problem}" for problem in problems), *bad])
+
+
+def list_train_pings(
+    alerting: Alerting, trains: Iterable[str], findings: Sequence[Finding]
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Return the ping of each train: fail for a critical finding, success otherwise, none without knowledge."""
+    for train in trains:
+        own = [finding for finding in findings if finding.train == train]
+        critical = [finding.summary for finding in own if finding.level is Level.CRITICAL]
+        if not own or (not critical and all(finding.level is Level.UNKNOWN for finding in own)):
+            continue
+        kind = PingKind.FAIL if critical else PingKind.SUCCESS
+        text = "\n".join(critical or [finding.summary for finding in own])
+        yield train, partial(dispatch.ping_train, alerting, train, kind, text)

@@ -1,0 +1,151 @@
+"""Read what the watchdogs of a cycle need: the queue, the trains and the nodes, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+from opsctl.alerts.dispatch import Alerting
+from opsctl.alerts.ledger_state import LedgerEntry
+from opsctl.alerts.transitions import SITE_SLURM
+from opsctl.base.errors import OpsctlError
+from opsctl.base.findings import Finding, Level
+from opsctl.base.model import Job, Node
+from opsctl.base.ports import Clock, Runner, Watchdog
+from opsctl.base.statements import state, type_now
+from opsctl.guard.node_care import NodeCare
+from opsctl.host.isolation import Failed, Isolation
+from opsctl.host.system import user_name
+from opsctl.launch.train_arrays import TrainArrays, take_snapshot
+from opsctl.monitor.cycle_report import CycleProblems
+from opsctl.monitor.vanished import is_node_alert
+from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
+from opsctl.slurm.commands import Slurm
+from opsctl.state.journal import Journal
+from opsctl.state.run_dir import RunDir, all_trains
+from opsctl.watchdogs.context import WatchContext, WatchdogMemory, WatchedTrain
+from opsctl.watchdogs.slurm_status import find_related_jobs
+
+Unit = tuple[str, str]
+"""Names of a watchdog and of its target: a train, a file system or `site`."""
+
+
+class WatchServices(Protocol):
+    """The services that a cycle needs; App provides them."""
+
+    @property
+    def site(self) -> SiteSettings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def engine_runner(self) -> Runner: ...
+    @property
+    def slurm(self) -> Slurm: ...
+    @property
+    def alerting(self) -> Alerting: ...
+    @property
+    def node_care(self) -> NodeCare: ...
+    def chain(self, run: RunDir) -> TrainArrays: ...
+    def journal(self, run: RunDir) -> Journal: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReader:
+    """Reads for one cycle. A file system that hangs costs the trains on it, not the cycle."""
+
+    services: WatchServices
+    isolation: Isolation[Unit, Any]
+    problems: CycleProblems
+    watchdogs: Mapping[str, Watchdog[WatchContext, Any, Any]]
+    acts: bool
+
+    def _watches(self, of: str) -> bool:
+        return self.acts or any(watchdog.of == of for watchdog in self.watchdogs.values())
+
+    def list_runs(self, trains: Collection[str]) -> list[RunDir]:
+        """Return the trains in `trains`, or else all; none if only watchdogs of the site are asked."""
+        if not (self._watches("train") or self._watches("filesystem")):
+            return []
+        return [run for run in all_trains(self.services.site.root_path) if not trains or run.name in trains]
+
+    def read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
+        """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.
+
+        Nothing is found if only watchdogs are asked that need no Slurm.
+        """
+        is_needed = self.acts or any(watchdog.needs_slurm for watchdog in self.watchdogs.values())
+        found = Finding(key=SITE_SLURM, level=Level.OK, says=state("site.slurm_answers"))
+        jobs: list[Job] | None = None
+        try:
+            jobs = self.services.slurm.jobs()
+        except OpsctlError as error:
+            self.problems.is_complete = False
+            says = state("site.slurm_silent", problem=error.message)
+            found = replace(found, level=Level.UNKNOWN, says=says, fix=type_now(("opsctl", "doctor")))
+        return jobs, [found] if is_needed else []
+
+    def collect(
+        self, runs: Sequence[RunDir], jobs: Sequence[Job] | None, memory: WatchdogMemory
+    ) -> tuple[WatchContext, list[Finding]]:
+        """Return the input of the watchdogs, and one finding per unreadable train."""
+        results = self.isolation.run({("train", run.name): partial(self._read_train, run, jobs) for run in runs})
+        trains = {name: train for (_, name), train in results.items() if not isinstance(train, Failed)}
+        unreadable = [
+            Finding(
+                key=f"train/{name}",
+                level=Level.WARNING,
+                says=state("site.not_watched", train=name, why=result.why),
+                train=name,
+                evidence=result.traceback,
+            )
+            for (_, name), result in results.items()
+            if isinstance(result, Failed)
+        ]
+        services = self.services
+        context = WatchContext(
+            site=services.site,
+            now=services.clock.now(),
+            clock=services.clock,
+            runner=services.engine_runner,
+            memory=memory,
+            site_dir=services.alerting.site.path,
+            trains=tuple(trains.values()),
+            nodes=self._read_nodes(tuple(trains.values()), answers=jobs is not None),
+            acts=self.acts,
+        )
+        return context, unreadable if self._watches("train") else []
+
+    def _read_train(self, run: RunDir, jobs: Sequence[Job] | None) -> WatchedTrain:
+        config = parse(TrainSettings, read_toml(run.config), str(run.config))
+        journal = self.services.journal(run)
+        if jobs is None:
+            return WatchedTrain(run=run, config=config, snapshot=None)
+        snapshot = take_snapshot(run, journal, jobs)
+        ours = {job.id for job in snapshot.jobs}
+        also = find_related_jobs(config.watch.also_jobs, tuple(jobs), user_name(run.path.stat().st_uid), ours)
+        return WatchedTrain(run=run, config=config, snapshot=snapshot, also=also, events=tuple(journal.events()))
+
+    def _read_nodes(self, trains: Sequence[WatchedTrain], *, answers: bool) -> tuple[Node, ...] | None:
+        """Return every node if a train runs or a node's alert is open; None if Slurm does not answer."""
+        is_running = any(train.snapshot and train.snapshot.active for train in trains)
+        if "node_health" not in self.watchdogs or not (is_running or (answers and self._has_node_alert())):
+            return ()
+        try:
+            return tuple(self.services.slurm.nodes())
+        except OpsctlError as error:
+            self.problems.fail(error.message)
+            return None
+
+    def _has_node_alert(self) -> bool:
+        entries = read_levels(self.services.alerting)
+        return any(entry.level is not Level.OK and is_node_alert(key) for key, entry in entries.items())
+
+
+def read_levels(alerting: Alerting) -> dict[str, LedgerEntry]:
+    """Return the entries of the alert ledger; none if the ledger cannot be read."""
+    try:
+        return alerting.ledger.levels()
+    except OpsctlError:
+        return {}
