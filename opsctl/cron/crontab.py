@@ -11,7 +11,7 @@ from pathlib import Path
 
 from apscheduler.triggers.cron import CronTrigger
 
-from opsctl.slurm.submit_script import list_argv
+from opsctl.slurm.commands import list_argv
 
 DROP_INS = {"cron.hourly": "0 * * * *", "cron.daily": "0 5 * * *", "cron.weekly": "0 5 * * 1"}
 """Drop-in directories and their times."""

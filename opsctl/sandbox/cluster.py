@@ -196,7 +196,10 @@ def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> Sa
         try:
             make_directories(record)
             record.save()
-            record = start_all(record, tools)
+            record = daemons.start_munged(record, tools)
+            if spec.accounting:
+                record = start_accounting(record, tools)
+            record = daemons.start_nodes(daemons.start_controller(record, tools), tools)
         except BaseException:
             # The logs show the cause. The next `up` or `down` removes them.
             end_members(site.run, record, tools.clock, grace=0)
@@ -205,14 +208,6 @@ def bring_up(spec: SandboxSpec, tools: Tools, auth: Auth, *, shared: bool) -> Sa
     record = replace(record, complete=True)
     record.save()
     return record
-
-
-def start_all(record: SandboxRecord, tools: Tools) -> SandboxRecord:
-    record = daemons.start_munged(record, tools)
-    if record.spec.accounting:
-        record = start_accounting(record, tools)
-    record = daemons.start_controller(record, tools)
-    return daemons.start_nodes(record, tools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,8 @@ def user_name() -> str:
 def make_directories(record: SandboxRecord) -> None:
     """Write all files that must exist before the first daemon starts. Raises SandboxError."""
     site, spec = record.site, record.spec
-    make_private(site.home)
+    site.home.mkdir(parents=True, exist_ok=True)
+    site.home.chmod(0o700)
     for name in ("log", "state"):
         (site.home / name).mkdir()
     make_run_directory(site.run, mode=0o755 if site.shared else 0o700)
@@ -75,11 +76,6 @@ def write(path: Path, data: str | bytes, *, mode: int = 0o644) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
     path.chmod(mode)
-
-
-def make_private(home: Path) -> None:
-    home.mkdir(parents=True, exist_ok=True)
-    home.chmod(0o700)
 
 
 def make_run_directory(run: Path, *, mode: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -15,6 +15,7 @@ from opsctl.base.model import Accounting, DrainReason, Job, LaunchPlan, Limits, 
 from opsctl.base.ports import Completed, Runner, TimedOut
 from opsctl.slurm import accounting
 from opsctl.slurm.field_values import split_list
+from opsctl.slurm.job_environment import unset_slurm_variables
 from opsctl.slurm.parse_output import (
     END_FIELDS,
     KIND_FIELDS,
@@ -159,13 +160,9 @@ class Slurm:
             script,
         )
         try:
-            out = raise_for_error(self._run(*argv, unset=unset)).out
+            return parse_submitted(raise_for_error(self._run(*argv, unset=unset)).out)
         except Unreachable as error:
             raise unknown_submission(error.message) from error
-        number = out.strip().partition(";")[0]  # `12;cluster` on a site with several clusters
-        if not number.isdigit():
-            raise unknown_submission(f"sbatch answered {out.strip()[:80]!r}")
-        return number
 
     def hold(self, job: str) -> None:
         """Keep the queued tasks of an array, or a queued job, from starting. Idempotent."""
@@ -280,3 +277,31 @@ def unknown_submission(text: str) -> Unreachable:
         f"{text}: it is unknown whether the train was submitted",
         hint="launch again: opsctl first searches the queue for this submission",
     )
+
+
+def list_argv(path: str) -> tuple[str, ...]:
+    """Return the command that submits the script at `path` and prints the job's id."""
+    return ("sbatch", "--parsable", path)
+
+
+def submit_script(runner: Runner, env: Mapping[str, str], script: str, *, options: Sequence[str] = ()) -> str:
+    """Submit the text of a script and return the job's id. `env` is the environment of this process.
+
+    Raises SlurmError. After Unreachable, the script may or may not have been submitted.
+    """
+    argv = ("sbatch", "--parsable", *options)
+    try:
+        out = raise_for_error(
+            runner.run(argv, timeout=TIMEOUT_S, stdin=script, env=NO_FILTER["sbatch"] | unset_slurm_variables(env))
+        ).out
+    except TimedOut as error:
+        raise Unreachable(str(error), hint=HINT) from error
+    return parse_submitted(out)
+
+
+def parse_submitted(out: str) -> str:
+    """Return the job id that `sbatch --parsable` printed. Raises Unreachable."""
+    number = out.strip().partition(";")[0]  # `12;cluster` on a site with several clusters
+    if not number.isdigit():
+        raise Unreachable(f"sbatch answered {out.strip()[:80]!r}", hint=HINT)
+    return number

@@ -22,8 +22,7 @@ from opsctl.cron.drivers.export import NAME as EXPORT
 from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
-from opsctl.slurm.commands import Slurm
-from opsctl.slurm.submit_script import submit_script
+from opsctl.slurm.commands import Slurm, submit_script
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease
 

@@ -145,7 +145,8 @@ def _find_bad_links(
         good_left = tuple(node for node in left_half if node in good)
         good_right = tuple(node for node in right_half if node in good)
         if good_left and good_right and _fails(good_left + good_right, test):
-            yield _narrow(good_left, good_right, test)
+            narrowed = _narrow_side(good_left, good_right, test)
+            yield narrowed, _narrow_side(good_right, narrowed, test)
 
 
 def _find_passing_pair(nodes: Sequence[str], test: Test) -> list[str]:
@@ -169,12 +170,6 @@ def tournament(nodes: Sequence[str]) -> list[list[Group]]:
         rounds.append([(left, right) for left, right in opposite if left and right])
         ring = [ring[0], ring[-1], *ring[1:-1]]
     return rounds
-
-
-def _narrow(left: Group, right: Group, test: Test) -> tuple[Group, Group]:
-    """Return the smallest parts of two sides that still fail together: narrow the left side, then the right side."""
-    left = _narrow_side(left, right, test)
-    return left, _narrow_side(right, left, test)
 
 
 def _narrow_side(side: Group, other: Group, test: Test) -> Group:

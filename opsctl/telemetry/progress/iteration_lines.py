@@ -100,11 +100,6 @@ def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
         for place in range(places):
             begin = size * place // places
             sample = read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES))
-            iterations += _parse_sample(sample, pattern)
+            complete = sample[: sample.rfind(b"\n") + 1]  # the last line may be incomplete
+            iterations += [iteration for _, iteration in islice(_iterate(complete, 0, pattern), 2)]
     return iterations
-
-
-def _parse_sample(data: bytes, pattern: str) -> list[Iteration]:
-    """Return the first two steps in complete lines; the last line may be incomplete."""
-    complete = data[: data.rfind(b"\n") + 1]
-    return [iteration for _, iteration in islice(_iterate(complete, 0, pattern), 2)]

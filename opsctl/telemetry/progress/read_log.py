@@ -15,7 +15,7 @@ from opsctl.base.errors import InputError, cannot_read
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
-from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
+from opsctl.telemetry.progress.log_events import ProgressEventKind
 from opsctl.telemetry.progress.log_formats import MEGATRON, LineFormat, formats_for
 from opsctl.telemetry.progress.log_reader import MIN_STAMP_BYTES, STAMP, LogReader, parse_float, parse_stamp
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogSummary
@@ -33,6 +33,7 @@ STAMP_SEARCH_BYTES = 200
 """A time stands near the beginning of its line."""
 _US_STAMP = re.compile(rb"([01]\d)/([0-3]\d)/(20\d\d) ([0-2]\d:[0-5]\d:[0-5]\d)")
 """`05/11/2024 14:02:11`, month first, as Python programs of Hugging Face log."""
+_SAVES = frozenset({ProgressEventKind.SAVING, ProgressEventKind.SAVED})
 _EVALUATES = (b"alidation", b"valuation", b"eval_loss", b"val_loss")
 
 
@@ -80,8 +81,8 @@ class ForeignLogReader(LogReader):
             self._add_step(completed)
         if stamp := find_stamp(line):
             self._take_stamp(stamp)
-        for event in facts.events:
-            self._take_event(event)
+        if math.isnan(self.stall_s) and any(event.kind in _SAVES for event in facts.events):
+            self.stall_s = math.inf
         step = facts.values.get("step")
         if step is not None and step != self.head_step:
             self._begin_step(int(step), stamp)
@@ -110,10 +111,6 @@ class ForeignLogReader(LogReader):
         self.head_latest = earliest if stamp else UNKNOWN
         self.needs_latest = not stamp
         self.tail = b""
-
-    def _take_event(self, event: ProgressEvent) -> None:
-        if event.kind in {ProgressEventKind.SAVING, ProgressEventKind.SAVED} and math.isnan(self.stall_s):
-            self.stall_s = math.inf
 
     def _add_step(self, iteration: Iteration) -> None:
         if iteration.step == self.step:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_formats import parse_number
 from opsctl.telemetry.progress.log_reader import MAX_BATCH
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
 from opsctl.telemetry.progress.tracker_records import MetricRow, read_events, read_wandb, to_row
@@ -113,7 +114,7 @@ def _read_table(file: IO[str], suffix: str) -> Iterator[MetricRow]:
     if [name.lower() for name in header] == ["wall time", "step", "value"]:
         header = ["wall time", "step", "loss"]
     for cells in rows:
-        values = {name: _to_number(cell) for name, cell in zip(header, cells, strict=False)}
+        values = {name: parse_number(cell) for name, cell in zip(header, cells, strict=False)}
         yield to_row({name: value for name, value in values.items() if value is not None})
 
 
@@ -125,13 +126,6 @@ def _read_cells(file: IO[str], suffix: str) -> Iterator[list[str]]:
         )
     except csv.Error:  # a field of more than 128 KiB, or a NUL character
         return
-
-
-def _to_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _read_json(data: bytes) -> Iterator[MetricRow]:

@@ -261,7 +261,7 @@ def test_full_queue_does_not_lose_the_chain(
     fillers = ["sbatch", "--parsable", "--hold", "--mem=10", "--output=/dev/null", "--wrap=true"]
     held = fill_queue(fillers)
     site.place.create()
-    monkeypatch.setattr("opsctl.slurm.submit_script.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("opsctl.slurm.commands.TIMEOUT_S", 2.0)
     monkeypatch.setattr("opsctl.cron.drivers.slurm_job.PERSISTED_AFTER_S", 1.0)
     with pytest.raises(Unreachable):
         site.driver.start()
