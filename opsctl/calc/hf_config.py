@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from opsctl.base.errors import InputError
@@ -19,16 +18,11 @@ MAX_SEQUENCE = 8192
 """Models state the longest sequence that they read; most pretraining uses at most this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredModel:
-    """A shape and what was assumed to get it."""
+def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> tuple[ModelShape, tuple[str, ...]]:
+    """Return the shape of a config.json and what was assumed to get it.
 
-    shape: ModelShape
-    assumed: tuple[str, ...]
-
-
-def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> ConfiguredModel:
-    """Return the shape of a config.json. Raises InputError if a figure without which there is no shape is missing."""
+    Raises InputError if a figure without which there is no shape is missing.
+    """
     text = data.get("text_config")
     config = with_defaults({**data, **text} if isinstance(text, dict) else data)
     figures = {name: value for name in ALIASES if (value := find_figure(config, name)) is not None}
@@ -54,7 +48,7 @@ def read_config(data: Mapping[str, Any], *, sequence: int | None = None) -> Conf
         "positions": kind in LEARNT_POSITIONS,
         "tied": bool(config.get("tie_word_embeddings", kind in (*PLAIN, "gemma", "gemma2", "gemma3_text"))),
     }
-    return ConfiguredModel(shape=ModelShape(**options), assumed=tuple(assumed))
+    return ModelShape(**options), tuple(assumed)
 
 
 def _whole(config: Mapping[str, Any], name: str, default: int = 0) -> int:

@@ -9,9 +9,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from opsctl.base.errors import InputError
-from opsctl.base.model import JobState
 from opsctl.report.contents import WHOLE, Reliability, Report, ReportPeriod, TimedAttempt, Window, add_up
-from opsctl.report.train_report import checked_window
+from opsctl.report.train_report import SPAN_ENDS, checked_window
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.telemetry.progress.effective_time import AttemptSpan, Bucket, IdleSpan, SpanEnd
 from opsctl.telemetry.progress.log_summary import UNKNOWN, LogPart, LogStep, LogSummary
@@ -25,7 +24,6 @@ JOB_MARGIN_S = 60.0
 """The log of a job may begin this much before or after the job."""
 MAX_FILL_RATIO = 1.05
 """Logged steps and saves fit into a job up to this multiple of its length."""
-_SPAN_ENDS = {JobState.COMPLETED: SpanEnd.LEFT, JobState.CANCELLED: SpanEnd.CUT, JobState.PREEMPTED: SpanEnd.CUT}
 
 
 def report_log(log: Path, jobs: Sequence[JobRun] | None, now: datetime, *, period: ReportPeriod = WHOLE) -> Report:
@@ -196,7 +194,7 @@ def _name_job(job: JobRun, part: LogPart, now: datetime) -> TimedAttempt:
     span = AttemptSpan(
         begin=job.begin or 0.0,
         end=now.timestamp() if job.end is None else job.end,
-        ending=SpanEnd.OPEN if job.end is None else _SPAN_ENDS.get(job.state, SpanEnd.BROKE),
+        ending=SpanEnd.OPEN if job.end is None else SPAN_ENDS.get(job.state, SpanEnd.BROKE),
         log=part,
         nodes=job.node_count,
     )

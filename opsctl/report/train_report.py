@@ -39,7 +39,7 @@ _LEFT = (
     JobState.COMPLETED,
 )
 _CUT = (Outcome.CANCELLED, Outcome.PREEMPTED, JobState.CANCELLED, JobState.PREEMPTED)
-_SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
+SPAN_ENDS: dict[str, SpanEnd] = {**dict.fromkeys(_LEFT, SpanEnd.LEFT), **dict.fromkeys(_CUT, SpanEnd.CUT)}
 """By the finalized outcome, or by Slurm's state without one. All other outcomes are SpanEnd.BROKE."""
 _NEVER_STARTED = frozenset({Outcome.REFUSED, Outcome.NODE_REFUSED, Outcome.SKIPPED})
 """Outcomes of attempts that certainly did no step."""
@@ -178,7 +178,7 @@ def _name_attempt(
 def _find_ending(attempt: AttemptFacts, following: AttemptFacts | None) -> SpanEnd:
     if not attempt.outcome:
         return SpanEnd.BROKE if following else SpanEnd.OPEN
-    return _SPAN_ENDS.get(attempt.outcome, SpanEnd.BROKE)
+    return SPAN_ENDS.get(attempt.outcome, SpanEnd.BROKE)
 
 
 def _last_output(run: RunDir, attempt: AttemptFacts) -> float:

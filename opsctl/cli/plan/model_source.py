@@ -58,8 +58,8 @@ def _read_config(path: Path, sequence: int | None) -> PlannedModel:
         raise InputError(f"{path}: not a config.json: {error}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: not a config.json: the whole is no object")
-    model = read_config(data, sequence=sequence)
-    return PlannedModel(name=path.name, shape=model.shape, assumed=model.assumed)
+    shape, assumed = read_config(data, sequence=sequence)
+    return PlannedModel(name=path.name, shape=shape, assumed=assumed)
 
 
 def _read_train(path: Path, sequence: int | None) -> PlannedModel:

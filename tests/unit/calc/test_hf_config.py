@@ -71,7 +71,7 @@ GEMMA = {
 
 
 def shape(config: dict[str, object]) -> ModelShape:
-    return read_config(config, sequence=4096).shape
+    return read_config(config, sequence=4096)[0]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ SIZES = {
 )
 def test_plan_and_trainer_read_the_same_model(config: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    planned, imported = read_config(config).shape, read_model(tmp_path, sequence=1024)
+    planned, imported = read_config(config)[0], read_model(tmp_path, sequence=1024)
     assert (planned.layers, planned.hidden, planned.heads, planned.groups, planned.head_size, planned.width) == (
         imported.layers,
         imported.hidden,
@@ -119,9 +119,9 @@ def test_configuration_equals_the_preset() -> None:
 
 
 def test_long_context_is_assumed_shorter_and_said() -> None:
-    model = read_config(LLAMA)
-    assert model.shape.sequence == 8192
-    assert model.assumed == ("sequence 8192 (the model allows 131072)",)
+    model, assumed = read_config(LLAMA)
+    assert model.sequence == 8192
+    assert assumed == ("sequence 8192 (the model allows 131072)",)
 
 
 def test_window_of_every_second_layer_is_read() -> None:
