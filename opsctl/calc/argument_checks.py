@@ -22,23 +22,22 @@ def refuse(subject: str, problems: Iterable[str], *, hint: str | None = None) ->
         raise InputError(f"{subject}: {count}\n" + "\n".join(f"  {line}" for line in lines), hint=hint)
 
 
-def drop_none(**values: float | None) -> dict[str, float]:
-    """Return the values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def not_positive(**values: float) -> Iterator[str]:
-    """Yield a line for every value that is not a finite number above 0."""
+def not_positive(**values: float | None) -> Iterator[str]:
+    """Yield a line for every value that is not a finite number above 0; None is a value that is not given."""
     for name, value in values.items():
+        if value is None:
+            continue
         if not (math.isfinite(value) and value > 0):
             yield f"{_format_name(name)} is {value:g}, needs to be above 0"
         elif not 1 / MAX_FIGURE <= value <= MAX_FIGURE:
             yield f"{_format_name(name)} is {value:g}, needs to be between {1 / MAX_FIGURE:g} and {MAX_FIGURE:g}"
 
 
-def negative(**values: float) -> Iterator[str]:
-    """Yield a line for every value that is not a finite number of 0 or more."""
+def negative(**values: float | None) -> Iterator[str]:
+    """Yield a line for every value that is not a finite number of 0 or more; None is a value that is not given."""
     for name, value in values.items():
+        if value is None:
+            continue
         if not (math.isfinite(value) and value >= 0):
             yield f"{_format_name(name)} is {value:g}, needs to be 0 or more"
         elif value > MAX_FIGURE:

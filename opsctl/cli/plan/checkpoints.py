@@ -10,7 +10,7 @@ from rich.table import Table
 
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import save_interval as calc
-from opsctl.calc.argument_checks import drop_none, negative, not_positive, not_share, refuse
+from opsctl.calc.argument_checks import negative, not_positive, not_share, refuse
 from opsctl.calc.spares import mtbf_hours
 from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.plan.estimate import Estimate, Plot, facts, listing, plot_option, prints_estimate
@@ -61,7 +61,7 @@ def checkpoint(
         "checkpoints",
         [
             *([] if (save is None) != (gb_s is None) else ["give either --save or --gb-s"]),
-            *not_positive(**drop_none(save=save, gb_s=gb_s, interval=interval, step=step)),
+            *not_positive(save=save, gb_s=gb_s, interval=interval, step=step),
             *negative(restart=restart, detect=detect),
             *not_positive(**between),
         ],

@@ -14,7 +14,7 @@ from rich.table import Table
 from opsctl.base.errors import InputError
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc.accelerators import ACCELERATORS, accelerator, unknown
-from opsctl.calc.argument_checks import drop_none, not_positive, refuse
+from opsctl.calc.argument_checks import not_positive, refuse
 from opsctl.calc.error_bars import MEMORY_BAR
 from opsctl.calc.gpt_size import active_parameters, parameters
 from opsctl.calc.gpu_memory import GIB, MEMORY_PARTS
@@ -113,7 +113,7 @@ def _check(given: dict[str, Any]) -> None:
     problems = [
         *(["--gpus is missing: the number of GPUs"] if given["gpus"] is None else []),
         *(unknown(given["gpu"]) if given["gpu"] else [f"--gpu is missing; known: {', '.join(ACCELERATORS)}"]),
-        *not_positive(**drop_none(**{name: given[name] for name in (*names, "price", "failures", "save")})),
+        *not_positive(**{name: given[name] for name in (*names, "price", "failures", "save")}),
         *(["give --batch or --batch-tokens, not both"] if given["batch"] and given["batch_tokens"] else []),
         *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
         *(["give --measured or --from-log, not both"] if given["measured"] and given["from_log"] else []),

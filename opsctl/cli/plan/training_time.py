@@ -17,7 +17,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.units import format_duration, format_percent
 from opsctl.calc import throughput as calc
 from opsctl.calc.accelerators import accelerator, unknown
-from opsctl.calc.argument_checks import drop_none, negative, not_positive, refuse
+from opsctl.calc.argument_checks import negative, not_positive, refuse
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.time_left import time_left
 from opsctl.cli.dependent_option import dependent_option
@@ -113,10 +113,8 @@ def _check(given: dict[str, Any]) -> None:
         [
             *(["give either --train or --log"] if given["train"] and given["log"] else []),
             *(unknown(given["gpu"]) if given["gpu"] else []),
-            *not_positive(**drop_none(**{name: given[name] for name in names}, task=given["task_h"])),
-            *negative(
-                **drop_none(price=given["price"]), start_up=given["start_up_min"], wait=min(given["waits_h"], default=0)
-            ),
+            *not_positive(**{name: given[name] for name in names}, task=given["task_h"]),
+            *negative(price=given["price"], start_up=given["start_up_min"], wait=min(given["waits_h"], default=0)),
             *(["--price needs --tokens"] if given["price"] and not given["tokens"] else []),
             *(["--plot needs --tokens"] if is_plotted and not given["tokens"] else []),
             *(["--price needs --currency, such as USD"] if given["price"] and not given["currency"] else []),
@@ -247,7 +245,7 @@ def network(
     opsctl plan network --billions 80 --gpus 512 --batch 3584 --sequence 1024 --gb-s 42.5 --tflops 250
     """
     no_speed = ["give --gpu or --tflops"] if gpu is None and tflops is None else []
-    bad = not_positive(**figures, gb_s=gb_s, **drop_none(tflops=tflops))
+    bad = not_positive(**figures, gb_s=gb_s, tflops=tflops)
     refuse("network", [*(unknown(gpu) if gpu else []), *no_speed, *bad])
     alone = 0.75 * accelerator(gpu or "").tflops if tflops is None else tflops
     traffic_of = partial(calc.traffic, billions=billions, gb_s=gb_s, tflops=alone, recompute=recompute, **figures)
