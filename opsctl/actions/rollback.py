@@ -41,7 +41,6 @@ from opsctl.launch.rollback_state import (
     records_dir,
     write_record,
 )
-from opsctl.launch.submit import note_allowed
 from opsctl.settings.loader import load_train
 from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.lease import LeaseBusy, find_holder, lease, refreshed
@@ -147,7 +146,8 @@ def _carry_out(
             files = render_files(run, record.keys(before=False))  # with an edit during the wait
             record, aside = _move_newer(run, plan.chosen, record, plan)
             _write_revision(app, run, files)
-            note_allowed(app.journal(run), plan.allowed)
+            for error in plan.allowed:
+                app.journal(run).append(error)
             event = RolledBack(
                 rollback=record.number,
                 step=record.step,

@@ -24,13 +24,13 @@ from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.revisions import Files, read_files
 from opsctl.launch.rollback_state import FINAL, UNDO, RollbackPhase, RollbackRecord, read_newest, to_record
-from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import match_paths, resolve_paths
 from opsctl.preflight.check_train import list_allowed, list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import TrainSettings, find_trainer_problems, load_train, parse
 from opsctl.settings.rollback import RollbackSettings, fill
 from opsctl.settings.write_toml import set_keys
+from opsctl.state.events import Allowed
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -67,7 +67,7 @@ class RollbackPlan:
     """Paths to set aside, as far as they exist now: the running task saves once more."""
     pointer: Pointer | None
     files: Files
-    allowed: tuple[AllowedError, ...] = ()
+    allowed: tuple[Allowed, ...] = ()
     next_sample: int | None = None
     """The first sample, counted from 0, that is read again; None for a foreign trainer."""
 
@@ -195,7 +195,7 @@ def render_files(run: RunDir, keys: dict[str, object]) -> Files:
     return replace(files, config=text, trainer=trainer)
 
 
-def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], show: Show) -> tuple[AllowedError, ...]:
+def _run_preflight(app: App, run: RunDir, files: Files, allow: Sequence[str], show: Show) -> tuple[Allowed, ...]:
     """Check what the next task will run, as `opsctl edit` does. Raises ConfigError with every error."""
     train = parse(TrainSettings, tomllib.loads(files.config), str(run.config))
     if files.trainer:

@@ -16,11 +16,11 @@ from opsctl.cli.output import app_json_and_dry_run, print_on_stderr, print_resul
 from opsctl.launch import launch_plan as planning
 from opsctl.launch.code_freeze import FrozenCode, plan_freeze, store
 from opsctl.launch.revisions import Files, diff, frozen_changes, note_edit, read_files, swap, syntax_problems
-from opsctl.launch.submit import AllowedError, note_allowed
 from opsctl.launch.train_paths import find_launched_paths, resolve_paths
 from opsctl.preflight.check_train import list_allowed, list_problems
 from opsctl.preflight.prepare_launch import refuse_errors, show_warnings
 from opsctl.settings.loader import load_train
+from opsctl.state.events import Allowed
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 
@@ -64,7 +64,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
 
 
 def _replace(
-    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[AllowedError]
+    app: App, run: RunDir, now: Files, new: Files, *, code: FrozenCode | None, allowed: Sequence[Allowed]
 ) -> str:
     """Replace the files `now` by `new` and return the revision that keeps `now`; empty if nothing changed.
 
@@ -82,13 +82,14 @@ def _replace(
         journal = app.journal(run)
         note_edit(run, journal, revision)
         if revision:
-            note_allowed(journal, allowed)
+            for error in allowed:
+                journal.append(error)
     return revision
 
 
 def _checked(
     app: App, run: RunDir, changed: Path, allow: Sequence[str]
-) -> tuple[Files, FrozenCode | None, tuple[AllowedError, ...]]:
+) -> tuple[Files, FrozenCode | None, tuple[Allowed, ...]]:
     """Return the files rendered from `changed`, the copy of the code that they run, and the allowed errors.
 
     Raises ConfigError with every problem.

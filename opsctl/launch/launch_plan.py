@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from opsctl.base.nodesets import nodeset
 from opsctl.launch.code_freeze import FrozenCode
 from opsctl.launch.render import command_line, directives, read_job_variables, render
 from opsctl.launch.train_paths import resolve_paths
-from opsctl.settings.container import ContainerTable
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.state.run_dir import RunDir
 
@@ -138,42 +136,23 @@ def _render_shim(train: TrainSettings, run: RunDir, directory: str, *, python: s
     own = [f"{path}:{path}" for path in dict.fromkeys(directories)]
     package = Path(__file__).resolve().parents[1]
     mounts = [*own, f"{package}:{SHIM_MOUNT}/opsctl:ro", *table.mounts]
-    start = RUNTIMES[table.runtime](table, mounts, sorted(train.environment))
-    words = [*table.options, *start.image, table.python, "-I", "-c", START_SHIM]
-    return f'{shlex.join(start.words)} {start.directory_option}"$PWD" {shlex.join(words)}'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerStart:
-    """The words with which a runtime starts a container."""
-
-    words: list[str]
-    directory_option: str
-    """The option that names the working directory, up to its value."""
-    image: list[str]
-    """The image, behind all options; empty if an option names the image."""
-
-
-def _pyxis(table: ContainerTable, mounts: Sequence[str], _: Sequence[str]) -> ContainerStart:
-    words = [f"--container-image={table.image}", f"--container-mounts={','.join(mounts)}"]
-    return ContainerStart(words=words, directory_option="--container-workdir=", image=[])
-
-
-def _apptainer(table: ContainerTable, mounts: Sequence[str], _: Sequence[str]) -> ContainerStart:
-    words = ["apptainer", "exec", *(f"--bind={mount}" for mount in mounts)]
-    return ContainerStart(words=words, directory_option="--pwd=", image=[table.image])
-
-
-def _podman(table: ContainerTable, mounts: Sequence[str], environment: Sequence[str]) -> ContainerStart:
-    volumes = [f"--volume={mount}" for mount in mounts]
-    variables = [f"--env={name}" for name in (*read_job_variables()["podman"]["passed"], *environment)]
-    # Without cgroups of its own, the container stays in Slurm's cgroup of the job, with its limits and its end.
-    isolation = ["--cgroups=disabled", "--network=host", "--ipc=host", "--security-opt=label=disable"]
-    words = ["podman", "run", "--rm", *isolation, *volumes, *variables]
-    return ContainerStart(words=words, directory_option="--workdir=", image=[table.image])
-
-
-RUNTIMES = {"pyxis": _pyxis, "apptainer": _apptainer, "podman": _podman}
+    image = [table.image]
+    match table.runtime:
+        case "pyxis":
+            words = [f"--container-image={table.image}", f"--container-mounts={','.join(mounts)}"]
+            directory_option, image = "--container-workdir=", []  # an option names the image
+        case "apptainer":
+            words = ["apptainer", "exec", *(f"--bind={mount}" for mount in mounts)]
+            directory_option = "--pwd="
+        case "podman":
+            variables = [*read_job_variables()["podman"]["passed"], *sorted(train.environment)]
+            # Without cgroups of its own, the container stays in Slurm's cgroup of the job, with its limits and its end.
+            isolation = ["--cgroups=disabled", "--network=host", "--ipc=host", "--security-opt=label=disable"]
+            volumes = [f"--volume={mount}" for mount in mounts]
+            words = ["podman", "run", "--rm", *isolation, *volumes, *(f"--env={name}" for name in variables)]
+            directory_option = "--workdir="
+    words_inside = [*table.options, *image, table.python, "-I", "-c", START_SHIM]
+    return f'{shlex.join(words)} {directory_option}"$PWD" {shlex.join(words_inside)}'
 
 
 def make_plan(

@@ -7,7 +7,7 @@ submits, so a train is neither submitted twice nor lost.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,7 +20,6 @@ from opsctl.launch.revisions import Files, read_files, swap
 from opsctl.launch.rollback_state import check_not_rolling_back
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.state.events import Allowed, ArrayLost, Created, Excluded, SubmitRefused, Submitted, Submitting
-from opsctl.state.journal import Journal
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch, read
@@ -35,22 +34,6 @@ class SubmittedArray:
     already: bool
     """An earlier launch submitted this array, but was interrupted before it recorded the array."""
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllowedError:
-    """An error of preflight that the user allowed."""
-
-    check: str
-    what: str
-    origin: str
-    """--allow or [preflight] allow."""
-
-
-def note_allowed(journal: Journal, errors: Iterable[AllowedError]) -> None:
-    """Journal every error that the user allowed."""
-    for error in errors:
-        journal.append(Allowed(check=error.check, what=error.what, origin=error.origin))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +52,8 @@ class Launch:
     """The copy of the trainer's code; None without a freeze."""
     expiring_exclusions: tuple[tuple[str, datetime], ...] = ()
     """Nodes that the plan excludes, and when each exclusion ends."""
-    allowed: tuple[AllowedError, ...] = ()
+    allowed: tuple[Allowed, ...] = ()
+    """The errors of preflight that the user allowed."""
 
     @property
     def run(self) -> RunDir:
@@ -133,7 +117,8 @@ class Launch:
         """Submit under the nonce of an earlier, unanswered submission, so that a late arrival is recognised."""
         nonce = next(iter(snapshot.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
-        note_allowed(self.chain.journal, self.allowed)
+        for allowed in self.allowed:
+            self.chain.note(allowed)
         for node, until in self.expiring_exclusions:
             self.chain.note(Excluded(jobs=(), nodes=node, until=until))
         self.chain.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))

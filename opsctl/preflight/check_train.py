@@ -14,7 +14,6 @@ from opsctl.base.ports import Runner
 from opsctl.launch.code_freeze import plan_freeze
 from opsctl.launch.launch_plan import job_spec, render_body
 from opsctl.launch.revisions import syntax_problems
-from opsctl.launch.submit import AllowedError
 from opsctl.launch.train_paths import load_resolved
 from opsctl.preflight.check_container import check_container, list_mounted
 from opsctl.preflight.checks import CHECKS
@@ -34,6 +33,7 @@ from opsctl.preflight.problem import (
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings
 from opsctl.slurm.commands import Slurm
+from opsctl.state.events import Allowed
 from opsctl.state.journal import actor
 from opsctl.state.run_dir import RunDir
 
@@ -195,10 +195,10 @@ def _allow(problem: Problem, origin: str) -> Problem:
     return replace(problem, level=ProblemLevel.WARNING, allowed=origin)
 
 
-def list_allowed(problems: Iterable[Problem]) -> tuple[AllowedError, ...]:
+def list_allowed(problems: Iterable[Problem]) -> tuple[Allowed, ...]:
     """Return the allowed errors, for the journal."""
     return tuple(
-        AllowedError(check=problem.check, what=problem.what, origin=problem.allowed)
+        Allowed(check=problem.check, what=problem.what, origin=problem.allowed)
         for problem in problems
         if problem.allowed
     )

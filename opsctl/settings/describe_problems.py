@@ -9,7 +9,6 @@ field is skipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin
 
@@ -18,18 +17,6 @@ from pydantic.fields import FieldInfo
 
 Place = tuple[Any, ...]
 """Keys and indices from the outermost table to a value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidTable:
-    """A table below a field, in which pydantic has found errors."""
-
-    place: Place
-    """Relative to the field."""
-    model: type[BaseModel]
-    value: Any
-    errors: list[Place]
-    """Relative to the table."""
 
 
 def list_problems(model: type[BaseModel], value: Any, error: ValidationError, under: tuple[str, ...] = ()) -> list[str]:
@@ -101,10 +88,13 @@ def _tables_of(annotation: Any) -> list[type[BaseModel]]:
     return tables
 
 
-def _find_contradictions(model: type[BaseModel], value: Any, errors: Sequence[Place]) -> Iterator[tuple[Place, str]]:
-    """Yield the place and the message of each contradiction.
+def _find_contradictions(
+    model: type[BaseModel], value: Any, errors: Sequence[Place], at: Place = ()
+) -> Iterator[tuple[Place, str]]:
+    """Yield the place and the message of each contradiction in the table `at` this place.
 
-    `errors` are the places of pydantic's errors. The place () means that pydantic has called the table's validators.
+    `errors` are the places of pydantic's errors in the table. The place () means that pydantic has called the table's
+    validators.
     """
     if not isinstance(value, Mapping) or () in errors:
         return
@@ -112,13 +102,10 @@ def _find_contradictions(model: type[BaseModel], value: Any, errors: Sequence[Pl
     for place in errors:
         by_key.setdefault(place[0], []).append(place[1:])
     for text in _call_validators(_construct_valid_part(model, value, by_key)):
-        yield (), text
+        yield at, text
     for key, places in by_key.items():
-        if key not in value or key not in model.model_fields:
-            continue
-        for table in _tables_below(model.model_fields[key].annotation, value[key], places):
-            for place, text in _find_contradictions(table.model, table.value, table.errors):
-                yield (key, *table.place, *place), text
+        if key in value and key in model.model_fields:
+            yield from _find_below(model.model_fields[key].annotation, value[key], places, (*at, key))
 
 
 def _construct_valid_part(
@@ -171,25 +158,18 @@ def _call_validators(table: BaseModel) -> Iterator[str]:
             continue  # the validator needs an invalid field
 
 
-def _tables_below(annotation: Any, value: Any, errors: Sequence[Place]) -> Iterator[InvalidTable]:
+def _find_below(annotation: Any, value: Any, errors: Sequence[Place], at: Place) -> Iterator[tuple[Place, str]]:
+    """Yield the contradictions in the tables of a field with errors."""
     tables = _tables_of(annotation)
     if isinstance(value, tuple) and len(tables) == 1:
         for index in dict.fromkeys(place[0] for place in errors if place):
             of_item = [place[1:] for place in errors if place and place[0] == index]
-            yield InvalidTable(place=(index,), model=tables[0], value=value[index], errors=of_item)
+            yield from _find_contradictions(tables[0], value[index], of_item, (*at, index))
     elif isinstance(value, Mapping) and get_origin(annotation) is dict:
-        yield from _tables_by_kind(tables, value, errors)
+        # Named tables of several kinds: pydantic puts the kind behind the name.
+        for name, kind in dict.fromkeys(place[:2] for place in errors if len(place) > 1):
+            of_table = [place[2:] for place in errors if place[:2] == (name, kind)]
+            for table in (table for table in tables if _is_of_kind(table, kind)):
+                yield from _find_contradictions(table, value[name], of_table, (*at, name, kind))
     elif isinstance(value, Mapping) and len(tables) == 1:
-        yield InvalidTable(place=(), model=tables[0], value=value, errors=list(errors))
-
-
-def _tables_by_kind(
-    tables: Sequence[type[BaseModel]], value: Mapping[str, Any], errors: Sequence[Place]
-) -> Iterator[InvalidTable]:
-    """Yield the invalid ones of named tables of several kinds. pydantic puts the kind behind the name."""
-    for name, kind in dict.fromkeys(place[:2] for place in errors if len(place) > 1):
-        of_table = [place[2:] for place in errors if place[:2] == (name, kind)]
-        for table in tables:
-            field = table.model_fields.get("kind")
-            if field and get_args(field.annotation) == (kind,):
-                yield InvalidTable(place=(name, kind), model=table, value=value[name], errors=of_table)
+        yield from _find_contradictions(tables[0], value, errors, at)

@@ -220,11 +220,12 @@ class Edited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed(Event):
-    """A finding of preflight that a person allowed."""
+    """An error of preflight that a person allowed."""
 
     check: str
     what: str
     origin: str
+    """--allow or [preflight] allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

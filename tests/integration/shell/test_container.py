@@ -6,17 +6,19 @@ Scripts in place of the runtimes record their arguments. tests/integration/slurm
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import opsctl
 from opsctl.base.errors import ConfigError
-from opsctl.launch.launch_plan import RUNTIMES, SHIM_MOUNT, START_SHIM
+from opsctl.launch.launch_plan import SHIM_MOUNT, START_SHIM
+from opsctl.settings.container import ContainerRuntime
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench
 from tests.integration.shell.test_templates import HOSTILE
 
+RUNTIMES = get_args(ContainerRuntime)
 PRINTABLE = [text for text in HOSTILE if text.isprintable()]
 RECORD = '#!/bin/bash\nprintf "%s\\0" "$@" >"$OUT"\nexit "${CODE:-0}"\n'
 

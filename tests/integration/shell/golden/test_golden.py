@@ -4,11 +4,13 @@ After an intended change, `python tests/integration/shell/golden/test_golden.py`
 """
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import opsctl
-from opsctl.launch.launch_plan import RUNTIMES, job_spec, make_plan
+from opsctl.launch.launch_plan import job_spec, make_plan
+from opsctl.settings.container import ContainerRuntime
 from opsctl.settings.loader import SiteSettings, TrainSettings, load_train, parse
 from opsctl.state.run_dir import RunDir
 
@@ -16,6 +18,8 @@ PACKAGE = str(Path(opsctl.__file__).resolve().parent)
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[3] / "examples"
 SITE = parse(SiteSettings, {"root": "/scratch/trains", "slurm": {"partition": "gpu", "account": "llm"}}, "site.toml")
+
+RUNTIMES = get_args(ContainerRuntime)
 
 
 def make_hostile_train() -> TrainSettings:
