@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -312,7 +312,7 @@ class Train:
         run = self._run()
         journal = self._app.journal(run)
         source = open_logs(run, journal, task=task, rank=rank, node=node, with_prefix=rank is None)
-        return _text([*source.tail(lines), *source.rest()])
+        return "\n".join(line.decode(errors="replace") for line in (*source.tail(lines), *source.rest()))
 
     # --- diagnose
 
@@ -348,7 +348,3 @@ def _to_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _to_plain(item) for key, item in value.items()}
     return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _text(lines: Iterable[bytes]) -> str:
-    return "\n".join(line.decode(errors="replace") for line in lines)

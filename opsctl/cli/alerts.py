@@ -152,12 +152,7 @@ def test_alerts(app: App) -> int:
     show_default=True,
     help="Duration of the silence.",
 )
-@dependent_option(
-    "--at",
-    not_with=("--end",),
-    type=Moment(),
-    help="Begin, such as '2026-03-01 12:00' (default: now).",
-)
+@dependent_option("--at", not_with=("--end",), type=Moment(), help="Begin, such as '2026-03-01 12:00' (default: now).")
 @click.option("--end", is_flag=True, help="End the silence of KEY.")
 @click.option("--reason", default="", help="Reason, recorded and shown with the silence.")
 @app_json_and_dry_run
@@ -176,7 +171,9 @@ def silence(app: App, key: str, *, span: timedelta, at: datetime | None, end: bo
         raise InputError("--reason is required; it is recorded with the silence")
     now = app.clock.now()
     if end:
-        _check_silenced(app, key, now)
+        patterns = [silence.pattern for silence in app.alerting.ledger.read().in_force(now)]
+        if key not in patterns:
+            raise InputError(f"no silence of {key!r} is in force; silences in force: {', '.join(patterns) or 'none'}")
     if at and at < now:
         raise InputError(f"--at is in the past: {at:%Y-%m-%d %H:%M} UTC", hint="without --at the silence begins now")
     until = now if end else (at or now) + span
@@ -259,13 +256,6 @@ def duty(app: App) -> None:
         for shift in shifts
     ]
     print_result(shifts, "\n".join(lines))
-
-
-def _check_silenced(app: App, key: str, now: datetime) -> None:
-    """Raise InputError if no silence of `key` is in force."""
-    patterns = [silence.pattern for silence in app.alerting.ledger.read().in_force(now)]
-    if key not in patterns:
-        raise InputError(f"no silence of {key!r} is in force; silences in force: {', '.join(patterns) or 'none'}")
 
 
 def _as_data(state: LedgerState, entry: LedgerEntry, now: datetime) -> dict[str, object]:

@@ -20,7 +20,7 @@ from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.output import (
     app_and_json,
     app_json_and_dry_run,
-    json_flag,
+    json_option,
     make_table,
     print_json,
     print_result,
@@ -122,7 +122,7 @@ def list_(app: App, train: str) -> int:
 @checkpoint.command()
 @train_argument
 @click.option("--step", type=int, help="Verify only the checkpoint of this step.")
-@json_flag
+@json_option
 @click.pass_context
 def verify(context: click.Context, train: str, *, step: int | None) -> None:
     """Verify the hash of every file of every checkpoint.

@@ -17,7 +17,7 @@ from opsctl.app import App
 from opsctl.base.errors import InputError
 from opsctl.checkpoints import catalog
 from opsctl.cli.checkpoint_offload import ours, steps
-from opsctl.cli.output import app_and_json, app_json_and_dry_run, json_flag, print_result, train_argument, wants_json
+from opsctl.cli.output import app_and_json, app_json_and_dry_run, json_option, print_result, train_argument, wants_json
 from opsctl.host.system import run_attached
 from opsctl.settings.loader import read_toml
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_json
@@ -91,7 +91,7 @@ def _first_weights(run: RunDir) -> Path | None:
 @click.command("import")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample (default: the longest of the model).")
-@json_flag
+@json_option
 def import_model(directory: Path, *, sequence: int | None) -> int:
     """Print the settings to begin with a transformers model.
 

@@ -194,7 +194,9 @@ def init(ctx: click.Context, directory: Path | None) -> None:
     if directory:
         train, site = directory / "train.toml", directory / "site.toml"
     else:
-        train, site = Path("train.toml"), _site_in_use(ctx.find_root().params.get("site"))
+        config_dir = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        site = ctx.find_root().params.get("site") or find_site() or config_dir / "opsctl" / "site.toml"
+        train = Path("train.toml")
     keeps_site = not directory and site.exists()
     starters = {train: _starter("train.toml")}
     if not keeps_site:
@@ -208,12 +210,6 @@ def init(ctx: click.Context, directory: Path | None) -> None:
     if keeps_site:
         print_text(f"{site} already exists and is left as it is")
     _print_next_steps(train, site, is_read=not directory)
-
-
-def _site_in_use(option: Path | None) -> Path:
-    """Return the site file that opsctl reads, or would read once the file exists."""
-    config_dir = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return option or find_site() or config_dir / "opsctl" / "site.toml"
 
 
 def _starter(name: str) -> bytes:

@@ -185,14 +185,11 @@ def stop(app: App) -> None:
         app.cron.place.selected.unlink(missing_ok=True)
         done = f"stopped expecting ticks; the line on {running.host} still ticks until it is removed"
     else:
-        cancelled = _stop_slurm(app) if app.cron.place.exists else []
+        if app.cron.place.exists:
+            app.cron.place.create()  # another command may have made the directory alone
+            cancelled = app.slurm_cron.stop()
         done = f"stopped; cancelled job {', '.join(cancelled)}" if cancelled else "stopped; nothing was waiting"
     print_result({"driver": running.driver if running else None, "done": done, "cancelled": cancelled}, done)
-
-
-def _stop_slurm(app: App) -> list[str]:
-    app.cron.place.create()  # another command may have made the directory alone
-    return app.slurm_cron.stop()
 
 
 @cron.command()

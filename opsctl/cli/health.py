@@ -116,7 +116,8 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
     for health in ORDER:
         group = [verdict for verdict in verdicts if verdict.health is health]
         for verdict in sorted(group, key=attrgetter("node")):
-            results = [result for result in _worst_first(verdict.results) if verbose or _matters(result, verdict)]
+            results = [result for result in verdict.results if verbose or _matters(result, verdict)]
+            results.sort(key=lambda result: list(Severity).index(result.severity))
             if health is Health.HEALTHY and not (results or verbose):
                 continue
             first, *others = [_words(result) for result in results] or [("", Text(""))]
@@ -133,10 +134,6 @@ def show(verdicts: Sequence[Verdict], *, verbose: bool = False) -> None:
 def _matters(result: CheckResult, verdict: Verdict) -> bool:
     is_bad = result.severity in {Severity.FAULTY, Severity.DEGRADED}
     return is_bad or verdict.health is Health.UNKNOWN or result.check in ON_REQUEST
-
-
-def _worst_first(results: Sequence[CheckResult]) -> list[CheckResult]:
-    return sorted(results, key=lambda result: list(Severity).index(result.severity))
 
 
 def _words(result: CheckResult) -> tuple[str, Text]:

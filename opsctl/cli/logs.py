@@ -109,7 +109,7 @@ class _Printer:
         if wants_json():
             self.form = _to_json
         elif self.out.isatty():
-            self.form = _to_terminal
+            self.form = lambda line: for_terminal(line).encode(errors="replace")
         self.has_printed = False
 
     def print(self, lines: Iterable[bytes]) -> None:
@@ -123,7 +123,3 @@ def _to_json(line: bytes) -> bytes:
     log_line = read_line(line)
     record = {"node": log_line.node, "rank": log_line.rank, "text": log_line.text.decode(errors="replace")}
     return json.dumps(record, ensure_ascii=False).encode()
-
-
-def _to_terminal(line: bytes) -> bytes:
-    return for_terminal(line).encode(errors="replace")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from opsctl.cli.options import list_files
-from opsctl.cli.output import json_flag, print_result
+from opsctl.cli.output import json_option, print_result
 from opsctl.diagnosis.flight_recorder import describe_dumps, find_dumps, find_problems
 from opsctl.diagnosis.nccl_debug import read_nccl_debug, render_nccl
 from opsctl.state.files import open_regular
@@ -18,7 +18,7 @@ from opsctl.state.files import open_regular
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@json_flag
+@json_option
 def nccl(logs: tuple[Path, ...]) -> None:
     """Read NCCL debug output for failed or late ranks.
 

@@ -99,7 +99,9 @@ def list_(app: App, nodes: str, *, bad: bool) -> None:
     view = NodeView(app)
     chosen = set(view.chosen(nodes, every=True))
     speeds = find_speeds(app)
-    rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen and not (bad and not _is_bad(row))]
+    rows = [row for row in _rows(app, view, speeds) if row["node"] in chosen]
+    if bad:
+        rows = [row for row in rows if row["is_out"] or row["is_flaky"] or row["excluded"]]
     columns = {key: title for key, title in COLUMNS.items() if key != "step_time" or any(row[key] for row in rows)}
     cells = []
     for row in rows:
@@ -144,10 +146,6 @@ def _rows(app: App, view: NodeView, speeds: Mapping[str, NodeSpeed]) -> list[dic
             }
         )
     return rows
-
-
-def _is_bad(row: dict[str, object]) -> bool:
-    return bool(row["is_out"] or row["is_flaky"] or row["excluded"])
 
 
 @click.command("drain-bad-nodes")

@@ -31,13 +31,11 @@ JSON_KEY = "opsctl.json"
 """Key in `meta` of click's context."""
 
 
-def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 (click's signature)
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 (click's signature)
     ctx.meta[JSON_KEY] = value
-    return value
 
 
-json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, callback=_note_json, help="Print JSON.")
-json_flag: Callable[[F], F] = click.option(
+json_option: Callable[[F], F] = click.option(
     "--json", is_flag=True, expose_value=False, callback=_note_json, help="Print JSON."
 )
 """--json for commands that print by `print_result`, or ask `wants_json`."""
@@ -45,7 +43,7 @@ json_flag: Callable[[F], F] = click.option(
 
 def app_and_json(command: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:
     """Pass the App to a command, and give the command --json."""
-    return json_flag(click.pass_obj(command))
+    return json_option(click.pass_obj(command))
 
 
 def app_json_and_dry_run(command: Callable[Concatenate[Any, P], R]) -> Callable[P, R]:

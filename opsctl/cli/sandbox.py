@@ -85,7 +85,8 @@ def up(app: App, /, name: str, **size: Any) -> None:
         return
     result = "it was up already" if cluster.was_up else f"up in {format_duration(took_s)}"
     print_text(f"{description}; {result}")
-    print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{for_name(name)})"')
+    words = "" if name == "default" else f" --name {name}"
+    print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{words})"')
     if cluster.record.site.shared:
         print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
 
@@ -212,10 +213,6 @@ def fault(app: App, target: str, action: str, name: str) -> None:
     log_config.show_progress()
     Sandbox.open(name, clock=app.clock, runner=app.runner).fault(target, FaultKind(action))
     print_result({"name": name, "target": target, "action": action}, f"{target}: {action} done")
-
-
-def for_name(name: str) -> str:
-    return "" if name == "default" else f" --name {name}"
 
 
 def warn(text: str) -> None:

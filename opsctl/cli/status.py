@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -101,14 +101,11 @@ def _watch(app: App, read: Callable[[], list[TrainStatus]], terminal: Console, e
                 click.echo(to_json(statuses, indent=None))
             elif live:
                 page = _page(statuses, app, terminal, is_full=is_full, height=terminal.height - FOOTER_LINES)
-                live.update(Group(page, _footer(app.clock.now(), every)), refresh=True)
+                footer = f"{app.clock.now().astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it"
+                live.update(Group(page, Text(footer, "dim")), refresh=True)
             else:
                 terminal.print(_page(statuses, app, terminal, is_full=is_full))
             app.clock.sleep(every)
-
-
-def _footer(now: datetime, every: float) -> RenderableType:
-    return Text(f"{now.astimezone():%H:%M:%S}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
 def _page(

@@ -101,7 +101,8 @@ def card_lines(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> lis
         lines.append(CardLine("runs", text, Rank.NEEDED))
     for waiting in status.waiting or ():
         tasks = f"{waiting.tasks} task{'s' * (waiting.tasks != 1)} of array {waiting.array}"
-        lines.append(CardLine("waits", f"{tasks}: {waiting.why}{_from(waiting.start)}"))
+        start = f", expected to start {waiting.start.astimezone():%Y-%m-%d %H:%M}" if waiting.start else ""
+        lines.append(CardLine("waits", f"{tasks}: {waiting.why}{start}"))
     lines += [*_progress(status, now, ramp), *_last_attempt(status, now)]
     for armed in status.switches:
         text = f"armed by {armed.by} {_for(armed.since, now)} ago{f': {armed.why}' if armed.why else ''}"
@@ -162,10 +163,6 @@ def describe_limit(job: Running, now: datetime) -> str:
 
 def _for(since: datetime | None, now: datetime) -> str:
     return format_duration((now - since).total_seconds()) if since else "?"
-
-
-def _from(start: datetime | None) -> str:
-    return f", expected to start {start.astimezone():%Y-%m-%d %H:%M}" if start else ""
 
 
 def _step(progress: Progress, now: datetime, *, is_running: bool) -> str:

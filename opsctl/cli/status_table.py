@@ -91,15 +91,11 @@ def draw_table(statuses: Sequence[TrainStatus], now: datetime, terminal: Console
     for row, status in zip(rows, shown, strict=True):
         styles = {"train": "bold", "state": STYLES.get(status.state, "")}
         table.add_row(*(cell(row[name], styles.get(name, "")) for name in widths))
-    if len(shown) == len(statuses):
+    hidden = Counter(status.state for status in statuses if status not in shown)
+    if not hidden:
         return table
-    return _with_rest(table, [status for status in statuses if status not in shown])
-
-
-def _with_rest(table: Table, hidden: Sequence[TrainStatus]) -> RenderableType:
-    states = Counter(status.state for status in hidden)
-    text = ", ".join(f"{count} {state}" for state, count in states.items())
-    return Group(table, Text(f"and {len(hidden)} more: {text}", "dim"))
+    states = ", ".join(f"{count} {state}" for state, count in hidden.items())
+    return Group(table, Text(f"and {hidden.total()} more: {states}", "dim"))
 
 
 def choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]:

@@ -78,24 +78,15 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ()) -> list[str]:
     """Return lines for a terminal: cause, place, time, proof, actions and advice."""
-    where = ", ".join(
-        part
-        for part in (
-            f"node {diagnosis.node}" if diagnosis.node else "",
-            f"rank {diagnosis.rank}" if diagnosis.rank is not None else "",
-            f"GPU {diagnosis.gpu}" if diagnosis.gpu else "",
-        )
-        if part
-    )
-    kind = "" if diagnosis.kind is CauseKind.NONE else f"{diagnosis.kind.value}: "
-    lines = [
-        " ".join(part for part in (train, diagnosis.attempt) if part)
-        + (": " if train or diagnosis.attempt else "")
-        + kind
-        + diagnosis.says
-    ]
+    places = {"node": diagnosis.node, "rank": diagnosis.rank, "GPU": diagnosis.gpu}
+    where = ", ".join(f"{name} {place}" for name, place in places.items() if place not in (None, ""))
+    after = "" if diagnosis.iteration is None else f"after iteration {diagnosis.iteration}"
+    when = ", ".join(filter(None, (diagnosis.at, after)))
+    subject = " ".join(filter(None, (train, diagnosis.attempt)))
+    kind = "" if diagnosis.kind is CauseKind.NONE else diagnosis.kind.value
+    lines = [": ".join(filter(None, (subject, kind, diagnosis.says)))]
     sure = "" if diagnosis.sure is Confidence.CERTAIN else f"{diagnosis.sure.value}; {DOUBTS[diagnosis.sure]}"
-    rows = [("where", where), ("when", _when(diagnosis)), ("sure", sure)]
+    rows = [("where", where), ("when", when), ("sure", sure)]
     rows += [("proof", line) for line in diagnosis.evidence] + [("also", line) for line in diagnosis.also]
     rows += [("log", diagnosis.log), *(("done", action) for action in done), ("do", diagnosis.advice)]
     if train and diagnosis.suspects and not done:
@@ -107,8 +98,3 @@ def render_diagnosis(diagnosis: Diagnosis, train: str, done: Sequence[str] = ())
             lines.append(f"  {label if label != last else '':<7}{text}")
             last = label
     return lines
-
-
-def _when(diagnosis: Diagnosis) -> str:
-    after = f"after iteration {diagnosis.iteration}" if diagnosis.iteration is not None else ""
-    return ", ".join(part for part in (diagnosis.at, after) if part)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.extras import required
-from opsctl.cli.output import json_flag, make_table, print_json, print_result, wants_json
+from opsctl.cli.output import json_option, make_table, print_json, print_result, wants_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Estimate:
 def prints_estimate(function: Callable[..., Estimate]) -> Callable[..., None]:
     """Print the estimate of a command, as JSON with --json; draw its plot if the command has --plot."""
 
-    @json_flag
+    @json_option
     @functools.wraps(function)
     def call(*args: Any, plot: str | None = None, **options: Any) -> None:
         estimate = function(*args, **options)

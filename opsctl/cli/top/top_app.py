@@ -115,7 +115,10 @@ class TrainsScreen(Screen[None]):
         self.query_one("#headline", Static).update(self._headline(page, len(statuses)))
         alerts = alert_texts(page.alerts, MAX_ALERT_LINES)
         away = next((status.slurm for status in page.statuses if status.slurm), "")
-        alerts = [_one_line(away), *alerts] if away else alerts
+        if away:
+            line = cell(away, "yellow")
+            line.no_wrap, line.overflow = True, "ellipsis"
+            alerts.insert(0, line)
         self.query_one("#alerts", Static).update(Group(*alerts))
         self.query_one("#alerts", Static).display = bool(alerts)
         self._fill(page, statuses)
@@ -168,12 +171,6 @@ class TrainsScreen(Screen[None]):
         if text is not None:
             self.pattern = text.strip()
             self.show_page(self.app.page)
-
-
-def _one_line(text: str) -> Text:
-    line = cell(text, "yellow")
-    line.no_wrap, line.overflow = True, "ellipsis"
-    return line
 
 
 def _searchable(status: TrainStatus) -> str:
