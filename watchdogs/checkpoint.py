@@ -53,8 +53,6 @@ class EndedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointObservation:
-    """The checkpoints of a train."""
-
     train: str
     is_running: bool = False
     running_s: float = 0.0

@@ -112,8 +112,6 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedTrain:
-    """The current state of one train."""
-
     run: RunDir
     config: TrainSettings
     snapshot: TrainSnapshot | None

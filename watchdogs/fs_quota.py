@@ -56,8 +56,6 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemObservation:
-    """Usage and growth of one file system."""
-
     filesystem: Filesystem
     space: Space | None = None
     problem: str = ""

@@ -111,7 +111,6 @@ def _judge_steps(steps: StepHealth, key: str, train: str) -> list[Finding]:
 
 
 def _list_facts(curve: LossState, loss_shape: LossShape) -> dict[str, Value]:
-    """Return the figures of the current shape."""
     facts: dict[str, Value] = {"loss": curve.loss, "step": curve.step}
     if loss_shape in {LossShape.NAN, LossShape.DEAD}:
         lines = curve.bad if loss_shape is LossShape.NAN else curve.no_gradient

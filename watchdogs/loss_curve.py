@@ -46,8 +46,6 @@ DEVIATION = 1.4826
 
 
 class LossShape(StrEnum):
-    """The current shape of the curve."""
-
     LEARNING = "too few lines"
     CALM = "calm"
     SPIKE = "spike"
@@ -74,8 +72,6 @@ class PassedIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossState:
-    """The remembered state of a loss curve."""
-
     points: tuple[tuple[int, float], ...] = ()
     """Steps and losses of the window."""
     recent: tuple[float, ...] = ()
@@ -275,7 +271,6 @@ def _take(curve: LossState, loss: float, level: float, *, noise: float) -> LossS
 
 
 def shape(curve: LossState) -> LossShape:
-    """Return the current shape of the curve."""
     for loss_shape, holds in (
         (LossShape.NAN, curve.bad > 0),
         (LossShape.DEAD, curve.has_gradient and curve.no_gradient >= 3),

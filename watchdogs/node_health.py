@@ -16,15 +16,8 @@ from opsctl.state.site_dir import SiteDir
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 BAD = {
-    "DOWN": Level.CRITICAL,
-    "FAIL": Level.CRITICAL,
-    "FAILING": Level.CRITICAL,
-    "ERROR": Level.CRITICAL,
-    "INVAL": Level.CRITICAL,
-    "NOT_RESPONDING": Level.WARNING,
-    "DRAIN": Level.WARNING,
-    "DRAINED": Level.WARNING,
-    "DRAINING": Level.WARNING,
+    **dict.fromkeys(("DOWN", "FAIL", "FAILING", "ERROR", "INVAL"), Level.CRITICAL),
+    **dict.fromkeys(("NOT_RESPONDING", "DRAIN", "DRAINED", "DRAINING"), Level.WARNING),
 }
 """Slurm's states of unhealthy nodes. A node in NOT_RESPONDING may only be busy; a dead node soon becomes DOWN."""
 VERDICTS = {"faulty": Level.CRITICAL, "degraded": Level.WARNING}

@@ -31,8 +31,6 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCheckResult:
-    """What one check found."""
-
     check: CheckTable
     code: int | None = None
     """Exit code of the command."""

@@ -78,7 +78,6 @@ class SpeedState:
 
 
 def advance(state: SpeedState, rates: Iterable[float], *, slower_percent: float) -> SpeedState:
-    """Return the state after `rates`."""
     for rate in rates:
         state = _advance_line(state, rate, slower_percent)
     return state

@@ -68,7 +68,6 @@ class StepHealth:
 
 
 def advance(health: StepHealth, lines: Iterable[Iteration]) -> StepHealth:
-    """Return the facts after `lines`."""
     health = replace(health, has_jumped=False)
     for line in lines:
         if line.step == health.step:
@@ -159,8 +158,6 @@ def _watch_silence(health: StepHealth, line: Iteration) -> StepHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProblem:
-    """One trouble of the optimizer's steps."""
-
     level: Level
     says: Statement
     since_step: int | None

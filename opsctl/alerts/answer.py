@@ -19,8 +19,6 @@ SIGNATURE_CHARS = 24
 
 
 class AnswerVerb(StrEnum):
-    """What a person can ask for."""
-
     ACK = "ack"
     SILENCE = "silence"
     HOLD = "hold"
@@ -37,8 +35,6 @@ REACTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """One answer as the channel has it."""
-
     id: str
     """The channel's own name for the answer."""
     channel: str
@@ -53,8 +49,6 @@ class RawAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """What an answer asks for."""
-
     verb: AnswerVerb
     span: timedelta = DEFAULT_SILENCE
     """Length of a silence."""

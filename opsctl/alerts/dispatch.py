@@ -15,7 +15,6 @@ from opsctl.alerts import routes
 from opsctl.alerts.channel_secrets import find_exposed, reveal
 from opsctl.alerts.channels import Channel, heartbeat_url, open_channel
 from opsctl.alerts.channels.heartbeat_url import PingKind
-from opsctl.alerts.compose import compose_items
 from opsctl.alerts.ledger import AlertLedger, summarize
 from opsctl.alerts.message import Message, make_message
 from opsctl.alerts.outbox import ABANDON_AFTER, ChooseFallback, Deliver, Delivery, Outbox, Undelivered
@@ -36,8 +35,6 @@ MAX_SUBJECTS_LISTED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alerting:
-    """The alerts of one site."""
-
     rules: AlertSettings
     site: SiteDir
     spare: SiteDir
@@ -195,7 +192,7 @@ def _enqueue_pending(alerting: Alerting) -> None:
         for batch in state.pending:
             for change in batch.changes:
                 ledger.journal("transition", **summarize(change.transition))
-            for item in compose_items(state, batch, alerting.rules, alerting.channels):
+            for item in routes.compose_items(state, batch, alerting.rules, alerting.channels):
                 enqueue(alerting, item)
         state.pending = []
 

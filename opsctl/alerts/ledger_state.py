@@ -182,7 +182,6 @@ def _quote(text: str) -> dict[str, Any]:
 
 
 def dump(state: LedgerState) -> str:
-    """Return the text of a ledger file."""
     return json.dumps(_STATE.dump_python(state, mode="json"), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -117,7 +117,6 @@ class Outbox:
         return sorted(chain.from_iterable(map(_items, queues)), key=lambda item: item.name)
 
     def queues(self) -> set[str]:
-        """Return the channels with waiting items."""
         return {path.parent.name for path in self.site.alerts.glob("outbox/*/*.json")}
 
     def reference(self, channel: str, message: str) -> str:

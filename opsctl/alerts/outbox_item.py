@@ -11,8 +11,6 @@ from opsctl.state.time_stamps import is_from_future
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxItem:
-    """One message for one channel."""
-
     message: Message
     channel: str
     number: int
@@ -49,7 +47,6 @@ class OutboxItem:
         return self.retry_not_before is not None and now < self.retry_not_before and not self._has_wrong_times(now)
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether to try now."""
         if self.is_held_back(now):
             return False
         return self.next_try is None or now >= self.next_try or self._has_wrong_times(now)

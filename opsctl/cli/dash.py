@@ -97,7 +97,7 @@ def _check_names(listen: str, hosts: tuple[str, ...], prefix: str) -> None:
 
 
 def _write_files(app: App, directory: Path) -> None:
-    from opsctl.dash.static_pages import render_files  # noqa: PLC0415 (slow import: templates)
+    from opsctl.dash.pages import render_files  # noqa: PLC0415 (slow import: templates)
 
     pages = render_files(app)
     for name, text in pages.items():

@@ -13,7 +13,7 @@ from opsctl.base.errors import InputError, OpsctlError, cannot_read
 from opsctl.base.units import format_size
 from opsctl.cli.output import app_json_and_dry_run, optional_train, print_result
 from opsctl.dash.collect_site import SlurmAnswer, ask_slurm
-from opsctl.dash.static_pages import render_train_file
+from opsctl.dash.pages import render_train_file
 from opsctl.publish import redaction
 from opsctl.publish.publisher import REPORTS, Published, Publisher
 from opsctl.publish.staging import StagedFile, TimeLimit

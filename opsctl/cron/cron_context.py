@@ -22,8 +22,6 @@ from opsctl.state.run_dir import check_trusted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronContext:
-    """The input of ticks and drivers."""
-
     place: CronDir
     settings: CronSettings
     clock: Clock

@@ -1,4 +1,4 @@
-"""The directory of cron's files: `<root>/.site/cron`."""
+"""The directory of cron's files: `<root>/.site/cron`, and the selected driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opsctl.base.errors import RunDirError
+from opsctl.base.nodesets import hostname
+from opsctl.host.processes import ProcessId
 from opsctl.host.system import user_name
-from opsctl.state.files import MAX_NUMBER_BYTES, read_text
+from opsctl.state.files import MAX_NUMBER_BYTES, MAX_RECORD_BYTES, read_json, read_text
+from opsctl.state.records import decode, to_text
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.time_stamps import is_from_future
 
@@ -90,3 +93,37 @@ class CronDir:
         times = [datetime.fromtimestamp(status.st_mtime, UTC), self.last_tick() or datetime.fromtimestamp(0, UTC)]
         since = max((time for time in times if not is_from_future(time, now)), default=datetime.fromtimestamp(0, UTC))
         return status.st_uid == os.geteuid() and (now - since).total_seconds() > 2 * every + min(120, every)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedDriver:
+    """The driver that must run, as recorded by `opsctl cron start` and removed by `opsctl cron stop`.
+
+    Any command that finds the recorded driver dead can start the driver again.
+    """
+
+    driver: str
+    since: datetime
+    by: str
+    host: str = ""
+    pid: int = 0
+    started: int = 0
+    """Host, process id and start time of a daemon."""
+
+    @property
+    def process(self) -> ProcessId | None:
+        """The daemon's process; None if the daemon runs on another host."""
+        return ProcessId(pid=self.pid, started=self.started) if self.host == hostname() else None
+
+
+def read_selected(cron_dir: CronDir) -> SelectedDriver | None:
+    """Return the selected driver; None if no driver is selected. Raises OSError, ValueError for a broken file."""
+    try:
+        return decode(SelectedDriver, read_json(cron_dir.selected, MAX_RECORD_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def write_selected(cron_dir: CronDir, selected: SelectedDriver) -> None:
+    """Record the selected driver. Raises RunDirError."""
+    cron_dir.site.write(cron_dir.selected, to_text(selected))

@@ -18,8 +18,6 @@ ALIVE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryStatus:
-    """One line of `cron status`."""
-
     id: str
     when: str
     started: datetime | None

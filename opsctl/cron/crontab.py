@@ -58,8 +58,6 @@ class When:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronEntry:
-    """One periodic job."""
-
     id: str
     """Constant over ticks, printable, without line feeds: the crontab's command, or `cron.daily/NAME`."""
     when: When

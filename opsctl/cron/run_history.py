@@ -33,8 +33,6 @@ class EntryResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRun:
-    """The last run of one entry."""
-
     since: datetime
     """The entry is due at the first scheduled time after this."""
     started: datetime | None = None
@@ -59,8 +57,6 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickRun:
-    """One tick."""
-
     at: datetime
     slot: datetime | None
     """Scheduled time of the tick, if the driver passed one."""

@@ -30,8 +30,6 @@ JOB = re.compile(rb"(\d+)(;\S+)?\s*")
 
 @dataclass(kw_only=True)
 class TickRunner:
-    """A running tick."""
-
     cron: CronContext
     slot: datetime | None
     """Scheduled time of the tick. A node with a slow clock uses this time as its own."""

@@ -57,8 +57,6 @@ class WatchAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteView:
-    """The site at one moment."""
-
     site: str
     made: datetime
     trains: tuple[TrainCard, ...]

@@ -23,8 +23,6 @@ _TONES = {"ok": "green", "unknown": "unknown", "warning": "amber", "critical": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCard:
-    """One file system."""
-
     name: str
     tone: str
     text: str

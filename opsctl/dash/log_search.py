@@ -40,8 +40,6 @@ _HINT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLine:
-    """A line of the log."""
-
     offset: int
     speaker: str
     """Node and rank; empty for lines of the guard and of other programs."""

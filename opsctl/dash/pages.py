@@ -16,14 +16,16 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from opsctl.app import App
 from opsctl.base.nodesets import fold
 from opsctl.dash.alert_groups import count_alerts
-from opsctl.dash.collect_site import SiteView
+from opsctl.dash.collect_site import SiteView, SlurmAnswer, collect_site, collect_train
 from opsctl.dash.log_search import LogExcerpt
 from opsctl.dash.show_times import format_age, format_ago, format_clock, format_minute
 from opsctl.dash.steering import VERBS
 from opsctl.dash.train_card import TrainCard
-from opsctl.dash.train_detail import TrainDetail
+from opsctl.dash.train_detail import TrainDetail, try_detail
+from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.log_lines import plain
 
 PACKAGE = Path(__file__).parent
@@ -120,7 +122,6 @@ def _format_moment(at: datetime | None) -> str:
 
 @cache
 def read_asset(name: str) -> str:
-    """Return the text of a style or script."""
     environment = _environment()
     assert environment.loader
     return environment.loader.get_source(environment, name)[0].strip()
@@ -195,3 +196,19 @@ def render_log(excerpt: LogExcerpt) -> str:
 def render_login(context: PageContext, message: str) -> str:
     """Return the page that exchanges the token in the address for a cookie."""
     return _render("login.html.j2", context, title="opsctl", message=message)
+
+
+def render_files(app: App) -> Mapping[str, str]:
+    """Return every page by file name: `index.html`, `wall.html` and `train-NAME.html`, for sites without ports."""
+    view, context = collect_site(app), PageContext(is_static=True)
+    pages = {"index.html": render_overview(view, context), "wall.html": render_wall(view, context)}
+    for card in view.trains:
+        detail = try_detail(app, RunDir(app.root / card.name))
+        pages[f"train-{quote(card.name, safe='')}.html"] = render_train(view, card, detail, context)
+    return pages
+
+
+def render_train_file(app: App, run: RunDir, slurm: SlurmAnswer) -> str:
+    """Return the page of one train as a file that links to no other."""
+    view = collect_train(app, run, slurm)
+    return render_train(view, view.trains[0], try_detail(app, run), PageContext(is_static=True, is_alone=True))

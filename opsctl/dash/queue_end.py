@@ -33,7 +33,6 @@ class QueueEnd:
         return self.needed - self.queued
 
     def describe(self, now: datetime) -> str:
-        """Return one sentence."""
         when = f" about {format_day_time(now, self.at)}" if self.at else " before the last step"
         return f"Queued tasks run out{when} ({self.queued} of {self.needed} needed are queued)"
 

@@ -43,8 +43,6 @@ def own_port() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLinks:
-    """What a person needs to open the pages."""
-
     view: str
     act: str
     """Empty without actions."""
@@ -137,7 +135,6 @@ def make_uvicorn(server: PageServer) -> uvicorn.Server:
 
 
 def serve(server: PageServer, listener: socket.socket) -> None:
-    """Serve until Ctrl-C."""
     server.refresher.start()
     try:
         make_uvicorn(server).run(sockets=[listener])

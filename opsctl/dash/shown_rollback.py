@@ -12,8 +12,6 @@ from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRollback:
-    """What the page says of a rollback."""
-
     text: str
     lines: tuple[str, ...]
     """The newest lines that the rollback has printed."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.resources import files
 
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
@@ -32,8 +34,6 @@ SILENCE = timedelta(hours=4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageInstruction:
-    """What a person asks for on a page."""
-
     verb: str
     train: str
     key: str = ""
@@ -65,13 +65,15 @@ class PagePlan:
     """The number that the confirmed instruction must have."""
 
 
+Do = Callable[[App, PageInstruction], str]
+Plan = Callable[[App, PageInstruction], PagePlan]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageVerb:
-    """One button."""
-
     label: str
-    do: Callable[[App, PageInstruction], str]
-    plan: Callable[[App, PageInstruction], PagePlan] | None = None
+    do: Do
+    plan: Plan | None = None
     """Describes what `do` would do, for a confirmation; None for an action that needs none."""
     asks: str = ""
     """The name of the number that the action needs; empty for an action without."""
@@ -157,51 +159,18 @@ def _silence(app: App, instruction: PageInstruction) -> str:
     return f"{instruction.key} is silenced until {until:%H:%M} UTC"
 
 
-VERBS: Mapping[str, PageVerb] = {
-    "ack": PageVerb(
-        label="Ack",
-        many="Ack {} alerts",
-        do=_ack,
-        effect="opsctl repeats the alert only if the alert gets worse, and reports when the alert is resolved.",
-    ),
-    "silence": PageVerb(
-        label="Silence 4 h",
-        many="Silence {} for 4 h",
-        do=_silence,
-        effect="opsctl sends no message about the alert for 4 hours.",
-    ),
-    "hold": PageVerb(
-        label="Hold…",
-        effect="No further task starts until a release. A running task continues.",
-        do=_hold,
-        plan=_plan_hold,
-    ),
-    "release": PageVerb(
-        label="Release…", effect="Slurm may start the next task at once.", do=_release, plan=_plan_release
-    ),
-    "save": PageVerb(
-        label="Checkpoint now",
-        effect="A trainer that reads the save switch writes a checkpoint and continues.",
-        do=_save,
-    ),
-    "queue": PageVerb(
-        label="Queue tasks…",
-        effect="Slurm runs the new tasks after those that are queued.",
-        do=_queue,
-        plan=_plan_queue,
-        asks="Number of tasks",
-        is_confirmed_twice=True,
-    ),
-    "rollback": PageVerb(
-        label="Rollback…",
-        effect="No checkpoint is deleted; opsctl rollback --undo takes the rollback back.",
-        do=_roll_back,
-        plan=_plan_rollback,
-        asks="Step of the checkpoint",
-        is_confirmed_twice=True,
-    ),
+_FUNCTIONS: Mapping[str, tuple[Do, Plan | None]] = {
+    "ack": (_ack, None),
+    "silence": (_silence, None),
+    "hold": (_hold, _plan_hold),
+    "release": (_release, _plan_release),
+    "save": (_save, None),
+    "queue": (_queue, _plan_queue),
+    "rollback": (_roll_back, _plan_rollback),
 }
-"""By the name in requests. A further action is one line here, and its name in `train_card`."""
+_ROWS = tomllib.loads(files("opsctl.dash").joinpath("actions.toml").read_text(encoding="utf-8"))
+VERBS = {name: PageVerb(do=do, plan=plan, **_ROWS[name]) for name, (do, plan) in _FUNCTIONS.items()}
+"""By the name in requests. A further action is one line here, a table in actions.toml, and its name in `train_card`."""
 
 
 def parse_instruction(body: bytes) -> PageInstruction:

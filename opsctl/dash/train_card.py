@@ -31,8 +31,6 @@ STOPPED = frozenset({"held", "ended", "queued"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainCard:
-    """One train of the overview."""
-
     name: str
     state: str
     headline: Headline

@@ -72,7 +72,6 @@ class PageServer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def build(self) -> ASGIApp:
-        """Return the ASGI application."""
         routes = [
             Route("/", self.show_overview, middleware=COMPRESSED),
             Route("/train/{train}", self.show_train, middleware=COMPRESSED),
@@ -178,7 +177,6 @@ class PageServer:
     # --- sessions and actions
 
     async def open_session(self, request: Request) -> Response:
-        """Exchange a token for a cookie."""
         token = (await _read_body(request, MAX_TOKEN_BYTES)).decode(errors="replace").strip()
         role = self.access.find_role(token)
         if role is None:

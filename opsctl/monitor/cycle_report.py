@@ -15,8 +15,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """Result of one watch cycle."""
-
     findings: tuple[Finding, ...]
     reconciled: tuple[ReconciledTrain, ...] = ()
     transitions: tuple[Transition, ...] = ()

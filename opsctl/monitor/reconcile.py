@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from opsctl.base.errors import ConfigError, InputError, OpsctlError, SlurmError, Unreachable
@@ -26,7 +25,7 @@ from opsctl.state.events import RequestDone, RequestRefused, SwitchDisarmed
 from opsctl.state.files import is_regular
 from opsctl.state.lease import lease
 from opsctl.state.requests import BadRequest, Request, read_requests, set_aside
-from opsctl.state.run_dir import RunDir, all_trains, may_act
+from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 
 MAX_REASON_CHARS = 300
@@ -36,17 +35,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconciledTrain:
-    """Result of reconciling one train."""
-
     train: str
     done: tuple[str, ...] = ()
     error: str = ""
-
-
-def reconcile_root(root: Path, slurm: Slurm, chain_of: Callable[[RunDir], TrainArrays]) -> list[ReconciledTrain]:
-    """Reconcile every train of this user below `root`. Raises Unreachable."""
-    trains = [run for run in all_trains(root) if may_act(run)]
-    return reconcile_all([chain_of(run) for run in trains], slurm, slurm.jobs() if trains else [])
 
 
 def reconcile_all(

@@ -76,8 +76,6 @@ class StartedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastAttempt:
-    """The last finalized attempt."""
-
     attempt: str
     outcome: str
     action: str
@@ -96,21 +94,21 @@ class TrainStatus:
     """One of STATES."""
     slurm: str
     """Why the queue is unknown; empty if Slurm answered."""
-    running: tuple[Running, ...] | None
+    running: tuple[Running, ...] | None = None
     """None if Slurm did not answer."""
-    waiting: tuple[Waiting, ...] | None
-    begun: StartedAttempt | None
-    progress: Progress | None
-    last_attempt: LastAttempt | None
-    stop: str
+    waiting: tuple[Waiting, ...] | None = None
+    begun: StartedAttempt | None = None
+    progress: Progress | None = None
+    last_attempt: LastAttempt | None = None
+    stop: str = ""
     """What was done to stop the running attempt and what comes next; empty without a stop request."""
-    switches: tuple[Armed, ...]
-    requests: tuple[Request, ...]
-    alerts: tuple[OpenAlert, ...]
+    switches: tuple[Armed, ...] = ()
+    requests: tuple[Request, ...] = ()
+    alerts: tuple[OpenAlert, ...] = ()
     """Open alerts of the train, the worst first."""
-    links: tuple[str, ...]
+    links: tuple[str, ...] = ()
     """Addresses of the train's runs in experiment trackers, as far as they are known."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Problems that need a person."""
     shortage: Shortage | None = None
 
@@ -159,23 +157,7 @@ def read_status(
 
 
 def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:
-    """Return the status of a train whose files cannot be read."""
-    return TrainStatus(
-        train=run.name,
-        state="unknown",
-        slurm=away,
-        running=None,
-        waiting=None,
-        begun=None,
-        progress=None,
-        last_attempt=None,
-        stop="",
-        switches=(),
-        requests=(),
-        alerts=(),
-        links=(),
-        notes=(f"cannot be read: {why}",),
-    )
+    return TrainStatus(train=run.name, state="unknown", slurm=away, notes=(f"cannot be read: {why}",))
 
 
 def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:

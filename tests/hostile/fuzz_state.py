@@ -8,9 +8,8 @@ from opsctl.alerts import open_alerts, outbox
 from opsctl.alerts.ledger_files import LedgerFiles
 from opsctl.base import nodesets
 from opsctl.checkpoints import catalog
-from opsctl.cron import run_history
+from opsctl.cron import cron_dir, run_history
 from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.drivers import selected_driver
 from opsctl.guard import attempt_record, dossier, finalize, stop_request
 from opsctl.host.system import SystemClock
 from opsctl.launch import revisions
@@ -152,7 +151,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         examples=(*CRON_LEDGER, *JSON),
     ),
     "driver of cron": file(
-        lambda _: selected_driver.read_selected(CronDir(site())),
+        lambda _: cron_dir.read_selected(CronDir(site())),
         name=".site/cron/driver.json",
         errors=VALUES,
         examples=(b'{"driver": "daemon", "since": "2026-11-22T00:00:00+00:00", "by": "me"}', *JSON),

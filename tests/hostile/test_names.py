@@ -11,11 +11,11 @@ from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.model import JobState
 from opsctl.launch.submit import check_owner
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.monitor.reconcile import reconcile_root
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, all_trains, find, find_entries_skipped
 from tests.hostile.conftest import Site, needs_squeue
+from tests.support.reconciled_roots import reconcile_root
 
 NAMES = [
     "$(touch hacked)", "k7;touch hacked", "`id`", "a b", "a\nrunning", "\x1b[2J", "-rf", "a'b", 'a"b', "tr11\u202e",

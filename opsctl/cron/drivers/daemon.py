@@ -15,8 +15,8 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.cron.cron_context import CronContext
+from opsctl.cron.cron_dir import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.state.journal import actor
 from opsctl.state.lease import lease

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_context import CronContext
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
+from opsctl.cron.cron_dir import SelectedDriver, read_selected, write_selected
 from opsctl.launch.render import render
 from opsctl.settings.cron import CronSettings
 from opsctl.state.journal import actor

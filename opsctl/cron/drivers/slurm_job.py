@@ -18,8 +18,8 @@ from opsctl.base.errors import OpsctlError, RunDirError, SlurmError, Unreachable
 from opsctl.base.model import Job, JobState
 from opsctl.base.ports import Runner
 from opsctl.cron.cron_context import CronContext
+from opsctl.cron.cron_dir import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.export import NAME as EXPORT
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.launch.render import render
 from opsctl.settings.loader import SlurmDefaults
 from opsctl.slurm.commands import Slurm, submit_script
@@ -194,7 +194,6 @@ class SlurmDriver:
         return job
 
     def script(self, slot: datetime) -> str:
-        """Return the batch script of the tick at `slot`."""
         return render(
             "slurm/cron.slurm.j2",
             directives=self.directives(),

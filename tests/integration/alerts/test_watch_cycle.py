@@ -12,7 +12,7 @@ from opsctl.app import build
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Level
 from opsctl.cli import cli
-from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
+from opsctl.cron.cron_dir import SelectedDriver, write_selected
 from opsctl.monitor.steady_clock import SteadyClock
 from opsctl.monitor.watch_cycle import Watch
 from opsctl.state.run_dir import RunDir

@@ -17,8 +17,8 @@ from opsctl.base.errors import InputError
 from opsctl.base.findings import Level
 from opsctl.base.model import Node
 from opsctl.dash.page_access import Role
+from opsctl.dash.pages import render_files
 from opsctl.dash.refresher import SOON_S
-from opsctl.dash.static_pages import render_files
 from opsctl.dash.steering import VERBS, PageInstruction, PagePlan, PageVerb
 from opsctl.guard.attempt_record import Start
 from opsctl.host.system import SystemClock

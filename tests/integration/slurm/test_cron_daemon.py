@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opsctl.app import build
-from opsctl.cron.drivers.selected_driver import read_selected
+from opsctl.cron.cron_dir import read_selected
 from opsctl.cron.run_history import read_ledger
 from tests.support.trains import until
 

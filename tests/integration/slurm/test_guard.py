@@ -17,13 +17,13 @@ import pytest
 
 from opsctl.base.model import JobState
 from opsctl.launch.render import render
-from opsctl.monitor.reconcile import reconcile_root
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
 from opsctl.state import switches
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Held
 from opsctl.state.switches import Switch
 from tests.support.guarded_trains import GuardedTrain, until
+from tests.support.reconciled_roots import reconcile_root
 
 WAIT_FOR_STOP_REQUEST = 'touch begun; while [ ! -e "$TRAIN_STOP_REQUEST" ]; do sleep 0.05; done'
 FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """

@@ -10,7 +10,7 @@ import pytest
 from opsctl.base.errors import Unreachable
 from opsctl.host.system import SystemClock, SystemRunner, user_name
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.monitor.reconcile import ReconciledTrain, reconcile_root
+from opsctl.monitor.reconcile import ReconciledTrain
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.slurm.commands import Slurm
 from opsctl.state import switches
@@ -18,6 +18,7 @@ from opsctl.state.events import RequestDone
 from opsctl.state.journal import Journal
 from opsctl.state.switches import RequestKind, Switch
 from tests.support.guarded_trains import GuardedTrain
+from tests.support.reconciled_roots import reconcile_root
 
 FINISHED = """echo '{"reason": "finished", "step": 40, "at": 1.0}' >"$TRAIN_STOP_REASON" """
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from opsctl.app import App, build
 from opsctl.base.errors import ConfigError, InputError, RunDirError
 from opsctl.cli import cli
+from opsctl.cron.cron_dir import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.export import FORMATS
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
 from opsctl.settings.cron import CronSettings
 
 ODD = ["/opt/my python", "-m", "opsctl", "--site", "/x/100%/$HOME/site's.toml", "cron", "tick"]

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from opsctl.cli import cli
-from opsctl.cron.cron_dir import CronDir
-from opsctl.cron.drivers.selected_driver import SelectedDriver, write_selected
+from opsctl.cron.cron_dir import CronDir, SelectedDriver, write_selected
 from opsctl.state.site_dir import SiteDir
 
 

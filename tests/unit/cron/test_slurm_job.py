@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opsctl.base.errors import Unreachable
-from opsctl.cron.drivers.selected_driver import SelectedDriver, read_selected, write_selected
+from opsctl.cron.cron_dir import SelectedDriver, read_selected, write_selected
 from opsctl.cron.drivers.slurm_job import SlurmDriver
 from opsctl.host.system import SystemRunner
 from opsctl.settings.loader import SlurmDefaults

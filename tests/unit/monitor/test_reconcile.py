@@ -11,7 +11,7 @@ import pytest
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import JobState
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.monitor.reconcile import reconcile, reconcile_root
+from opsctl.monitor.reconcile import reconcile
 from opsctl.state import switches
 from opsctl.state.events import RequestDone, RequestRefused, SwitchArmed, SwitchDisarmed
 from opsctl.state.reasons import as_written
@@ -19,6 +19,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import RequestKind, Switch, request
 from opsctl.trainer.contract import TrainerStop
 from tests.support.finalized_trains import QueuedTrain
+from tests.support.reconciled_roots import reconcile_root
 
 
 def make_chain(train: QueuedTrain, run: RunDir) -> TrainArrays:

@@ -1,0 +1,17 @@
+"""Reconcile every train of a root, as a watch cycle does for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.monitor.reconcile import ReconciledTrain, reconcile_all
+from opsctl.slurm.commands import Slurm
+from opsctl.state.run_dir import RunDir, all_trains, may_act
+
+
+def reconcile_root(root: Path, slurm: Slurm, chain_of: Callable[[RunDir], TrainArrays]) -> list[ReconciledTrain]:
+    """Reconcile every train of this user below `root`. Raises Unreachable."""
+    trains = [run for run in all_trains(root) if may_act(run)]
+    return reconcile_all([chain_of(run) for run in trains], slurm, slurm.jobs() if trains else [])
