@@ -4,36 +4,6 @@ from __future__ import annotations
 
 from opsctl.base.model import JobState
 
-COMPACT_STATES = {
-    "BF": JobState.BOOT_FAIL,
-    "CA": JobState.CANCELLED,
-    "CD": JobState.COMPLETED,
-    "CF": JobState.CONFIGURING,
-    "CG": JobState.COMPLETING,
-    "DL": JobState.DEADLINE,
-    "F": JobState.FAILED,
-    "NF": JobState.NODE_FAIL,
-    "OOM": JobState.OUT_OF_MEMORY,
-    "PD": JobState.PENDING,
-    "PR": JobState.PREEMPTED,
-    "R": JobState.RUNNING,
-    "RD": JobState.RESV_DEL_HOLD,
-    "RF": JobState.REQUEUE_FED,
-    "RH": JobState.REQUEUE_HOLD,
-    "RQ": JobState.REQUEUED,
-    "RS": JobState.RESIZING,
-    "RV": JobState.REVOKED,
-    "S": JobState.SUSPENDED,
-    "SE": JobState.SPECIAL_EXIT,
-    "SI": JobState.SIGNALING,
-    "SO": JobState.STAGE_OUT,
-    "ST": JobState.STOPPED,
-    "TO": JobState.TIMEOUT,
-}
-"""The 24 job states of squeue(1), keyed by the short form that `%t` prints."""
-
-SLURM_STATES = {state.value: state for state in COMPACT_STATES.values()} | COMPACT_STATES
-
 JOB_WORDS = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 """States and flags of a node that has a job."""
 
@@ -67,7 +37,7 @@ OUT_OF_SERVICE_WORDS = frozenset(
 def parse_state(text: str) -> JobState:
     """Return the job state that squeue or sacct printed, in forms such as `CANCELLED by 1001` and `RUNNING+`."""
     word = text.split(maxsplit=1)[0].rstrip("+") if text.strip() else ""
-    return SLURM_STATES.get(word, JobState.UNKNOWN)
+    return JobState.__members__.get(word, JobState.UNKNOWN)
 
 
 def parse_node_reason(state: str, reason: str) -> str:
