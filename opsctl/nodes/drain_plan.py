@@ -161,14 +161,12 @@ def plan_drain(
     """
     node_by_name = {node.name: node for node in nodes}
     cap = compute_cap(site, len(nodes), most)
-    bad = [verdict for verdict in verdicts if verdict.is_bad]
+    bad = [verdict for verdict in verdicts if verdict.is_bad and verdict.evidence]
     out = {node.name for node in nodes if is_ours(node)} | (excluded - {verdict.node for verdict in bad})
     room = cap - len(out)
     steps: list[Step] = []
     left: list[SkippedNode] = []
     for verdict in sorted(bad, key=lambda verdict: _urgency(verdict, scores)):
-        if not verdict.evidence:
-            continue
         node = node_by_name.get(verdict.node)
         if node is None or is_out(node):
             left.append(SkippedNode(node=verdict.node, why=_why_left_alone(node)))
@@ -282,10 +280,12 @@ def plan_undrain(
             why = amended[node.name]
         elif verdict is None or snapshot is None:
             why = "was not checked"
+        elif verdict.health is not Health.HEALTHY:
+            why = f"is {verdict.health.value}: {_render_first_result(verdict)}"
         elif is_ours(node):
-            why = _why_not_passed(verdict, records.get(node.name), site, since.get(node.name, 0.0))
+            why = _why_not_passed(records.get(node.name), site, since.get(node.name, 0.0))
         else:
-            why = _why_not_free(verdict, snapshot, site)
+            why = _why_not_free(snapshot, site)
         if why:
             left.append(SkippedNode(node=node.name, why=why))
         else:
@@ -304,18 +304,14 @@ def is_listed(node: Node, site: HealthSettings) -> bool:
     )
 
 
-def _why_not_passed(verdict: Verdict, record: NodeRecord | None, site: HealthSettings, since: float) -> str:
-    if verdict.health is not Health.HEALTHY:
-        return f"is {verdict.health.value}: {_render_first_result(verdict)}"
+def _why_not_passed(record: NodeRecord | None, site: HealthSettings, since: float) -> str:
     passed = [at for at in record.passed if at >= since] if record else []
     if len(passed) < 2 or passed[-1] - passed[0] < site.undrain_gap_seconds:
         return f"has passed one health check; check again after {format_duration(site.undrain_gap_seconds)}"
     return ""
 
 
-def _why_not_free(verdict: Verdict, snapshot: NodeSnapshot, site: HealthSettings) -> str:
-    if verdict.health is not Health.HEALTHY:
-        return f"is {verdict.health.value}: {_render_first_result(verdict)}"
+def _why_not_free(snapshot: NodeSnapshot, site: HealthSettings) -> str:
     if snapshot.processes is None:
         return "the list of processes could not be read"
     blocking = [
