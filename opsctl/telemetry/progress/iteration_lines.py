@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 from opsctl.base.errors import OpsctlError
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
-from opsctl.telemetry.progress.log_formats import formats_for
-from opsctl.telemetry.progress.step_reader import StepReader, iterate_steps
+from opsctl.telemetry.progress.step_reader import iterate_steps
 
 __all__ = ["Iteration", "last_iteration", "read_window", "recent_iterations", "sampled", "tail"]
 
@@ -62,14 +60,10 @@ def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     size, window = os.fstat(handle).st_size, FIRST_WINDOW_BYTES
     while True:
         begin = max(0, size - window)
-        steps = list(_iterate(read_window(handle, begin, size), begin, pattern))[-count:]
+        steps = list(iterate_steps(read_window(handle, begin, size), begin, pattern))[-count:]
         if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
             return steps
         window *= WINDOW_GROWTH
-
-
-def _iterate(data: bytes, begin: int, pattern: str) -> Iterator[tuple[int, Iteration]]:
-    return iterate_steps(data, begin, StepReader(formats_for(pattern)))
 
 
 def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
@@ -101,5 +95,5 @@ def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
             begin = size * place // places
             sample = read_window(file.fileno(), begin, min(size, begin + SAMPLE_BYTES))
             complete = sample[: sample.rfind(b"\n") + 1]  # the last line may be incomplete
-            iterations += [iteration for _, iteration in islice(_iterate(complete, 0, pattern), 2)]
+            iterations += [iteration for _, iteration in islice(iterate_steps(complete, 0, pattern), 2)]
     return iterations

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from opsctl.settings.bounded_pattern import BoundedPattern, compile_bounded
 from opsctl.telemetry.progress.iteration import Iteration
@@ -173,8 +174,21 @@ def formats_for(pattern: str) -> tuple[LineFormat, ...]:
 @cache
 def load_formats() -> tuple[LineFormat, ...]:
     """Return the formats in the order of log_formats.toml."""
-    text = files("opsctl.telemetry.progress").joinpath(FORMATS_FILE).read_text(encoding="utf-8")
-    return tuple(_parse(fields) for fields in tomllib.loads(text)["format"])
+    return tuple(_parse(fields) for fields in _load_table()["format"])
+
+
+@cache
+def load_columns() -> dict[str, str]:
+    """Return the field of every known name of a column."""
+    fields: dict[str, str] = {}
+    for field, names in _load_table()["columns"].items():
+        fields |= dict.fromkeys(names, field)
+    return fields
+
+
+@cache
+def _load_table() -> dict[str, Any]:
+    return tomllib.loads(files("opsctl.telemetry.progress").joinpath(FORMATS_FILE).read_text(encoding="utf-8"))
 
 
 def _parse(row: Mapping[str, object]) -> LineFormat:

@@ -18,6 +18,8 @@ from opsctl.telemetry.progress.log_formats import (
     WHOLE,
     LineFormat,
     Values,
+    formats_for,
+    load_columns,
     load_formats,
     parse_number,
     to_iteration,
@@ -39,19 +41,6 @@ _COLOUR = re.compile(r"\x1b\[[\d;]{0,16}m")
 _PREFIX = re.compile(r"(?:\[(?:[\w.-]{1,80}:\d{1,9}|default\d{1,6}|rank\d{1,6}|\d{1,6})\]:\s?|\d{1,6}:\s(?=\S))")
 _HEADER = re.compile(r"[A-Za-z][\w/. ()-]{0,60}(?:,[A-Za-z][\w/. ()-]{0,60}){1,40}")
 _ROW = re.compile(r"[-+.\deEnaif]{0,24}(?:,[-+.\deEnaif]{0,24}){1,40}")
-STEPS = ("step", "global_step", "trainer/global_step", "iteration", "iter", "num_updates")
-COLUMNS = {
-    "train_loss": "loss",
-    "train_loss_step": "loss",
-    "train/loss": "loss",
-    "loss": "loss",
-    "lr": "lr",
-    "learning_rate": "lr",
-    "grad_norm": "grad_norm",
-    "tokens_per_s": "tokens_per_s",
-    "tokens_per_second": "tokens_per_s",
-    "step_time": "step_s",
-}
 
 
 @dataclass(slots=True)
@@ -74,9 +63,8 @@ class CsvLines:
         return self._row(cells) if len(cells) == len(self.columns) else None
 
     def _take_header(self, names: list[str]) -> None:
-        has_step = any(name in STEPS for name in names)
-        fields = ["step" if name in STEPS else COLUMNS.get(name, "") for name in names]
-        self.columns = tuple(fields) if has_step else ()
+        fields = tuple(load_columns().get(name, "") for name in names)
+        self.columns = fields if "step" in fields else ()
 
     def _row(self, cells: list[str]) -> Values | None:
         values: Values = {}
@@ -264,9 +252,9 @@ def _all_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
         offset += len(line) + 1
 
 
-def iterate_steps(data: bytes, begin: int, reader: StepReader | None = None) -> Iterator[tuple[int, Iteration]]:
+def iterate_steps(data: bytes, begin: int, pattern: str) -> Iterator[tuple[int, Iteration]]:
     """Yield the steps in the lines of `data`, which begins at `begin`, with the offsets of their lines."""
-    reader = reader or StepReader()
+    reader = StepReader(formats_for(pattern))
     at = begin
     for offset, line in reader.find_lines(data):
         facts = reader.read(line, is_candidate=True)
