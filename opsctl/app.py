@@ -53,7 +53,6 @@ class App:
     """Runs programs in this process's environment."""
 
     def with_clock(self, clock: Clock) -> App:
-        """Return the same App with another clock."""
         return replace(self, clock=clock)
 
     @cached_property
@@ -74,7 +73,6 @@ class App:
 
     @cached_property
     def slurm(self) -> Slurm:
-        """The configured Slurm."""
         from opsctl.slurm.pyslurm_reader import choose  # noqa: PLC0415 (slow import: the parsers)
 
         return choose(self.engine_runner)[0]
@@ -250,7 +248,6 @@ class App:
         return run_dir.find(self.root, train)
 
     def journal(self, run: RunDir) -> Journal:
-        """Return the journal of a train."""
         return Journal(run, self.clock)
 
     def chain(self, run: RunDir) -> TrainArrays:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -50,15 +49,11 @@ def find_foreign(run: RunDir) -> tuple[list[SaveDirectory], list[FoundCheckpoint
     return directories, found
 
 
-def to_rows(found: Sequence[FoundCheckpoint]) -> list[dict[str, Any]]:
-    """Return the checkpoints for --json."""
-    return [
-        {**asdict(checkpoint), "path": str(checkpoint.path), "written": _written(checkpoint)} for checkpoint in found
-    ]
-
-
 def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundCheckpoint]) -> None:
     """Print the checkpoints, and where opsctl looked for them."""
+    if wants_json():
+        print_json([{**asdict(checkpoint), "written": _written(checkpoint)} for checkpoint in found])
+        return
     rows = []
     for checkpoint in found:
         step = "?" if checkpoint.step is None else str(checkpoint.step)
@@ -104,10 +99,7 @@ def list_(app: App, train: str) -> int:
     run = app.find(train)
     rows = catalog.list_checkpoints(run.checkpoints)
     directories, found = find_foreign(run) if not rows else ([], [])
-    if found and wants_json():
-        print_json(to_rows(found))
-        return 0
-    if directories and not wants_json():
+    if directories:
         print_foreign(directories, found)
         return 0
     cells = []

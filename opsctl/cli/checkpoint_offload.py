@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, RunDirError
@@ -78,10 +78,8 @@ def offload_(
         return
     copied: list[Checkpoint] = []
     failed: list[OpsctlError] = []
-    with (
-        leased(run, app) as held,
-        _progress(sum(offload.size(checkpoint) for checkpoint in plan.copies)) as report_bytes,
-    ):
+    total = sum(offload.size(checkpoint) for checkpoint in plan.copies)
+    with leased(run, app) as held, _progress(total) as report_bytes:
         leftovers = catalog.sweep(run.checkpoints)
         report_and_refresh = _refreshing(held, app, report_bytes)
         for checkpoint in plan.copies:
@@ -99,8 +97,7 @@ def offload_(
         "to": destination.label,
         "failed": failures,
     }
-    text = f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(removed)} here"
-    print_result(data, text)
+    print_result(data, f"{run.name}: copied {steps(copied)} to {destination.label}; removed {steps(removed)} here")
     if failures:
         raise OpsctlError("\n".join(failures), hint=(failed[0].hint if failed else None) or recheck(run))
 
@@ -140,15 +137,13 @@ def ours(app: App, train: str) -> RunDir:
     return run
 
 
-@contextlib.contextmanager
-def leased(run: RunDir, app: App) -> Iterator[HeldLease]:
+def leased(run: RunDir, app: App) -> contextlib.AbstractContextManager[HeldLease]:
     """Hold the lease of the checkpoints, so that no other command removes or offloads them meanwhile.
 
     The trainer may still prune; pruned checkpoints are reported as gone.
     """
     run.checkpoints.mkdir(exist_ok=True)
-    with lease(run.checkpoints, app.clock) as held:
-        yield held
+    return lease(run.checkpoints, app.clock)
 
 
 def recheck(run: RunDir) -> str:
@@ -176,21 +171,12 @@ def _refreshing(held: HeldLease, app: App, report_bytes: offload.ReportBytes) ->
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on stderr if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 (only for the bar)
-    from rich.progress import (  # noqa: PLC0415 (only for the bar)
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress  # noqa: PLC0415 (only for the bar)
 
-    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    sizes = (progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
+    columns = (progress.TextColumn("copying"), progress.BarColumn(), *sizes)
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with progress.Progress(*columns, console=console, transient=True, disable=console.quiet) as bar:
         task = bar.add_task("copying", total=total)
         yield lambda done: bar.advance(task, done)
 

@@ -40,8 +40,6 @@ DEMO_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True)
 class DoctorRow:
-    """One line of `opsctl doctor`."""
-
     check: str
     level: Level
     result: str

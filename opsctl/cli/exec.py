@@ -54,7 +54,6 @@ def _show(group: AnswerGroup) -> None:
 
 
 def _print_exit_codes(answers: list[Answer]) -> None:
-    """Print the nodes of each exit code."""
     codes = sorted({answer.code for answer in answers}, key=lambda code: (code is None, code))
     for code in codes:
         names = [answer.node for answer in answers if answer.code == code]

@@ -73,24 +73,22 @@ def logs(
     else:
         run, with_prefix = app.find(train or ""), rank is None or wants_json()
         source = open_logs(run, app.journal(run), task=task, rank=rank, node=node, with_prefix=with_prefix)
-    printer = _Printer()
-    printer.print(source.tail(None if whole else lines))
+    has_printed = _print(source.tail(None if whole else lines))
     if follow:
-        _follow(source, printer, app.clock)
-    printer.print(source.rest())
-    if not (printer.has_printed or lines == 0):
+        _follow(source, app.clock)
+    if not (_print(source.rest()) or has_printed or lines == 0):
         raise OpsctlError(
             f"{source.description}: nothing yet", hint="-f waits for it; opsctl status says what runs and waits"
         )
 
 
-def _follow(source: TrainLog | RankLogs | RemoteLog, printer: _Printer, clock: Clock) -> NoReturn:
+def _follow(source: TrainLog | RankLogs | RemoteLog, clock: Clock) -> NoReturn:
     """Follow until Ctrl-C. A server that stops answering is reported once and tried again."""
     complaint = ""
     while True:
         clock.sleep(source.poll_seconds)
         try:
-            printer.print(source.read())
+            _print(source.read())
             complaint = ""
         except RunDirError:
             raise
@@ -100,23 +98,23 @@ def _follow(source: TrainLog | RankLogs | RemoteLog, printer: _Printer, clock: C
             complaint = error.message
 
 
-class _Printer:
-    """Writes lines: unchanged to a pipe, harmless to a terminal, or as JSON."""
+def _print(lines: Iterable[bytes]) -> bool:
+    """Write lines: as JSON, harmless to a terminal, unchanged to a pipe. Return whether there were any."""
+    out, has_printed = sys.stdout.buffer, False
+    form: Callable[[bytes], bytes] = bytes
+    if wants_json():
+        form = _to_json
+    elif out.isatty():
+        form = _to_terminal
+    for line in lines:
+        has_printed = True
+        out.write(form(line) + b"\n")
+    out.flush()
+    return has_printed
 
-    def __init__(self) -> None:
-        self.out = sys.stdout.buffer
-        self.form: Callable[[bytes], bytes] = bytes
-        if wants_json():
-            self.form = _to_json
-        elif self.out.isatty():
-            self.form = lambda line: for_terminal(line).encode(errors="replace")
-        self.has_printed = False
 
-    def print(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self.out.write(self.form(line) + b"\n")
-            self.has_printed = True
-        self.out.flush()
+def _to_terminal(line: bytes) -> bytes:
+    return for_terminal(line).encode(errors="replace")
 
 
 def _to_json(line: bytes) -> bytes:

@@ -96,7 +96,6 @@ FREE = frozenset({"IDLE", "CLOUD", "DYNAMIC_NORM"})
 
 
 def _find_owners(root: Path) -> dict[str, str]:
-    """Return the owner of each train."""
     owners = {}
     for run in all_trains(root):
         with suppress(OSError):

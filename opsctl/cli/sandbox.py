@@ -128,7 +128,6 @@ def status(app: App, *, name: str | None) -> None:
 
 
 def describe(status: SandboxStatus) -> str:
-    """Return a few lines about a sandbox."""
     states = sorted(set(status.nodes.values()))
     counts = ", ".join(f"{list(status.nodes.values()).count(state)} {state}" for state in states)
     silent = "its controller does not answer" if status.is_up else "its controller does not run"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -110,42 +110,31 @@ def stacks(
         if not py_spy:
             raise cannot_write(target, error) from error
         notes.append(f"the ranks could not be asked: {error}")
-    inspection = _Inspection(app, run.name, attempt, expand(job.nodes), ranks)
-    answers = inspection.run(target, py_spy, native=native)
-    notes += [*inspection.notes, *([f"all of them: {target}"] if target.exists() else [])]
-    dumps = read_dumps(attempt.path)
-    _show(answers, ranks=ranks, dumps=dumps, notes=[*filter(None, notes)])
+    answers, listing = _inspect(app, job, attempt, target, ranks=ranks, py_spy=py_spy, native=native)
+    is_readable = any(stack.is_silent and stack.state in PY_SPY_READS for stack in answers)
+    if not py_spy and listing.may_answer and is_readable:
+        notes.append(f"py-spy is installed and permitted on the nodes: opsctl stacks {run.name} --py-spy")
+    notes += [*listing.problems, *([f"all of them: {target}"] if target.exists() else [])]
+    _show(answers, ranks=ranks, dumps=read_dumps(attempt.path), notes=[*filter(None, notes)])
 
 
-@dataclass
-class _Inspection:
-    """Looks at the ranks from outside: by py-spy if asked for, else at the processes of silent ranks."""
+def _inspect(
+    app: App, job: Job, attempt: Attempt, target: Path, *, ranks: int, py_spy: str, native: bool
+) -> tuple[list[Stack], PySpyDump]:
+    """Return the ranks' own answers in `target` with what is seen from outside, and that alone.
 
-    app: App
-    train: str
-    attempt: Attempt
-    nodes: list[str]
-    ranks: int
-    notes: list[str] = field(default_factory=list)
-
-    def run(self, target: Path, py_spy: str, *, native: bool) -> list[Stack]:
-        """Return the ranks' own answers in `target` with what is seen from outside."""
-        listing = PySpyDump(text="", problems=())
-        if py_spy:
-            fanout = NodeView(self.app).fanout()
-            listing = dump_stacks(py_spy, self.attempt.name, self.nodes, fanout, native=native)
-            with suppress(OSError):  # a run directory of another user is not written to
-                listing.save(target)
-        answers = request_stacks.collect_answers(target, listing.text)
-        if not py_spy and has_silent_ranks(answers, self.ranks):
-            listing = list_ranks(self.attempt.name, self.nodes, NodeView(self.app).fanout())
-        processes = parse_stacks(listing.text.encode())
-        answers = add_processes(answers, processes, ranks=self.ranks, is_complete=listing.is_complete)
-        is_readable = any(stack.is_silent and stack.state in PY_SPY_READS for stack in answers)
-        if not py_spy and listing.may_answer and is_readable:
-            self.notes.append(f"py-spy is installed and permitted on the nodes: opsctl stacks {self.train} --py-spy")
-        self.notes += listing.problems
-        return answers
+    Runs py-spy if asked for, else looks at the processes of silent ranks.
+    """
+    nodes, listing = expand(job.nodes), PySpyDump(text="", problems=())
+    if py_spy:
+        listing = dump_stacks(py_spy, attempt.name, nodes, NodeView(app).fanout(), native=native)
+        with suppress(OSError):  # a run directory of another user is not written to
+            listing.save(target)
+    answers = request_stacks.collect_answers(target, listing.text)
+    if not py_spy and has_silent_ranks(answers, ranks):
+        listing = list_ranks(attempt.name, nodes, NodeView(app).fanout())
+    processes = parse_stacks(listing.text.encode())
+    return add_processes(answers, processes, ranks=ranks, is_complete=listing.is_complete), listing
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:

@@ -46,8 +46,6 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CardLine:
-    """One line of the card."""
-
     label: str
     text: str
     rank: Rank = Rank.STATE
@@ -55,7 +53,6 @@ class CardLine:
 
 
 def status_block(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> RenderableType:
-    """Return the whole card."""
     return _draw(status, card_lines(status, now, ramp=ramp))
 
 

@@ -35,8 +35,6 @@ NOTICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result of one call."""
-
     command: str
     exit_code: int | None
     """None if the command did not end in time or did not start."""

@@ -22,8 +22,6 @@ TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "numb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolArgument:
-    """One argument of a tool."""
-
     name: str
     type: str
     """A type of JSON Schema: a key of TYPES."""

@@ -28,8 +28,6 @@ opsctl hold, opsctl release or opsctl alerts ack."""
 
 
 class HelpDialog(ModalScreen[None]):
-    """The list of keys."""
-
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,f1,f10,question_mark,enter", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
@@ -42,7 +40,7 @@ class HelpDialog(ModalScreen[None]):
 class TextDialog(ModalScreen[str | None]):
     """A line to type. Returns the text, or None after Esc."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Cancel")]
 
     def __init__(self, title: str, value: str = "") -> None:
         super().__init__()
@@ -57,14 +55,11 @@ class TextDialog(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
-
 
 class ConfirmDialog(ModalScreen[str | None]):
     """A question before an action. Returns the reason, or None if the action is not wanted."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape", "cancel", "No"), ("n", "cancel", "No"), ("y", "accept", "Yes")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "dismiss", "No"), ("y", "accept", "Yes")]
 
     def __init__(self, question: str, *, needs_reason: bool) -> None:
         super().__init__()
@@ -87,6 +82,3 @@ class ConfirmDialog(ModalScreen[str | None]):
     def action_accept(self) -> None:
         if not self.needs_reason:
             self.dismiss("")
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
