@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.console import Console
 
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError, RunDirError
