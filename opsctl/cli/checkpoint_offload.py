@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.console import Console
 
 from opsctl.app import App
