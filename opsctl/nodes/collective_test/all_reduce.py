@@ -219,25 +219,24 @@ def judge_nodes(
 ) -> list[Verdict]:
     """Return one verdict a node, from all rounds. Nodes that fail only with some other node are not blamed."""
     verdicts = dict(alone)
+
+    def judge(node: str, health: Health, evidence: str, remedy: str = "") -> None:
+        verdicts[node] = test.verdict(node, health, evidence, by=alone[node].by, remedy=remedy)
+
     median = median_high(list(speeds.values())) if speeds else 0.0
     for node, speed in speeds.items():
         if speed < MIN_SHARE_OF_MEDIAN * median:
-            evidence = f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s"
             is_proved = test.measurements.get(node, 0) >= MIN_MEASUREMENTS
             health, remedy = (Health.DEGRADED, "") if is_proved else (Health.UNKNOWN, "measure more: --pairs 3")
-            verdicts[node] = test.verdict(node, health, evidence, by=alone[node].by, remedy=remedy)
+            judge(node, health, f"{speed:.2f} GB/s in pairs; the median of all nodes is {median:.2f} GB/s", remedy)
     for node in result.bad:
-        evidence = f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}"
-        verdicts[node] = test.verdict(node, Health.FAULTY, evidence, by=alone[node].by)
+        judge(node, Health.FAULTY, f"all-reduce fails with every other node: {test.errors.get(node) or 'no answer'}")
     for node in result.unsure:
         evidence = f"all-reduce of {fold(result.unsure)} fails; without a good node the bad node is not known"
-        verdicts[node] = test.verdict(
-            node, Health.UNKNOWN, evidence, by=alone[node].by, remedy="add a good node to the test"
-        )
+        judge(node, Health.UNKNOWN, evidence, "add a good node to the test")
     for node, problem in test.unreached.items():
-        evidence = f"could not be reached any more: {problem}"
         remedy = "test again once no other job has the node"
-        verdicts[node] = test.verdict(node, Health.UNKNOWN, evidence, by=alone[node].by, remedy=remedy)
+        judge(node, Health.UNKNOWN, f"could not be reached any more: {problem}", remedy)
     return list(verdicts.values())
 
 

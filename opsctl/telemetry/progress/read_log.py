@@ -7,7 +7,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -165,38 +165,25 @@ def _open(path: Path, *, follow: bool) -> IO[bytes]:
 
 
 def _choose_reader(path: Path, cuts: Sequence[int] | None, pattern: str, *, follow: bool) -> LogReader:
-    """Return the reader for the format of a log. The format is detected once."""
+    """Return the reader for the formats in samples of a log. A log with lines of Megatron is read as Megatron's."""
+    finder = StepReader(formats_for(pattern))
     with _open(path, follow=follow) as file:
-        if path.suffix == ".gz":
-            formats = detect_in_text([file.read(CHUNK_BYTES)], pattern)
-        else:
-            formats = detect_formats(file.fileno(), pattern)
-    return ForeignLogReader(cuts, formats) if is_foreign(formats) else LogReader(cuts)
+        for sample in _read_samples(file, is_compressed=path.suffix == ".gz"):
+            for line in sample.split(b"\n"):
+                finder.read(line)
+    is_foreign = bool(finder.known) and all(line_format.name != MEGATRON for line_format in finder.known)
+    return ForeignLogReader(cuts, finder.known) if is_foreign else LogReader(cuts)
 
 
-def detect_formats(handle: int, pattern: str = "") -> tuple[LineFormat, ...]:
-    """Return the formats of the step lines in samples of an open log, in the order of log_formats.toml.
-
-    A log with lines of Megatron is read as Megatron's. Raises OSError.
-    """
-    size = os.fstat(handle).st_size
+def _read_samples(file: IO[bytes], *, is_compressed: bool) -> Iterator[bytes]:
+    """Yield parts of an open log, at even distances; of a compressed log only the beginning."""
+    if is_compressed:
+        yield file.read(CHUNK_BYTES)
+        return
+    size = os.fstat(file.fileno()).st_size
     places = {0: HEAD_BYTES} | {size * n // SAMPLED_PLACES: SAMPLE_BYTES for n in range(1, SAMPLED_PLACES)}
-    windows = (read_window(handle, at, min(size, at + length)) for at, length in sorted(places.items()))
-    return detect_in_text(windows, pattern)
-
-
-def detect_in_text(texts: Iterable[bytes], pattern: str = "") -> tuple[LineFormat, ...]:
-    """Return the formats of the step lines in parts of a log, in the order of log_formats.toml."""
-    reader = StepReader(formats_for(pattern))
-    for text in texts:
-        for line in text.split(b"\n"):
-            reader.read(line)
-    return reader.known
-
-
-def is_foreign(formats: Sequence[LineFormat]) -> bool:
-    """Whether the step lines have other formats than Megatron's."""
-    return bool(formats) and all(line_format.name != MEGATRON for line_format in formats)
+    for at, length in sorted(places.items()):
+        yield read_window(file.fileno(), at, min(size, at + length))
 
 
 def find_stamp(line: bytes) -> bytes:

@@ -34,9 +34,8 @@ class XidRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidEvent:
-    """One Xid line."""
+    """One Xid line of a GPU."""
 
-    bus: str
     code: int
     text: str
     line: str
@@ -100,7 +99,7 @@ def group_events(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, l
         if change and change[1].lower() == "none":
             events.pop(bus, None)
             continue
-        events.setdefault(bus, []).append(XidEvent(bus=bus, code=code, text=text, line=" ".join(line.text.split())))
+        events.setdefault(bus, []).append(XidEvent(code=code, text=text, line=" ".join(line.text.split())))
     return events
 
 
