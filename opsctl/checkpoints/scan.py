@@ -61,8 +61,6 @@ class CheckpointScan:
 
     newest: FoundCheckpoint | None = None
     """The newest checkpoint that is not known to be partial: the next attempt resumes there."""
-    newest_complete: FoundCheckpoint | None = None
-    """The newest checkpoint that is known to be complete."""
     partial: tuple[FoundCheckpoint, ...] = ()
     """Newer checkpoints that are not complete."""
     changed_ns: int = 0
@@ -103,12 +101,10 @@ def scan_directories(directories: Iterable[Path]) -> CheckpointScan:
     for directory in dict.fromkeys(directories):
         _walk(walk, directory)
     judged = list(islice(_judge_newest_first(walk), MAX_JUDGED))
-    whole = [checkpoint for checkpoint in judged if checkpoint.is_complete]
     usable = [checkpoint for checkpoint in judged if not checkpoint.is_partial]
     newest = usable[0] if usable else None
     return CheckpointScan(
         newest=newest,
-        newest_complete=whole[0] if whole else None,
         partial=tuple(judged[: judged.index(newest)] if newest else judged),
         changed_ns=max([walk.changed_ns, *(checkpoint.changed_ns for checkpoint in judged)]),
         is_whole=walk.is_whole,

@@ -157,11 +157,6 @@ class RollbackState:
     def is_done(self) -> bool:
         return not self.is_running and self.is_carried_out
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether the process has ended without a result."""
-        return not self.is_running and not self.is_done and self.started is not None and self.started.is_here
-
 
 def read_rollback_state(run: RunDir, clock: Clock) -> RollbackState | None:
     """Return the rollback that a page has to show; None without any. Files that cannot be read show nothing."""

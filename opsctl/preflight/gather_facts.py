@@ -18,7 +18,7 @@ from opsctl.base.nodesets import nodeset
 from opsctl.base.ports import Runner
 from opsctl.calc.accelerators import gpu_kind
 from opsctl.checkpoints.trainer_command.read_command import read_command
-from opsctl.checkpoints.trainer_command.shell import separate_documents, split_further
+from opsctl.checkpoints.trainer_command.shell import separate_documents, split_command
 from opsctl.nodes.history import NodeRecord
 from opsctl.preflight import corpus_files
 from opsctl.preflight.checks.slurm import find_partitions
@@ -258,7 +258,7 @@ def _find_written_settings(script: str) -> dict[str, Any]:
     Empty if the script writes none. A variable without a value counts as not set.
     """
     variables: dict[str, str] = {}
-    split_further([script], variables)
+    split_command([script], variables)
     for document in separate_documents(script)[1]:
         filled = VARIABLE.sub(lambda match: variables.get(match[1], "null"), document)
         try:

@@ -11,7 +11,7 @@ import pytest
 from opsctl.checkpoints import offload
 from opsctl.checkpoints.completeness import Completeness, read_small
 from opsctl.checkpoints.discovery import size_of
-from opsctl.checkpoints.scan import scan_directories
+from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories
 from opsctl.checkpoints.trainer_command.read_command import read_command
 from opsctl.checkpoints.trainer_command.shell import END, MAX_WORD_CHARS, split_command
 from opsctl.checkpoints.trainer_command.value_files import read_values
@@ -102,7 +102,7 @@ def test_pipes_in_a_checkpoint_directory_do_not_block(tmp_path):
     for path in (tmp_path / "latest", tmp_path / "epoch=1-step=10.ckpt", checkpoint / "trainer_state.json"):
         os.mkfifo(path)
     os.mkfifo(checkpoint / "model.safetensors.index.json")
-    assert scan_directories([tmp_path]).newest_complete is None
+    assert not any(found.is_complete for found in list_checkpoints_in([tmp_path]))
 
 
 @pytest.mark.attack("a deep tree of directories ends every reader")

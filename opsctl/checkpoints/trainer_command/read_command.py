@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from opsctl.checkpoints.trainer_command.shell import END, split_further
+from opsctl.checkpoints.trainer_command.shell import END, split_command
 from opsctl.checkpoints.trainer_command.value_files import SUFFIXES, Values, is_config, load_values
 from opsctl.state.files import read_bounded
 
@@ -58,7 +58,7 @@ def read_command(
     stands for, in the run directory. `mounts` are the paths outside of a container, by those inside.
     """
     variables = dict(environment)
-    words = split_further(command, variables, checkpoints)
+    words = split_command(command, variables, checkpoints)
     mounts = mounts or {}
     scripts: dict[str, str] = {}
     script_words: list[list[str]] = []
@@ -67,7 +67,7 @@ def read_command(
         for name, text in read_scripts(waiting.pop(0), directory, mounts=mounts).items():
             if name not in scripts and len(scripts) < MAX_SCRIPTS:
                 scripts[name] = text
-                script_words.append(split_further([text + "\n"], variables, checkpoints))
+                script_words.append(split_command([text + "\n"], variables, checkpoints))
                 waiting.append(script_words[-1])
     named = [*words, *chain.from_iterable(script_words)]
     paths = list_config_files(named, directory, mounts) if directory is not None else []

@@ -32,20 +32,15 @@ _NUMBER = r"(?:^|[\s;])(?:export\s+)?{}=[\"']?(\d{{1,9}})\b"
 
 
 def split_command(
-    command: Iterable[str], environment: Mapping[str, str] | None = None, checkpoints: Path | None = None
+    command: Iterable[str], variables: MutableMapping[str, str] | None = None, checkpoints: Path | None = None
 ) -> list[str]:
     """Return the words of a command and of the shell scripts in it; an END stands where one of its commands ends.
 
     Variables and, with `checkpoints`, the placeholders `{{ checkpoint_dir }}` and `{{ run_dir }}` are replaced. Other
-    variables and placeholders stay, the latter without blanks. An assignment of the script replaces the environment's.
+    variables and placeholders stay, the latter without blanks. The assignments of scripts are added to `variables`, for
+    the scripts that follow.
     """
-    return split_further(command, dict(environment or {}), checkpoints)
-
-
-def split_further(
-    command: Iterable[str], variables: MutableMapping[str, str], checkpoints: Path | None = None
-) -> list[str]:
-    """Return what `split_command` returns, and add the assignments to `variables`, for the scripts that follow."""
+    variables = {} if variables is None else variables
     words = tuple(command)
     if sum(map(len, words)) > MAX_COMMAND_CHARS:
         return []

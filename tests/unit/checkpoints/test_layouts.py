@@ -82,8 +82,8 @@ def test_whole_checkpoint_is_complete(record: dict[str, object], tmp_path: Path)
         for name in ("trainer_state.json", "training_args.bin"):
             (next(tmp_path.glob("checkpoint-*")) / name).write_text("{}")
     scan = scan_directories([tmp_path])
-    assert scan.newest_complete is not None, [found.reason for found in scan.partial]
-    assert scan.newest == scan.newest_complete
+    assert scan.newest is not None, [found.reason for found in scan.partial]
+    assert scan.newest.is_complete
     name = f"{record['trainer']}: {record['form']}"
     assert (scan.newest.step is None) == (name in STEPLESS)
 
@@ -157,7 +157,8 @@ def test_checkpoint_counts_while_the_tracker_is_rewritten(tmp_path: Path) -> Non
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
     scan = scan_directories([tmp_path])
     assert scan.partial == ()
-    assert scan.newest_complete is not None
+    assert scan.newest is not None
+    assert scan.newest.is_complete
 
 
 def test_missing_shard_is_partial(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_gap_in_ranks_is_partial(tmp_path: Path) -> None:
 def test_cut_off_archive_is_partial(tmp_path: Path) -> None:
     path = tmp_path / "epoch=1-step=32.ckpt"
     archive(path)
-    assert scan_directories([tmp_path]).newest_complete is not None
+    assert [found.completeness for found in list_checkpoints_in([tmp_path])] == [Completeness.COMPLETE]
     os.truncate(path, path.stat().st_size - 30)
     scan = scan_directories([tmp_path])
     assert (scan.newest, scan.partial[0].reason) == (None, "cut off")
@@ -202,7 +203,6 @@ def test_unknown_layout_is_unknown(tmp_path: Path) -> None:
     scan = scan_directories([tmp_path])
     assert scan.newest is not None
     assert (scan.newest.step, scan.newest.completeness) == (40, Completeness.UNKNOWN)
-    assert scan.newest_complete is None
 
 
 def test_directories_without_checkpoints_are_no_checkpoints(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:
     until(lambda: (state := read_rollback_state(run, app.clock)) and not state.is_running)
     state = read_rollback_state(run, app.clock)
     assert state
-    assert (state.step, state.has_failed, state.is_interrupted) == (999, True, False)
+    assert (state.step, state.is_done, state.is_interrupted) == (999, False, False)
     assert "no checkpoint of step 999" in state.output[0]
     shown = describe_rollback(state, "t", app.clock.now())
     assert re.fullmatch(r"The rollback to step 999, started \d s ago \(\d\d:\d\d UTC\) by ana, has failed.", shown.text)
