@@ -39,7 +39,7 @@ def layers(config: ModelConfig, *, seed: int, part: Slice) -> list[Any]:
         TiedLayerSpec("embedding", *first, **tied) if config.is_tied else LayerSpec(*first),
         behind_embedding,
         *(LayerSpec(block, config, seed_of(2 + number), part) for number in range(config.layers)),
-        LayerSpec(RmsNorm, config.hidden, config.norm_eps) if is_llama else LayerSpec(FinalNorm, config.hidden),
+        LayerSpec(RmsNorm, config.hidden, config.epsilon) if is_llama else LayerSpec(FinalNorm, config.hidden),
         TiedLayerSpec("embedding", *first, forward_fn=logits, **tied)
         if config.is_tied
         else LayerSpec(OutputProjection, config, seed_of(last), part),

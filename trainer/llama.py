@@ -19,16 +19,13 @@ from opsctl.trainer.initial_weights import Normal
 from opsctl.trainer.model_config import ModelConfig, RopeScaling
 from opsctl.trainer.tensor_parallel import ColumnLinear, Entry, RowLinear, Slice, into, share_gradient
 
-_EPS = 1e-5
-_THETA = 10_000.0
-
 
 class _RmsNorm(nn.Module):  # type: ignore[misc]  # mypy does not read torch
     """Divides by the root of the mean square, in fp32 (Zhang and Sennrich, arXiv 1910.07467)."""
 
-    def __init__(self, width: int, eps: float | None) -> None:
+    def __init__(self, width: int, eps: float) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps or _EPS
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * _normalised(x, self.eps)
@@ -42,7 +39,7 @@ class RmsNorm(_RmsNorm):
 class HeadNorm(_RmsNorm):
     """Qwen3's norm of every head of queries or keys; every tensor rank normalises its own heads."""
 
-    def __init__(self, width: int, eps: float | None) -> None:
+    def __init__(self, width: int, eps: float) -> None:
         super().__init__(width, eps)
         share_gradient(self.weight)
 
@@ -82,7 +79,7 @@ class LlamaBlock(ResidualBlock):
         into_residual = std / math.sqrt(2 * config.layers)
         self.config, self.queries = config, config.heads // config.group_count
         rows = config.group_count * (self.queries + 2) * width
-        self.norm1, self.norm2 = RmsNorm(hidden, config.norm_eps), RmsNorm(hidden, config.norm_eps)
+        self.norm1, self.norm2 = RmsNorm(hidden, config.epsilon), RmsNorm(hidden, config.epsilon)
         # Rows are [group, its queries, key, value, width], so that a slice holds whole groups.
         self.qkv = ColumnLinear(Normal(rows=rows, columns=hidden, std=std, seed=seed), part, bias=config.qkv_bias)
         self.out = RowLinear(
@@ -93,7 +90,7 @@ class LlamaBlock(ResidualBlock):
         self.up = ColumnLinear(Normal(rows=ffn, columns=hidden, std=std, seed=seed + 3), part, bias=False)
         self.down = RowLinear(Normal(rows=hidden, columns=ffn, std=into_residual, seed=seed + 4), part, bias=False)
         if config.qk_norm:
-            self.q_norm, self.k_norm = (HeadNorm(width, config.norm_eps) for _ in range(2))
+            self.q_norm, self.k_norm = (HeadNorm(width, config.epsilon) for _ in range(2))
 
     def _attend(self, x: Entry, starts: Tensor | None) -> Tensor:
         qkv = self.qkv(x)
@@ -120,30 +117,12 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
+@functools.lru_cache(maxsize=2)  # one table for all blocks of a rank
 def rotations(config: ModelConfig, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the angles of every position, each [length, width of a head]."""
-    return _rotations(
-        config.width_of_head,
-        config.rope_theta or _THETA,
-        config.rope_scaling,
-        length=length,
-        dtype=dtype,
-        device=device,
-    )
-
-
-@functools.lru_cache(maxsize=2)  # one table for all blocks of a rank
-def _rotations(
-    width: int,
-    theta: float,
-    scaling: RopeScaling | None,
-    *,
-    length: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
+    width = config.width_of_head
     exponents = torch.arange(0, width, 2, dtype=torch.int64, device=device).float() / width
-    frequencies = stretched(1.0 / theta**exponents, scaling)
+    frequencies = stretched(1.0 / config.theta**exponents, config.rope_scaling)
     angles = torch.outer(torch.arange(length, device=device).float(), frequencies)
     whole = torch.cat((angles, angles), dim=-1)
     return whole.cos().to(dtype), whole.sin().to(dtype)

@@ -1,27 +1,27 @@
-"""The training run, from start to stop."""
+"""The training run, from start to stop, with its evaluations."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from opsctl.trainer import nan_search, schedule
-from opsctl.trainer.batches import Batches
+from opsctl.trainer.batches import Batches, Data
 from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
 from opsctl.trainer.checkpoint.save import Checkpoints
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.contract import Env, Phase, TrainerStop
 from opsctl.trainer.engine import Engine
-from opsctl.trainer.evaluate import Evaluation, evaluations, line
 from opsctl.trainer.heartbeats import Pulse, now_text, print_line, warn, write_stop_reason
 from opsctl.trainer.loss_spikes import Spikes
 from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.model_size import assumed_save_s, model_parameters
 from opsctl.trainer.process_groups import Control, connect, leave
+from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.read_ahead import ReadAhead
 from opsctl.trainer.run_state import RunState
@@ -73,13 +73,11 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
             tracks=process.is_first,  # opsctl names the tracker's run to rank 0 alone
             settings=config.model_dump(),
         )
-        batches = data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data)
         reason = train(
             Run(
                 config=config,
                 engine=engine,
-                batches=batches,
-                ahead=ReadAhead(batches),
+                ahead=ReadAhead(data.training(config, data_rank=cut.data_rank(process.rank), data_ranks=cut.data)),
                 evaluations=held_out,
                 checkpoints=checkpoints,
                 control=control,
@@ -103,12 +101,56 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The batches of one set. They depend neither on seed nor on layout, so that evaluations can be compared."""
+
+    name: str
+    """Name of the set; empty for the held-out samples."""
+    batches: Batches
+    batch: int
+    """Samples of one batch over all ranks."""
+    count: int
+    """Batches of one evaluation; fewer than configured if the held-out part is smaller."""
+
+    def loss(self, engine: Engine, *, interrupted: Callable[[], bool]) -> float | None:
+        """Return the mean loss of learnt tokens, or None if `interrupted` returned true.
+
+        All ranks call `interrupted` before every batch.
+        """
+        total = shares = 0.0
+        for number in range(self.count):
+            if interrupted():
+                return None
+            consumed = number * self.batch
+            share = self.batches.learnt_share(consumed, self.batch)
+            total += share * engine.evaluate(self.batches.step(consumed, self.batch), batch=self.batch)
+            shares += share
+        return total / shares if shares else math.nan
+
+
+def evaluations(data: Data, layout: Layout, rank: int) -> list[Evaluation]:
+    """Return the evaluations of this run: the held-out samples, then the sets; none if `evaluation.every` is 0."""
+    config, place = data.config, {"data_rank": layout.data_rank(rank), "data_ranks": layout.data}
+    if not config.evaluation.every:
+        return []
+    held_out = sum(part.samples for part in data.held_out)
+    found = [_evaluation(config, "", data.evaluation(**place), held_out)] if held_out else []
+    return found + [
+        _evaluation(config, name, data.evaluation_set(name, **place), part.samples) for name, part in data.sets.items()
+    ]
+
+
+def _evaluation(config: TrainerConfig, name: str, batches: Batches, samples: int) -> Evaluation:
+    batch = config.batch.global_batch
+    return Evaluation(name=name, batches=batches, batch=batch, count=min(config.evaluation.batches, samples // batch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The objects that the training loop uses."""
 
     config: TrainerConfig
     engine: Engine
-    batches: Batches
     ahead: ReadAhead
     evaluations: Sequence[Evaluation]
     checkpoints: Checkpoints
@@ -157,7 +199,7 @@ def _save(run: Run, decision: Decision, *, finished: bool) -> None:
     leaving = finished or decision.stop is not None
     reason = run.state.spike if run.config.spike.save else ""
     background = run.config.checkpoint.background and not leaving
-    run.state.positions = run.batches.blend.positions(run.state.consumed_samples)
+    run.state.positions = run.ahead.batches.blend.positions(run.state.consumed_samples)
     run.checkpoints.save(run.state, background=background, keep=reason)
     _collect_save(run, wait=leaving)
     if leaving:
@@ -179,13 +221,13 @@ def _step(run: Run) -> None:
     run.pulse.write_heartbeat(Phase.TRAIN, state)
     started = time.monotonic()
     batch = config.batch.ramp().at(state.consumed_samples)
-    after = run.batches.after(state.consumed_samples, batch)
+    after = run.ahead.batches.after(state.consumed_samples, batch)
     batches, rate = run.ahead.step(state.consumed_samples, batch), config.rate().at(after)
     if run.engine.reads_data:
         run.ahead.start(after, config.batch.ramp().at(after))
     loss, grad_norm = run.engine.step(batches, batch=batch, rate=rate, consumed=state.consumed_samples)
     if math.isnan(grad_norm):
-        again = run.batches.step(state.consumed_samples, batch)
+        again = run.ahead.batches.step(state.consumed_samples, batch)
         state.fault = nan_search.find_origin(run.engine, again, consumed=state.consumed_samples, control=run.control)
     seconds = time.monotonic() - started
     state.advance(samples=after - state.consumed_samples, loss=loss, grad_norm=grad_norm, step_s=seconds)
@@ -215,5 +257,12 @@ def _evaluate(run: Run) -> None:
         if loss is None:
             return
         if run.control.process.is_last:
-            print_line(line(run.state.step, loss, evaluation.name))
+            print_line(evaluation_line(run.state.step, loss, evaluation.name))
         run.metrics.evaluation(loss, name=evaluation.name, batches=evaluation.count, state=run.state)
+
+
+def evaluation_line(step: int, loss: float, name: str = "") -> str:
+    """Return the log line of an evaluation, in Megatron's format."""
+    perplexity = math.exp(min(20, loss))
+    where = f" on {name}" if name else ""
+    return f" validation loss at iteration {step}{where} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"

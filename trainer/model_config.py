@@ -106,5 +106,13 @@ class ModelConfig(ConfigTable):
         return self.ffn or -(-8 * self.hidden // (3 * _FFN_MULTIPLE)) * _FFN_MULTIPLE
 
     @property
+    def theta(self) -> float:
+        return self.rope_theta or 10_000.0
+
+    @property
+    def epsilon(self) -> float:
+        return self.norm_eps or 1e-5
+
+    @property
     def is_tied(self) -> bool:
         return self.family != "llama" or bool(self.tied)

@@ -229,17 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0, or 2 if the input is empty or a file cannot be read or written."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.end_token and not arguments.tokenizer:
-        parser.error("--end-token needs --tokenizer; byte-level documents end with token 256")
-    if not arguments.input and not arguments.merge:
-        parser.error("--input is missing")
-    if arguments.chat_template and not arguments.chat:
-        parser.error("--chat-template needs --chat")
-    if arguments.shard and arguments.max_bytes:
-        parser.error("--max-bytes counts the whole input and cannot be used with --shard")
     try:
-        if ignored := _find_ignored(parser, arguments):
-            parser.error(ignored)
+        if misuse := _find_misuse(parser, arguments):
+            parser.error(misuse)
         line = _merge(arguments) if arguments.merge else _prepare(arguments)
     except (OSError, Refused) as error:
         parser.exit(2, f"prepare: {error}\n")
@@ -247,21 +239,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _find_ignored(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
-    """Return why an option has no effect beside another; empty if all options have an effect."""
+def _find_misuse(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> str:
+    """Return which option is missing, or has no effect beside another; empty if all is well. Raises OSError."""
     given = [key for key, value in vars(arguments).items() if value != parser.get_default(key)]
-    beside_merge = [key for key in given if key not in ("output", "merge")]
-    if arguments.merge and beside_merge:
-        return f"{_options(beside_merge)} has no effect with --merge, which only joins shards"
-    if arguments.chat and arguments.json_key:
-        return "--json-key has no effect with --chat, which reads whole objects"
-    if arguments.suffix and arguments.input and all(path.is_file() for path in arguments.input):
-        return "--suffix has no effect: no --input is a directory"
-    return ""
-
-
-def _options(keys: Iterable[str]) -> str:
-    return ", ".join(f"--{key.replace('_', '-')}" for key in keys)
+    beside_merge = ", ".join(f"--{key.replace('_', '-')}" for key in given if key not in ("output", "merge"))
+    inputs = arguments.input or []
+    misuses = {
+        "--end-token needs --tokenizer; byte-level documents end with token 256": arguments.end_token
+        and not arguments.tokenizer,
+        "--input is missing": not inputs and not arguments.merge,
+        "--chat-template needs --chat": arguments.chat_template and not arguments.chat,
+        "--max-bytes counts the whole input and cannot be used with --shard": arguments.shard and arguments.max_bytes,
+        f"{beside_merge} has no effect with --merge, which only joins shards": arguments.merge and beside_merge,
+        "--json-key has no effect with --chat, which reads whole objects": arguments.chat and arguments.json_key,
+        "--suffix has no effect: no --input is a directory": arguments.suffix and all(map(Path.is_file, inputs)),
+    }
+    return next((misuse for misuse, applies in misuses.items() if applies), "")
 
 
 def _merge(arguments: argparse.Namespace) -> str:

@@ -20,7 +20,7 @@ class ReadAhead:
     """
 
     def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+        self.batches = batches
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._expected: tuple[int, int] | None = None
         self._read: Future[list[MicroBatch]] | None = None
@@ -28,13 +28,13 @@ class ReadAhead:
     def start(self, consumed: int, batch: int) -> None:
         """Read the micro-batches of the step of `batch` samples after `consumed`, in the background."""
         self._expected = consumed, batch
-        self._read = self._thread.submit(lambda: list(self._batches.step(consumed, batch)))
+        self._read = self._thread.submit(lambda: list(self.batches.step(consumed, batch)))
 
     def step(self, consumed: int, batch: int) -> Iterator[MicroBatch]:
         """Yield the micro-batches of a step, as `Batches.step` does, and raise its errors."""
         read, self._read = self._read, None
         if read is None or self._expected != (consumed, batch):
-            return self._batches.step(consumed, batch)
+            return self.batches.step(consumed, batch)
         return iter(read.result())
 
 

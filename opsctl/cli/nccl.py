@@ -40,7 +40,7 @@ def nccl(logs: tuple[Path, ...]) -> None:
                 {
                     "name": group.name,
                     "ranks": group.size,
-                    "absent": group.count_absent(),
+                    "absent": group.size - len(group.last),
                     "calls": {str(rank): dict(calls) for rank, calls in group.calls.items()},
                     "behind": {str(rank): str(call) for rank, call in group.find_behind().items()},
                     "odd": {str(rank): str(call) for rank, call in group.find_odd().items()},

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from pydantic import TypeAdapter
+
 from opsctl.diagnosis.causes import CauseKind, read_table
 from opsctl.nodes.health.node_state import Health, Verdict
 
@@ -75,19 +77,7 @@ class Ruling:
 @cache
 def blame_table() -> BlameTable:
     """Return the content of blame.toml."""
-    fields = read_table("blame")
-    rules = tuple(
-        Rule(
-            kind=CauseKind(row["class"]),
-            action=row["action"],
-            why=row["why"],
-            causes=tuple(row.get("causes", ())),
-            proof=Proof(row["evidence"]) if "evidence" in row else None,
-        )
-        for row in fields["rule"]
-    )
-    repeats = {Proof(name): count for name, count in fields["repeats"].items()}
-    return BlameTable(rules=rules, voices=fields["voices"], repeats=repeats)
+    return TypeAdapter(BlameTable).validate_python(read_table("blame"))
 
 
 def find_rule(kind: CauseKind, cause: str = "") -> Rule:

@@ -195,6 +195,6 @@ def find_level(text: str) -> LineLevel:
 
 @cache
 def _level_patterns() -> dict[str, re.Pattern[str]]:
-    table = {mark: "|".join(patterns) for mark, patterns in read_table("line_levels").items()}
+    table = {mark: "|".join(patterns) for mark, patterns in read_table("line_levels")["marks"].items()}
     table["goes_on"] = rf"(?i)\b(?:{table['goes_on']})"
     return {mark: re.compile(pattern) for mark, pattern in table.items()}

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from opsctl.diagnosis.causes import CauseKind, Weight, causes
+from opsctl.diagnosis.causes import CauseKind, Weight, causes, read_table
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
@@ -25,19 +26,6 @@ SUSPICIOUS_TAIL_BYTES = 256 << 10
 """Bytes at the end of an attempt's log in which suspicious lines are searched."""
 MAX_SUSPICIOUS_LINES = 5
 MAX_QUOTED_CHARS = 300
-_SCORES = (
-    (re.compile(r"(?i)\bfatal|panic|abort|core dumped|traceback|assert"), 4),
-    (re.compile(r"(?i)error|exception|corrupt|crash"), 4),
-    (
-        re.compile(
-            r"(?i)fail|denied|refused|cannot|can't|unable|invalid|not found|killed|timed? ?out|lost|dead\b|broken"
-        ),
-        3,
-    ),
-    (re.compile(r"(?i)\bwarn|unexpected|missing|exceed|retry|exit(?:ed|ing)"), 1),
-    (re.compile(r"\bINFO\b|\bDEBUG\b|\b(?:no|0|without) (?:errors?|failures?|warnings?)\b"), -3),
-)
-"""Patterns and their scores; a line has the sum of the scores of its patterns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +65,6 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
 
 def diagnose_logs(paths: Sequence[Path], *, ranks: int | None = None) -> Diagnosis:
     """Return why an attempt ended from logs alone: one log of all ranks, or one log for each rank or node."""
-    if len(paths) == 1:
-        only = scan(paths[0], known=speaker_of_file(paths[0].name))
-        return _add_suspicious_lines(find_root_cause(only.events, iteration=only.iteration, ranks=ranks), paths)
     scans = {path: scan(path, known=speaker_of_file(path.name)) for path in paths}
     iterations = [log_scan.iteration for log_scan in scans.values() if log_scan.iteration is not None]
     diagnosis = find_root_cause(_merge(scans), iteration=max(iterations, default=None), ranks=ranks)
@@ -127,7 +112,7 @@ def _clean(line: bytes) -> str:
 
 
 def _score(line: str) -> int:
-    return sum(score for pattern, score in _SCORES if pattern.search(line))
+    return sum(score for pattern, score in _scores() if pattern.search(line))
 
 
 def _is_unexplained(diagnosis: Diagnosis) -> bool:
@@ -152,3 +137,8 @@ def _merge(scans: dict[Path, Scan]) -> list[LogEvent]:
 
 def _max_weight(events: Sequence[LogEvent]) -> Weight:
     return max((event.cause.weight for event in events), default=Weight.ECHO)
+
+
+@cache
+def _scores() -> list[tuple[re.Pattern[str], int]]:
+    return [(re.compile(row["pattern"]), row["score"]) for row in read_table("line_levels")["suspicious"]]

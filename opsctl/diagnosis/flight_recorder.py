@@ -7,14 +7,16 @@ fields.
 
 from __future__ import annotations
 
+import io
+import pickle
+import pickletools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from opsctl.diagnosis.plain_pickle import load_plain
 from opsctl.state.files import find_matches, is_regular, parse_json
 from opsctl.state.run_dir import FLIGHT_DUMP_PREFIX
 from opsctl.trainer.bounded_files import read_bounded
@@ -24,6 +26,12 @@ MAX_NAMED_RANKS = 8
 DUMP_PATTERNS = (f"{FLIGHT_DUMP_PREFIX}*", "nccl_trace_rank_*", "comm_lib_trace_rank_*")
 """Names of dumps: those of an attempt's directory, and those that torch gives by default."""
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle))?")
+_PLAIN = re.compile(
+    r"PROTO|FRAME|MARK|STOP|MEMOIZE|(?:LONG_)?BINGET|GET|(?:LONG_)?BINPUT|PUT|NONE|NEWTRUE|NEWFALSE"
+    r"|INT|BININT[12]?|LONG[14]?|(?:BIN)?FLOAT|UNICODE|(?:SHORT_)?BINUNICODE|BINUNICODE8"
+    r"|(?:EMPTY_)?(?:DICT|LIST|TUPLE)|TUPLE[123]|APPENDS?|SETITEMS?"
+)
+"""Names of the instructions for containers, numbers and texts; all others are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,24 @@ def read_dump(path: Path) -> FlightDump:
         return parse_dump(int(match[1]), fields)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path.name}: not a dump of the flight recorder: {error!r}") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise ValueError(f"a pickle that loads {module_name}.{global_name}")
+
+
+def load_plain(data: bytes) -> Any:
+    """Return the object of a pickle. Raises ValueError for anything but plain containers, numbers and texts."""
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            # Before it stores an object under a number, the unpickler reserves memory for as many.
+            is_far = "PUT" in opcode.name and not 0 <= int(argument or 0) <= len(data)
+            if is_far or not _PLAIN.fullmatch(opcode.name):
+                raise ValueError(f"a pickle with the instruction {opcode.name}")
+        return _Unpickler(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, LookupError, TypeError, OverflowError, AttributeError, EOFError) as error:
+        raise ValueError(f"not a plain pickle: {error}") from error
 
 
 def parse_dump(rank: int, fields: Mapping[str, Any]) -> FlightDump:

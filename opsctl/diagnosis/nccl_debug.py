@@ -102,10 +102,6 @@ class Communicator:
         behind = {rank: call for rank, call in self.last.items() if call.number < newest}
         return behind if len(behind) <= len(self.last) // 2 else {}
 
-    def count_absent(self) -> int:
-        """Return the number of ranks without any logged collective."""
-        return self.size - len(self.last)
-
     def find_odd(self) -> dict[NcclRank, CollectiveCall]:
         """Return the ranks that started another collective than most ranks, at the first number with a difference."""
         for number in sorted(self.recent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,10 +24,8 @@ def request_by_file(attempt: Attempt, target: Path, *, ranks: int, timeout_s: fl
 
     Raises OSError.
     """
-    stacks = attempt.path / "stacks"
-    before = _measure_sizes(stacks.glob("*.txt"))
-    touch(attempt.stacks_request)
-    _copy_answers(lambda: stacks.glob("*.txt"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
+    ask = functools.partial(touch, attempt.stacks_request)
+    _request(ask, attempt.path / "stacks", "*.txt", target, ranks=ranks, timeout_s=timeout_s, clock=clock)
 
 
 def request_by_signal(
@@ -36,12 +35,10 @@ def request_by_signal(
 
     Return the failure, an empty string for success. USR2 ends a process that does not handle USR2. Raises OSError.
     """
-    before = _measure_sizes(logs.glob("*.log"))
     try:
-        send_usr2()
+        _request(send_usr2, logs, "*.log", target, ranks=ranks, timeout_s=timeout_s, clock=clock)
     except OpsctlError as error:
         return f"USR2: {error}"
-    _copy_answers(lambda: logs.glob("*.log"), before, target, ranks=ranks, timeout_s=timeout_s, clock=clock)
     return ""
 
 
@@ -73,25 +70,21 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _copy_answers(
-    paths: Callable[[], Iterable[Path]],
-    before: dict[str, int],
-    target: Path,
-    *,
-    ranks: int,
-    timeout_s: float,
-    clock: Clock,
+def _request(
+    ask: Callable[[], None], directory: Path, names: str, target: Path, *, ranks: int, timeout_s: float, clock: Clock
 ) -> None:
-    """Wait until `ranks` files have grown, then copy the new bytes of every file. `before` is the size by file name."""
+    """Ask, wait until `ranks` files of these names have grown, and copy the new bytes of every file."""
+    before = _measure_sizes(directory.glob(names))
+    ask()
     deadline = clock.monotonic() + timeout_s
     while clock.monotonic() < deadline:
         clock.sleep(POLL_S)
-        grown = [name for name, size in _measure_sizes(paths()).items() if size > before.get(name, 0)]
+        grown = [name for name, size in _measure_sizes(directory.glob(names)).items() if size > before.get(name, 0)]
         if len(grown) >= ranks:
             clock.sleep(POLL_S)  # the last rank may still be writing
             break
     target.mkdir(parents=True, exist_ok=True)
-    for path in paths():
+    for path in directory.glob(names):
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(before.get(path.name, 0))
             new = file.read(MAX_STACKS_BYTES)

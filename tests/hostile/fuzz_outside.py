@@ -9,7 +9,7 @@ from opsctl.alerts import answer
 from opsctl.alerts.channels import email as mail_channel
 from opsctl.alerts.channels import slack
 from opsctl.cli.plan import model_source
-from opsctl.diagnosis import flight_recorder, plain_pickle
+from opsctl.diagnosis import flight_recorder
 from opsctl.slurm import batch_options
 from opsctl.trainer import text_sources
 from opsctl.trainer.checkpoint import transformers_config
@@ -58,7 +58,7 @@ OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
             *JSON,
         ),
     ),
-    "plain pickle": FuzzTarget(plain_pickle.load_plain, errors=VALUES, corpus=("flight/*",)),
+    "plain pickle": FuzzTarget(flight_recorder.load_plain, errors=VALUES, corpus=("flight/*",)),
     "flight recorder": file(flight_recorder.read_dump, "flight/*", name="flight-3", errors=VALUES),
     "config.json, plan": file(lambda path: model_source._read_config(path, None), examples=(*MODEL, *JSON)),
     "config.json, trainer": file(

@@ -21,6 +21,15 @@ _MAX_CONFIG_BYTES = 1 << 20
 _LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _FREE = ("dropout", "init_std", "sequence")
 """Keys of the model table that the weights do not determine."""
+_STANDS_FOR = {
+    "kv_heads": "group_count",
+    "head_width": "width_of_head",
+    "ffn": "width_of_ffn",
+    "rope_theta": "theta",
+    "norm_eps": "epsilon",
+    "tied": "is_tied",
+}
+"""By key of a Llama: the property that is its value, or what stands for an absent one."""
 
 
 def write_config(config: ModelConfig) -> dict[str, Any]:
@@ -34,14 +43,10 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "bos_token_id": None,  # no password  # nosec B105
         "eos_token_id": None,  # no password  # nosec B105
     }
-    return common | (_llama(config) if config.family == "llama" else _plain(config))
-
-
-def _plain(config: ModelConfig) -> dict[str, Any]:
-    """Return the fields of a GPT-2 or a BLOOM."""
     table: dict[str, dict[str, Any]] = TABLES["config"][config.family]
-    named = {theirs: getattr(config, ours) for ours, theirs in table["names"].items()}
-    return table["fixed"] | named | dict.fromkeys(table["dropout"], config.dropout)
+    named = {theirs: getattr(config, ours) for ours, theirs in (table["names"] | table["derived"]).items()}
+    dropouts = dict.fromkeys(table["dropout"], config.dropout)
+    return common | table["fixed"] | named | dropouts | (_llama(config) if config.family == "llama" else {})
 
 
 def _llama(config: ModelConfig) -> dict[str, Any]:
@@ -54,19 +59,7 @@ def _llama(config: ModelConfig) -> dict[str, Any]:
     return {
         "model_type": kind,
         "architectures": [f"{kind.capitalize()}ForCausalLM"],
-        "hidden_size": config.hidden,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.group_count,
-        "head_dim": config.width_of_head,
-        "intermediate_size": config.width_of_ffn,
-        "max_position_embeddings": config.sequence,
-        "rms_norm_eps": config.norm_eps or 1e-5,
-        "rope_theta": config.rope_theta or 10_000.0,
         "rope_scaling": _write_scaling(config),
-        "hidden_act": "silu",
-        "attention_dropout": config.dropout,
-        "attention_bias": False,
     }
 
 
@@ -91,14 +84,14 @@ def read_model(directory: Path, *, sequence: int | None = None) -> ModelConfig:
     """
     fields = read_fields(directory)
     kind = str(fields.get("model_type"))
-    readers = dict.fromkeys(("gpt2", "bloom"), _read_plain) | dict.fromkeys(_LLAMA_TYPES, _read_llama)
-    if kind not in readers:
-        raise Refused(f"{directory} is of type {kind}; known are {', '.join(readers)}")
+    known = ("gpt2", "bloom", *_LLAMA_TYPES)
+    if kind not in known:
+        raise Refused(f"{directory} is of type {kind}; known are {', '.join(known)}")
     fields = with_defaults(fields)
     try:
         if problems := list(_find_differences(fields, kind, sequence)):
             raise Refused(f"{directory}: {'; '.join(problems)}")
-        table = readers[kind](fields)
+        table = _read_llama(fields) if kind in _LLAMA_TYPES else _read_sizes(fields, kind)
         return ModelConfig.model_validate(table | ({"sequence": sequence} if sequence else {}))
     except ValidationError as error:
         raise Refused(f"{directory}/config.json: {describe_errors(error)}") from error
@@ -132,15 +125,7 @@ def _resolved(model: ModelConfig, key: str) -> Any:
     """Return the value of a key, or what stands for an absent one."""
     if model.family != "llama":
         return getattr(model, key)
-    resolved = {
-        "kv_heads": model.group_count,
-        "head_width": model.width_of_head,
-        "ffn": model.width_of_ffn,
-        "rope_theta": model.rope_theta or 10_000.0,
-        "norm_eps": model.norm_eps or 1e-5,
-        "tied": model.is_tied,
-    }
-    return resolved.get(key, getattr(model, key))
+    return getattr(model, _STANDS_FOR.get(key, key))
 
 
 def read_fields(directory: Path) -> dict[str, Any]:
@@ -172,9 +157,8 @@ def _find_differences(fields: Mapping[str, Any], kind: str, sequence: int | None
         yield f"its attention sees the last {window} tokens: choose a sequence up to {window}"
 
 
-def _read_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of a GPT-2 or a BLOOM; files of both name sizes in different ways."""
-    family = fields["model_type"]
+def _read_sizes(fields: Mapping[str, Any], family: str) -> dict[str, Any]:
+    """Return the keys that every family has; files of one family name sizes in different ways."""
     names = TABLES["config"][family]["names"] | {"vocabulary": "vocab_size"}
     found = {ours: fields.get(theirs, find_figure(fields, ours)) for ours, theirs in names.items()}
     if missing := next((theirs for ours, theirs in names.items() if found[ours] is None), None):
@@ -183,18 +167,11 @@ def _read_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_llama(fields: Mapping[str, Any]) -> dict[str, Any]:
-    kind, heads = fields["model_type"], fields["num_attention_heads"]
-    rope = _rope(fields)
-    table = {
-        "family": "llama",
-        "layers": fields["num_hidden_layers"],
-        "hidden": fields["hidden_size"],
-        "heads": heads,
-        "kv_heads": fields.get("num_key_value_heads") or heads,
-        "head_width": fields.get("head_dim") or fields["hidden_size"] // heads,
+    kind, rope, sizes = fields["model_type"], _rope(fields), _read_sizes(fields, "llama")
+    table = sizes | {
+        "kv_heads": fields.get("num_key_value_heads") or sizes["heads"],
+        "head_width": fields.get("head_dim") or sizes["hidden"] // sizes["heads"],
         "ffn": fields["intermediate_size"],
-        "sequence": fields["max_position_embeddings"],
-        "vocabulary": fields["vocab_size"],
         "rope_theta": float(rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0),
         "norm_eps": fields["rms_norm_eps"],
         "qk_norm": kind == "qwen3",

@@ -11,7 +11,7 @@ from opsctl.trainer.architecture import layers
 from opsctl.trainer.batches import open_data
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.cross_entropy import cross_entropy
-from opsctl.trainer.evaluate import evaluations
+from opsctl.trainer.loop import evaluations
 from opsctl.trainer.prepare import main
 from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.tensor_parallel import Slice

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
-from opsctl.diagnosis.flight_recorder import FlightDump, explain_dumps, parse_dump, read_dump, read_dumps
-from opsctl.diagnosis.plain_pickle import load_plain
+from opsctl.diagnosis.flight_recorder import FlightDump, explain_dumps, load_plain, parse_dump, read_dump, read_dumps
 from opsctl.guard.attempt_record import make_body_env
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.run_dir import RunDir
