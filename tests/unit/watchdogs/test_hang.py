@@ -235,7 +235,7 @@ def test_dry_run_requests_no_stacks(running: Bench, minutes: Minutes) -> None:
 
 DUMP = """at 3.0
 Current thread 0x1 (most recent call first):
-  File "trainer/stack_requests.py", line 47 in _dump
+  File "trainer/rank_process.py", line 107 in _dump
   File "threading.py", line 982 in run
 
 Thread 0x2 (most recent call first):
