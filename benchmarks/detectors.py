@@ -19,10 +19,10 @@ from statistics import median
 
 from opsctl.base.findings import Level
 from opsctl.telemetry.progress.iteration import Iteration
-from opsctl.watchdogs import speed_level, step_health
+from opsctl.watchdogs import step_health, throughput
 from opsctl.watchdogs.loss_curve import LossShape, LossState, advance, shape
-from opsctl.watchdogs.speed_level import SpeedState
 from opsctl.watchdogs.step_health import StepHealth, find_problems
+from opsctl.watchdogs.throughput import SpeedState
 
 CORPUS = Path(__file__).parents[1] / "tests/corpus/curves"
 TUNING = ("nanogpt-char", "gpt2-124m-llmc", "gpt2-124m-adamw")
@@ -212,7 +212,7 @@ def find_slow(times: Sequence[float], at: int, every: int) -> int | None:
     state = SpeedState()
     for end in range(every, len(times) + 1, every):
         rates = [1 / seconds for seconds in times[end - every : end]]
-        state = speed_level.advance(state, rates, slower_percent=5)
+        state = throughput.advance(state, rates, slower_percent=5)
         if end >= at and state.level is not Level.OK:
             return end - at
     return None

@@ -254,7 +254,6 @@ def find_spike_begin(curve: LossState) -> int | None:
 
 
 def _is_flat(recent: Sequence[float]) -> bool:
-    """Return whether the losses neither rise nor fall."""
     half = len(recent) // 2
     before, after = median(recent[:half]), median(recent[half:])
     return abs(after - before) < 2 * FLOOR * abs(before)

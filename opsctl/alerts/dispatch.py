@@ -121,7 +121,7 @@ def check_ping(alerting: Alerting) -> bool:
     """Return whether a dead-man's switch is configured. Raises Undelivered for a missing or invalid address."""
     urls = [reveal(alerting.rules, field) for field in ("ping_url", "ping_train_url")]
     for url in filter(None, urls):
-        heartbeat_url.check(url)
+        heartbeat_url.parse(url)
     return any(urls)
 
 

@@ -68,7 +68,6 @@ def _next_person(duty: DutyTable, person: str) -> str:
 
 
 def find_planned_silence(finding: Finding, rules: AlertSettings, at: datetime) -> PlannedSilence | None:
-    """Return the planned silence that covers the finding at a time."""
     for silence in rules.silences:
         is_meant = any(fnmatchcase(finding.key, pattern) for pattern in silence.keys) and any(
             fnmatchcase(finding.train, pattern) for pattern in silence.trains
@@ -79,7 +78,6 @@ def find_planned_silence(finding: Finding, rules: AlertSettings, at: datetime) -
 
 
 def is_in_force(silence: PlannedSilence, at: datetime, zone_name: str) -> bool:
-    """Return whether the silence is in force at a time."""
     zone = ZoneInfo(zone_name) if zone_name else None
     local = at.astimezone(zone)
     if silence.since:

@@ -88,7 +88,6 @@ class AlertLedger:
         return [change.transition for change in changes]
 
     def levels(self) -> dict[str, LedgerEntry]:
-        """Return every entry by key."""
         return self.read().entries
 
     def silence(
@@ -264,7 +263,6 @@ def _forget(state: LedgerState, now: datetime) -> None:
 
 
 def _select_worst(findings: Sequence[Finding]) -> dict[str, Finding]:
-    """Return the worst finding of each key."""
     worst: dict[str, Finding] = {}
     for finding in findings:
         if finding.key not in worst or SEVERITY[finding.level] > SEVERITY[worst[finding.key].level]:

@@ -94,12 +94,7 @@ class Outbox:
         """Enqueue `item`. An item already enqueued or delivered stays unchanged."""
         if self.knows(item) or self._is_delivered_elsewhere(item):
             return
-        queue = self.queue(item.channel)
-        try:
-            queue.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(queue, error) from error
-        self._write(queue / item.name, item)
+        self._write(_make(self.queue(item.channel)) / item.name, item)
 
     def knows(self, item: OutboxItem) -> bool:
         places = (self.delivered(item.channel), self.queue(item.channel), self.lost(item.channel))
@@ -128,11 +123,7 @@ class Outbox:
         """Move the waiting items of `channel` from the other outbox: one queue keeps the items of a thread in order."""
         if self.other is None or not _items(self.other.queue(channel)):
             return
-        queue = self.queue(channel)
-        try:
-            queue.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(queue, error) from error
+        queue = _make(self.queue(channel))
         with contextlib.suppress(LeaseBusy), self._lock(channel):
             for item in _items(self.other.queue(channel)):
                 if item.is_delivered or not self.knows(item):
@@ -335,6 +326,15 @@ class Outbox:
 
     def lost(self, channel: str) -> Path:
         return self.site.alerts / "undelivered" / channel
+
+
+def _make(directory: Path) -> Path:
+    """Return the directory, which exists now. Raises RunDirError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    return directory
 
 
 def _items(queue: Path) -> list[OutboxItem]:

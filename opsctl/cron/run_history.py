@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -71,17 +71,6 @@ class RunHistory:
     entries: Mapping[str, EntryRun] = field(default_factory=dict)
     ticks: tuple[TickRun, ...] = ()
     """The newest last."""
-
-    def with_entry(self, id: str, ran: EntryRun) -> RunHistory:
-        return replace(self, entries={**self.entries, id: ran})
-
-    def with_tick(self, tick: TickRun) -> RunHistory:
-        return replace(self, ticks=(*self.ticks, tick)[-MAX_TICKS:])
-
-    def without_stale(self, known: set[str], now: datetime) -> RunHistory:
-        """Return the history without entries unknown for longer than FORGET."""
-        entry_runs = {id: ran for id, ran in self.entries.items() if id in known or now - ran.since < FORGET}
-        return replace(self, entries=entry_runs)
 
 
 def read_ledger(place: CronDir) -> RunHistory:

@@ -15,7 +15,16 @@ from opsctl.base.nodesets import hostname
 from opsctl.cron.cron_context import CronContext, entry_env
 from opsctl.cron.crontab import CronEntry, is_due
 from opsctl.cron.entry_output import KEEP_BYTES, keep_output, prune
-from opsctl.cron.run_history import EntryResult, EntryRun, RunHistory, TickRun, read_ledger, write_ledger
+from opsctl.cron.run_history import (
+    FORGET,
+    MAX_TICKS,
+    EntryResult,
+    EntryRun,
+    RunHistory,
+    TickRun,
+    read_ledger,
+    write_ledger,
+)
 from opsctl.host.system import Bounded, run_bounded
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.lease import HeldLease, lease
@@ -80,7 +89,8 @@ class TickRunner:
         fresh = EntryRun(since=now - every)
         known = {entry.id: self.ledger.entries.get(entry.id, fresh) for entry in schedule.entries}
         entries = {id: replace(ran, since=ran.due_since(now)) for id, ran in known.items()}
-        self.ledger = replace(self.ledger.without_stale(set(entries), now), entries={**self.ledger.entries, **entries})
+        remembered = {id: ran for id, ran in self.ledger.entries.items() if now - ran.since < FORGET}
+        self.ledger = replace(self.ledger, entries={**remembered, **entries})
         self._write()
         # Without a writable ledger, every tick would make up the same missed times.
         floor = datetime.min.replace(tzinfo=UTC) if self._is_ledger_written else now - every
@@ -152,13 +162,13 @@ class TickRunner:
         settings, now = self.cron.settings, self.cron.clock.now()
         job = f", job {job}" if (job := own_job(self.cron.env)) else ""
         tick = TickRun(at=now, slot=self.slot, by=f"{hostname()}{job}", seconds=round(seconds, 3), ran=ran)
-        self.ledger = self.ledger.with_tick(tick)
+        self.ledger = replace(self.ledger, ticks=(*self.ledger.ticks, tick)[-MAX_TICKS:])
         self._write()
         self.cron.place.touch(now)
         prune(self.cron.place.output, now, keep=timedelta(days=settings.keep_days), files=settings.keep_files)
 
     def _note(self, entry: CronEntry, ran: EntryRun) -> None:
-        self.ledger = self.ledger.with_entry(entry.id, ran)
+        self.ledger = replace(self.ledger, entries={**self.ledger.entries, entry.id: ran})
         self._write()
 
     def _write(self) -> None:

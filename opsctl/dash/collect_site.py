@@ -16,9 +16,9 @@ from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.disk_forecast import DiskCard, list_disks
 from opsctl.dash.node_tiles import NodeTile, describe_lost_nodes, list_node_tiles
 from opsctl.dash.show_times import format_age
-from opsctl.dash.shown_rollback import describe_rollback
 from opsctl.dash.train_card import TrainCard, make_card
 from opsctl.dash.train_headline import TONES, Tone
+from opsctl.dash.train_reasons import describe_rollback
 from opsctl.launch.rollback_state import read_rollback_state
 from opsctl.state.run_dir import RunDir, check_root, may_act, scan
 

@@ -12,10 +12,9 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.nodesets import expand
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.queue_end import find_queue_end
-from opsctl.dash.shown_rollback import ShownRollback
 from opsctl.dash.train_figures import Figure, list_figures
 from opsctl.dash.train_headline import Headline, Outlook, write_headline
-from opsctl.dash.train_reasons import NextStep, explain
+from opsctl.dash.train_reasons import NextStep, ShownRollback, explain
 from opsctl.monitor.status import TrainStatus
 from opsctl.settings.loader import read_toml
 from opsctl.state.events import AttemptStarted, Event

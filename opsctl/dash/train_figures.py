@@ -42,7 +42,6 @@ def list_figures(
     queue_end: QueueEnd | None,
     now: datetime,
 ) -> list[Figure]:
-    """Return the figures in the order of the page."""
     progress = status.progress
     is_live = status.state == "running"
     ago = format_ago(now, progress.at) if progress and progress.at and not is_live else ""

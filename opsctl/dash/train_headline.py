@@ -192,7 +192,7 @@ def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
     attempt = status.last_attempt.attempt if status.last_attempt else ""
     if not find_cause(status, history):
         return ""
-    count, diagnosis = count_same_cause(history, attempt), history.diagnosed[attempt]
+    count, diagnosis = len(list_same_cause(history, attempt)), history.diagnosed[attempt]
     cause = next((cause for cause in causes() if cause.name == diagnosis.cause), None)
     says = cause.says if cause else diagnosis.says
     return f"{says}, {count} times" if count > 1 else says
@@ -214,7 +214,7 @@ def find_cause(status: TrainStatus, history: TrainHistory) -> str:
     last = history.diagnosed.get(status.last_attempt.attempt) if status.last_attempt else None
     if last is None or last.cause in {"nothing", "unknown"}:
         return ""
-    same = _list_same_cause(history, last.attempt)
+    same = list_same_cause(history, last.attempt)
     nodes = list(dict.fromkeys(filter(None, (event.node for event in same))))
     on = f" on {nodes[0]}" if len(nodes) == 1 else ""
     if len(nodes) > 1:
@@ -223,13 +223,8 @@ def find_cause(status: TrainStatus, history: TrainHistory) -> str:
     return f"{last.says}{on}{times}"
 
 
-def count_same_cause(history: TrainHistory, attempt: str) -> int:
-    """Return how many attempts in a row, the newest last, ended by the cause of `attempt`; 0 without a diagnosis."""
-    return len(_list_same_cause(history, attempt))
-
-
-def _list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:
-    """Return the diagnoses of the newest attempts with the cause of `attempt`, the newest first."""
+def list_same_cause(history: TrainHistory, attempt: str) -> list[Diagnosed]:
+    """Return the diagnoses of the newest attempts, all with the cause of `attempt`, the newest first."""
     last = history.diagnosed.get(attempt)
     same: list[Diagnosed] = []
     for name in reversed(history.finalized):

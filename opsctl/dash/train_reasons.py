@@ -1,15 +1,18 @@
-"""Why a train is in its state, the line that proves it, and what to do about it. Pure."""
+"""Why a train is in its state, the line that proves it, and what to do about it; how far a rollback is. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from opsctl.base.errors import InputError
 from opsctl.base.nodesets import expand
-from opsctl.dash.train_headline import PLANNED, count_same_cause, find_cause, name_attempt
+from opsctl.dash.show_times import format_ago
+from opsctl.dash.train_headline import PLANNED, find_cause, list_same_cause, name_attempt
 from opsctl.diagnosis.excerpt import find_matched_line
+from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
@@ -33,6 +36,18 @@ class StateReason:
     evidence: str = ""
     steps: tuple[NextStep, ...] = ()
     """What to do, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRollback:
+    text: str
+    lines: tuple[str, ...]
+    """The newest lines that the rollback has printed."""
+    tone: str = "quiet"
+    steps: tuple[NextStep, ...] = ()
+    """How an interrupted rollback is finished."""
+    is_running: bool = False
+    is_undo: bool = False
 
 
 def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str]) -> StateReason:
@@ -68,7 +83,7 @@ def _list_steps(status: TrainStatus, history: TrainHistory, advice: str) -> Iter
 
 def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt) -> str:
     """Return one sentence with one count: `None of the 6 attempts got beyond step 130; checkpoint: step 100.`"""
-    count, reason = count_same_cause(history, last.attempt), _find_reason(history)
+    count, reason = len(list_same_cause(history, last.attempt)), _find_reason(history)
     found = reason.step if reason else None
     parts = []
     if not find_cause(status, history):
@@ -102,3 +117,35 @@ def advise(advice: str, nodes: str, excluded: Collection[str]) -> str:
         is_excluded = False
     shorter = EXCLUDE.sub("", advice) if is_excluded else advice
     return shorter[:1].upper() + shorter[1:]
+
+
+def describe_rollback(state: RollbackState, train: str, now: datetime) -> ShownRollback:
+    """Return what the page says of a rollback that runs, was interrupted, or ended within a day."""
+    started = f", started {format_ago(now, state.started.at)} by {state.started.by}" if state.started else ""
+    short = "undo" if state.is_undo else "rollback"
+    what = f"{'An undo of the' if state.is_undo else 'A'} rollback to step {state.step:,}"
+    if state.is_running:
+        return ShownRollback(text=f"{what} is running{started}.", lines=state.output, is_running=True)
+    if state.is_interrupted:
+        command = f"opsctl rollback {train}{' --undo' if state.is_undo else ''}"
+        return ShownRollback(
+            text=f"{what} was interrupted. The queued tasks stay held until the {short} is finished.",
+            lines=state.output,
+            tone="amber",
+            steps=(NextStep(text=f"Finish the {short}.", command=command),),
+            is_undo=state.is_undo,
+        )
+    return _describe_rollback_end(state, f"The rollback to step {state.step:,}{started},")
+
+
+def _describe_rollback_end(state: RollbackState, rollback: str) -> ShownRollback:
+    """Return what the page says of a rollback that it has started, and that does not run."""
+    record = state.record
+    if state.is_done:
+        is_undone = record is not None and record.phase is RollbackPhase.UNDONE and record.step == state.step
+        return ShownRollback(text=f"{rollback} is {'undone' if is_undone else 'done'}.", lines=state.output)
+    if state.started and not state.started.is_here:
+        text = f"{rollback} has no result yet. This page cannot see the processes of {state.started.host}."
+        return ShownRollback(text=text, lines=state.output, tone="unknown")
+    lines = state.output or ("The process has ended without a result.",)
+    return ShownRollback(text=f"{rollback} has failed.", lines=lines, tone="amber")

@@ -90,7 +90,8 @@ def reconcile(
     Only for the train's owner. Without `care`, no node is excluded or drained; without `runner`, no hook is run.
     """
     done = switches.journal_switches(chain.run, chain.journal)
-    fields = read_toml(chain.run.config)
+    table = read_toml(chain.run.config).get("slurm")
+    table = table if isinstance(table, dict) else {}
     rules = read_rules(chain.run)
     done += apply_switches(chain, rules, jobs)
     finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
@@ -100,8 +101,8 @@ def reconcile(
     if bad:
         done.append(refuse(chain, bad))
     for request in requests:
-        done += carry_out(chain, request, nodes=_nodes(fields))
-    done += readmit_nodes(chain, fields)
+        done += carry_out(chain, request, nodes=_nodes(table))
+    done += readmit_nodes(chain, table)
     if runner:
         TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
     return done
@@ -112,10 +113,9 @@ def read_rules(run: RunDir) -> GuardSettings:
     return parse(GuardSettings, read_toml(run.config).get("guard", {}), str(run.config))
 
 
-def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
-    """Readmit nodes with an expired exclusion to the queued tasks, except nodes excluded in train.toml."""
-    table = fields.get("slurm")
-    node_set = nodeset(str(table.get("exclude", ""))) if isinstance(table, dict) else nodeset("")
+def readmit_nodes(chain: TrainArrays, table: dict[str, Any]) -> list[str]:
+    """Readmit nodes with an expired exclusion to the queued tasks, except nodes excluded in [slurm] of train.toml."""
+    node_set = nodeset(str(table.get("exclude", "")))
     ends, now = excluded_until(chain.journal.events()), chain.journal.clock.now()
     over = fold(node for node, end in ends.items() if end <= now and node not in node_set)
     if not over:
@@ -125,9 +125,8 @@ def readmit_nodes(chain: TrainArrays, fields: dict[str, Any]) -> list[str]:
     return [f"{over} may be used again: the exclusion is over"]
 
 
-def _nodes(fields: dict[str, object]) -> int:
-    table = fields.get("slurm")
-    nodes = table.get("nodes") if isinstance(table, dict) else None
+def _nodes(table: dict[str, Any]) -> int:
+    nodes = table.get("nodes")
     if not isinstance(nodes, int):
         raise ConfigError("train.toml", ["[slurm] nodes: missing"])
     return nodes

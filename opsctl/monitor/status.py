@@ -136,7 +136,10 @@ def read_status(
     state = _state(snapshot, last)
     if jobs is None and state != "not submitted":
         state = "unknown"  # without an answer of Slurm, a running task looks like an ended one
-    progress = _progress_from_files(run, begun) if jobs is None else _progress_from_queue(run, snapshot, state, now)
+    if jobs is None:
+        progress = _read_progress(run, begun.attempt if begun else "")
+    else:
+        progress = _progress_from_queue(run, snapshot, state, now)
     return TrainStatus(
         train=run.name,
         state=state,
@@ -220,16 +223,14 @@ def _stop(run: RunDir, snapshot: TrainSnapshot, begun: StartedAttempt | None, no
     return describe_stop(request, now) if request else ""
 
 
-def _progress_from_files(run: RunDir, begun: StartedAttempt | None) -> Progress | None:
-    start = read_start(run.attempt(begun.attempt)) if begun else None
-    return read_progress(run, attempt=begun.attempt if begun else "", begin=start.main_log if start else 0)
-
-
 def _progress_from_queue(run: RunDir, snapshot: TrainSnapshot, state: str, now: datetime) -> Progress | None:
     active = next((job for job in snapshot.active if job.state is JobState.RUNNING), None)
-    attempt = active.attempt if active else ""
-    start = read_start(run.attempt(attempt)) if attempt else None
     pace = _pace(run, snapshot, active, now) if state in {"running", "queued"} else None
+    return _read_progress(run, active.attempt if active else "", pace)
+
+
+def _read_progress(run: RunDir, attempt: str, pace: TaskPace | None = None) -> Progress | None:
+    start = read_start(run.attempt(attempt)) if attempt else None
     return read_progress(run, attempt=attempt, begin=start.main_log if start else 0, pace=pace)
 
 

@@ -53,7 +53,6 @@ def judge_vanished(
 
 
 def is_node_alert(key: str) -> bool:
-    """Return whether `key` is an alert about one node."""
     return key.startswith("node_health/") and key.count("/") == 2
 
 

@@ -24,14 +24,9 @@ class PingKind(StrEnum):
     FAIL = "/fail"
 
 
-def check(url: str) -> None:
-    """Check the address without fetching. Raises Undelivered, whose text does not contain the address."""
-    _parse(url)
-
-
 def fetch(url: str, kind: PingKind = PingKind.SUCCESS, text: str = "") -> None:
     """Ping `url`, with `text` by POST. Raises Undelivered, whose text does not contain the address."""
-    address = _parse(_append(url, kind.value))
+    address = parse(_append(url, kind.value))
     timeout = START_TIMEOUT_S if kind is PingKind.START else TIMEOUT_S
     data = text.encode(errors="replace")[:MAX_TEXT_BYTES] if text else None
     try:
@@ -51,7 +46,8 @@ def _append(url: str, suffix: str) -> str:
     return parts._replace(path=parts.path.rstrip("/") + suffix).geturl()
 
 
-def _parse(url: str) -> Address:
+def parse(url: str) -> Address:
+    """Return the address without fetching it. Raises Undelivered, whose text does not contain the address."""
     try:
         return parse_address(url)
     except ValueError:

@@ -20,7 +20,7 @@ from opsctl.app import build
 from opsctl.base.errors import ConfigError, InputError, RunDirError, WaitTimedOut
 from opsctl.checkpoints.scan import list_checkpoints_in
 from opsctl.cli import cli
-from opsctl.dash.shown_rollback import describe_rollback
+from opsctl.dash.train_reasons import describe_rollback
 from opsctl.launch.revisions import Files
 from opsctl.launch.rollback_state import RollbackPhase, read_rollback_state, records_dir, to_record, write_record
 from opsctl.settings.rollback import RollbackSettings

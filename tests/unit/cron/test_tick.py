@@ -313,3 +313,13 @@ def test_tick_from_the_future_makes_cron_overdue(cron_site: CronSite) -> None:
     cron_site.place.selected.write_text("{}")
     os.utime(cron_site.place.selected, (0, 0))
     assert cron_site.place.is_overdue(600, NOON)
+
+
+def test_removed_entry_is_forgotten_after_a_month(cron_site: CronSite) -> None:
+    cron_site.crontab("0 12 * * * echo a\n")
+    cron_site.tick()
+    cron_site.crontab("0 12 * * * echo b\n")
+    cron_site.tick(after=29 * DAY)
+    assert set(cron_site.ledger.entries) == {"echo a", "echo b"}
+    cron_site.tick(after=2 * DAY)
+    assert set(cron_site.ledger.entries) == {"echo b"}

@@ -16,8 +16,8 @@ from opsctl.actions.start_rollback import start_rollback
 from opsctl.app import App, build
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.nodesets import hostname
-from opsctl.dash.shown_rollback import ShownRollback, describe_rollback
 from opsctl.dash.steering import PageInstruction, carry_out
+from opsctl.dash.train_reasons import ShownRollback, describe_rollback
 from opsctl.host.processes import ProcessId, own_process
 from opsctl.host.system import spawn
 from opsctl.launch.rollback_state import (
