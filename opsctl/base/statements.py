@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 import string
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_duration, format_size
 
 Value = str | int | float | None
@@ -107,9 +106,8 @@ def fill_sentence(sentence: str, values: Mapping[str, Any]) -> str:
 @cache
 def read_sentences() -> dict[str, str]:
     """Return the sentences by kind, `table.name` in the file."""
-    text = (Path(__file__).parents[1] / "templates/findings.toml").read_text(encoding="utf-8")
     sentences = {QUOTE: "{text}"}
-    for table, rows in tomllib.loads(text).items():
+    for table, rows in read_package_table("templates/findings.toml").items():
         sentences |= {f"{table}.{name}": sentence for name, sentence in rows.items()}
     return sentences
 

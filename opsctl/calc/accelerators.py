@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.trainer.model_size import peak_tflops
 
 
@@ -50,7 +49,7 @@ class Accelerator:
 
 
 def _read() -> dict[str, Accelerator]:
-    tables = tomllib.loads(files("opsctl.calc").joinpath("accelerators.toml").read_text())
+    tables = read_package_table("calc/accelerators.toml")
     return {name: Accelerator(name=name, tflops=_find_peak(name), **figures) for name, figures in tables.items()}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from importlib.resources import files
 
+from opsctl.base.tables import read_package_table
 from opsctl.calc.accelerators import Accelerator
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.parallel_layout import Topology
 
-_BARS = tomllib.loads(files("opsctl.calc").joinpath("error_bars.toml").read_text())
+_BARS = read_package_table("calc/error_bars.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.calc.argument_checks import not_positive, refuse
 
 
@@ -122,7 +121,7 @@ def _find_contradictions(shape: ModelShape) -> Iterator[str]:
 
 
 def _read_presets() -> dict[str, ModelShape]:
-    tables = tomllib.loads(files("opsctl.calc").joinpath("models.toml").read_text())
+    tables = read_package_table("calc/models.toml")
     return {name: _shape(figures) for name, figures in tables.items()}
 
 

@@ -6,15 +6,14 @@ Inputs that nobody knows are drawn from the published ranges of kinds of cluster
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from random import Random
 from statistics import fmean, quantiles, stdev
 from typing import Any
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.calc.save_interval import with_restart
 from opsctl.calc.simulation import CAUSES, SimulatedRun, SimulationSetup, simulate
 
@@ -145,8 +144,7 @@ class Influence:
         return abs(self.at_most - self.at_least)
 
 
-_TABLES = tomllib.loads(files("opsctl.calc").joinpath("cluster_kinds.toml").read_text())
-CLUSTER_KINDS: dict[str, ClusterKind] = {name: ClusterKind(**table) for name, table in _TABLES.items()}
+CLUSTER_KINDS = {name: ClusterKind(**table) for name, table in read_package_table("calc/cluster_kinds.toml").items()}
 
 
 def widest_ranges() -> dict[str, list[float]]:

@@ -6,11 +6,10 @@ does not hide, and the optimizer.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.calc.collectives import CommunicationGroup
 from opsctl.calc.gpt_size import ModelShape
 from opsctl.calc.gpu_memory import StageParameters, precision, stage_parameters
@@ -18,7 +17,7 @@ from opsctl.calc.layer_work import attention_flops, products, stored_bytes
 from opsctl.calc.parallel_layout import RECOMPUTATIONS, SCHEDULES, Cluster, Topology, layers_of_stages
 
 Efficiencies = dict[str, Any]
-EFFICIENCIES: Efficiencies = tomllib.loads(files("opsctl.calc").joinpath("step_time.toml").read_text())
+EFFICIENCIES: Efficiencies = read_package_table("calc/step_time.toml")
 """The fitted figures of step_time.toml."""
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 
-LAYOUTS_FILE = "layouts.toml"
+from opsctl.base.tables import read_package_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +52,7 @@ class CheckpointLayout:
 @cache
 def load_layouts() -> tuple[CheckpointLayout, ...]:
     """Return the layouts in the order of layouts.toml."""
-    text = files("opsctl.checkpoints").joinpath(LAYOUTS_FILE).read_text(encoding="utf-8")
-    return tuple(_parse(fields) for fields in tomllib.loads(text)["layout"])
+    return tuple(_parse(fields) for fields in read_package_table("checkpoints/layouts.toml")["layout"])
 
 
 @dataclass(frozen=True, slots=True)

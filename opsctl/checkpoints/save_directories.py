@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 
+from opsctl.base.tables import read_package_table
 from opsctl.checkpoints.layouts import fit_name
 from opsctl.checkpoints.trainer_command.read_command import expand, find_outside, parse_options, read_command
 
@@ -68,8 +67,7 @@ class TrainCommand:
 @cache
 def load_rows() -> tuple[SaveRow, ...]:
     """Return the rows of save_options.toml."""
-    text = files("opsctl.checkpoints").joinpath("save_options.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["save"]
+    rows = read_package_table("checkpoints/save_options.toml")["save"]
     return tuple(SaveRow(**{**row, **{key: tuple(row.get(key, ())) for key in _LISTS}}) for row in rows)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.resources import files
 
 from opsctl.actions.describe_rollback import describe_plan
 from opsctl.actions.queue_tasks import queue_tasks
@@ -17,6 +15,7 @@ from opsctl.actions.start_rollback import start_rollback
 from opsctl.actions.steer_train import arm_switch, hold_train, release_train
 from opsctl.app import App
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.settings.field_types import NAME
 from opsctl.state.files import parse_json
 from opsctl.state.journal import actor, replay
@@ -168,7 +167,7 @@ _FUNCTIONS: Mapping[str, tuple[Do, Plan | None]] = {
     "queue": (_queue, _plan_queue),
     "rollback": (_roll_back, _plan_rollback),
 }
-_ROWS = tomllib.loads(files("opsctl.dash").joinpath("actions.toml").read_text(encoding="utf-8"))
+_ROWS = read_package_table("dash/actions.toml")
 VERBS = {name: PageVerb(do=do, plan=plan, **_ROWS[name]) for name, (do, plan) in _FUNCTIONS.items()}
 """By the name in requests. A further action is one line here, a table in actions.toml, and its name in `train_card`."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from opsctl.base.tables import read_package_table
 
 
 class CauseKind(StrEnum):
@@ -135,7 +135,7 @@ def causes() -> tuple[Cause, ...]:
 
 def read_table(name: str) -> dict[str, Any]:
     """Return a table of this package, without `.toml`."""
-    return tomllib.loads(files("opsctl.diagnosis").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    return read_package_table(f"diagnosis/{name}.toml")
 
 
 def _cause(row: dict[str, Any]) -> Cause:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from opsctl.base.errors import ConfigError
 from opsctl.base.model import JobSpec
+from opsctl.base.tables import read_package_table
 
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 
@@ -21,7 +21,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
 @cache
 def read_job_variables() -> Mapping[str, Mapping[str, Any]]:
     """Return job_variables.toml: the variables of placeholders, and those that podman passes into a container."""
-    return tomllib.loads(Path(__file__).with_name("job_variables.toml").read_text(encoding="utf-8"))
+    return read_package_table("launch/job_variables.toml")
 
 
 def templates_dir() -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from opsctl.base.model import Job, JobState
+from opsctl.base.tables import read_package_table
 
 
 class WaitKind(StrEnum):
@@ -46,7 +45,7 @@ def word(job: Job) -> str:
 
 @cache
 def _read_table() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return read_package_table("launch/wait_reasons.toml")
 
 
 @cache

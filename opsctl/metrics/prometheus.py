@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.extras import required
 from opsctl.base.ports import Clock
+from opsctl.base.tables import read_package_table
 
 FRESH_S = 5.0
 """Collected samples are served again for this time, to limit the queries to Slurm."""
@@ -32,8 +31,7 @@ class Family:
     is_count: bool = False
 
 
-_TABLES = tomllib.loads(files("opsctl.metrics").joinpath("families.toml").read_text())
-FAMILIES: dict[str, Family] = {name: Family(**table) for name, table in _TABLES.items()}
+FAMILIES = {name: Family(**table) for name, table in read_package_table("metrics/families.toml").items()}
 
 
 @dataclass(frozen=True, slots=True)

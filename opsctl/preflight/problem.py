@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from opsctl.base.model import JobSpec
 from opsctl.base.statements import fill_sentence
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.recipe import Recipe
@@ -75,7 +74,7 @@ class Problem:
 @cache
 def read_table() -> Mapping[str, Mapping[str, Any]]:
     """Return checks.toml: by check its source, and the sentences of its problems."""
-    return tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
+    return read_package_table("preflight/checks.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 from opsctl.calc.gpt_size import ModelShape, parameters
 from opsctl.calc.parallel_layout import Topology
 from opsctl.preflight.trainer_settings import GivenSettings, collect_settings, read_trainer_settings
@@ -213,7 +213,7 @@ class Recipe:
 @cache
 def read_setting_names() -> Mapping[str, Mapping[str, str]]:
     """Return setting_names.toml: by trainer, the names of settings."""
-    return tomllib.loads(Path(__file__).with_name("setting_names.toml").read_text(encoding="utf-8"))
+    return read_package_table("preflight/setting_names.toml")
 
 
 def read_recipe(train: TrainSettings, directory: Path | None = None) -> Recipe:

@@ -16,18 +16,17 @@ refuses    mistakes with which the trainer itself stops at its start
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.checkpoints.trainer_command.read_command import parse_options, read_command
 from opsctl.checkpoints.trainer_command.value_files import Values, read_values
 from opsctl.settings.loader import TrainSettings
 
-DIRECTORY = Path(__file__).parent / "trainers"
 DEEPSPEED_FILE = ("deepspeed-config", "deepspeed")
 COMMANDS = ("nemo", "nanotron", "torchtitan", "gpt-neox", "transformers", "megatron")
 """Trainers in the order in which their signs are looked for."""
@@ -164,7 +163,7 @@ def number(flags: Values, *names: str) -> int | None:
 @cache
 def load_table(name: str) -> TrainerTable:
     """Return the table of trainers/NAME.toml."""
-    table = tomllib.loads((DIRECTORY / f"{name}.toml").read_text(encoding="utf-8"))
+    table = read_package_table(f"preflight/trainers/{name}.toml")
     return TrainerTable(
         trainer=table["trainer"],
         signs=tuple(map(tuple, table["signs"])),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
-from importlib.resources import files
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.base.units import format_count, format_duration, format_percent, format_step_time, format_time
 from opsctl.report.contents import AttemptReport, Reliability, Report, sort_losses
 from opsctl.telemetry.progress.effective_time import Bucket
@@ -36,7 +35,7 @@ CONFIDENCE: dict[Reliability, str] = {
 }
 
 MAX_SLOW_NODES = 5
-END_GROUPS: dict[str, dict[str, Any]] = tomllib.loads(files("opsctl.report").joinpath("end_groups.toml").read_text())
+END_GROUPS: dict[str, dict[str, Any]] = read_package_table("report/end_groups.toml")
 
 
 def find_end_group(cause_kind: str, outcome: str) -> str:

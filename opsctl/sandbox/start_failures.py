@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from pathlib import Path
 
 import psutil
 
 from opsctl.base.errors import SandboxError
+from opsctl.base.tables import read_package_table
 from opsctl.sandbox.record import CONTROLLER, SLURMDBD, SandboxRecord
 from opsctl.sandbox.slurm_conf import count_ports
 
@@ -57,8 +56,8 @@ def list_listening_sockets() -> Iterator[ListeningSocket]:
 @cache
 def load_patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Return the rows of start_failures.toml: a known message, and the cause that it names."""
-    text = Path(__file__).with_name("start_failures.toml").read_text(encoding="utf-8")
-    return tuple((re.compile(row["pattern"]), row["cause"]) for row in tomllib.loads(text)["failure"])
+    rows = read_package_table("sandbox/start_failures.toml")["failure"]
+    return tuple((re.compile(row["pattern"]), row["cause"]) for row in rows)
 
 
 def find_causes(text: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from typing import Any
+
+from opsctl.base.tables import read_package_table
 
 MAX_LINE_BYTES = 4096
 """A longer line is cut before the search."""
@@ -51,6 +51,6 @@ def compile_bounded(pattern: str) -> BoundedPattern:
 def _explain(error: Exception) -> str:
     [reason, *_] = error.args
     reason = reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)
-    hints = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    hints = read_package_table("settings/bounded_pattern.toml")
     instead = next((hint for piece, hint in hints.items() if piece in reason), "")
     return f"{reason}; {instead}" if instead else reason

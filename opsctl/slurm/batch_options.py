@@ -6,14 +6,12 @@ Source: getopt_long(3): a prefix of a long option's name stands for the option, 
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from pathlib import Path
 
-TABLE = Path(__file__).parent / "batch_options.toml"
+from opsctl.base.tables import read_package_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class BatchOption:
 @cache
 def _load() -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str]]:
     """Return the options by long name, and the options that have a second name."""
-    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    table = read_package_table("slurm/batch_options.toml")
     return {name: (short, value) for name, (short, value) in table["options"].items()}, table["same"]
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from opsctl.base.errors import InputError
+from opsctl.base.tables import read_package_table
 
 MAX_ARGUMENT_CHARS = 1000
 MAX_PROBLEMS = 5
@@ -120,7 +119,7 @@ class AssistantTool:
 @cache
 def load_tools() -> dict[str, AssistantTool]:
     """Return every tool of tools.toml by name."""
-    table = tomllib.loads(files("opsctl.cli.mcp").joinpath("tools.toml").read_text(encoding="utf-8"))
+    table = read_package_table("cli/mcp/tools.toml")
     return {name: _read_tool(name, fields) for name, fields in table.items()}
 
 

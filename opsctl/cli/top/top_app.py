@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Group
@@ -16,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
+from opsctl.base.tables import read_package_table
 from opsctl.cli.output import cell
 from opsctl.cli.status_card import STYLES
 from opsctl.cli.status_table import alert_texts, choose_columns, needs_attention, train_row
@@ -56,7 +55,7 @@ class TrainAction:
 
 @cache
 def load_actions() -> dict[str, TrainAction]:
-    tables = tomllib.loads(files("opsctl.cli.top").joinpath("train_actions.toml").read_text(encoding="utf-8"))
+    tables = read_package_table("cli/top/train_actions.toml")
     return {name: TrainAction(**fields) for name, fields in tables.items()}
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from opsctl.base.nodesets import fold
+from opsctl.base.tables import read_package_table
 from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, ProblemLevel, note, warning
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16
 
 SHM_BYTES_PER_RANK = 2**30
 """Shared memory for NCCL's buffers and the batches of DataLoader workers."""
-TABLE = Path(__file__).parent.parent / "versions.toml"
 
 
 def shm(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:
@@ -57,7 +55,7 @@ def gpu_kinds(_: LaunchRequest, facts: Facts) -> Iterator[Problem]:
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
     """Return the rows of versions.toml."""
-    return tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["version"])
+    return tuple(read_package_table("preflight/versions.toml")["version"])
 
 
 def processor(request: LaunchRequest, facts: Facts) -> Iterator[Problem]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from opsctl.base.tables import read_package_table
+
 MAX_TEXT_CHARS = 200
-EVENTS_FILE = "log_events.toml"
 
 
 class ProgressEventKind(StrEnum):
@@ -80,7 +79,7 @@ def _compile_words() -> re.Pattern[str]:
 
 @cache
 def _load_table() -> dict[str, Any]:
-    return tomllib.loads(files("opsctl.telemetry.progress").joinpath(EVENTS_FILE).read_text(encoding="utf-8"))
+    return read_package_table("telemetry/progress/log_events.toml")
 
 
 def parse_event(text: str) -> ProgressEvent | None:

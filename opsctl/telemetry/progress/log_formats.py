@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.settings.bounded_pattern import BoundedPattern, compile_bounded
 from opsctl.telemetry.progress.iteration import Iteration
 
-FORMATS_FILE = "log_formats.toml"
 MEGATRON = "megatron"
 MAX_SEGMENT_CHARS = 4096
 """A longer line is cut: no trainer's step line is as long."""
@@ -188,7 +186,7 @@ def load_columns() -> dict[str, str]:
 
 @cache
 def _load_table() -> dict[str, Any]:
-    return tomllib.loads(files("opsctl.telemetry.progress").joinpath(FORMATS_FILE).read_text(encoding="utf-8"))
+    return read_package_table("telemetry/progress/log_formats.toml")
 
 
 def _parse(row: Mapping[str, object]) -> LineFormat:

@@ -11,14 +11,13 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from opsctl.base.tables import read_package_table
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import parse_number
@@ -48,7 +47,7 @@ _WORD = re.compile(r"[\s_-]+")
 @cache
 def _names() -> tuple[dict[str, str], frozenset[str]]:
     """Return the field of every name, and the words of names that are of something else."""
-    table = tomllib.loads(files("opsctl.telemetry.progress").joinpath("tracker_names.toml").read_text())
+    table = read_package_table("telemetry/progress/tracker_names.toml")
     other = frozenset(table.pop("other")["words"])
     fields: dict[str, str] = {}
     for field, names in table.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -245,13 +245,11 @@ def test_hang_without_stacks_has_no_suspect(train: QueuedTrain, care: NodeCare) 
 
 
 def test_failed_diagnosis_does_not_stop_finalize(
-    train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table of causes is broken, so the attempt is finalized as without a diagnosis."""
+    """The tables of causes are broken, so the attempt is finalized as without a diagnosis."""
     attempt = crash_attempt(train, ECC)
-    (tmp_path / "catalogue").mkdir()
-    (tmp_path / "catalogue" / "own.toml").write_text("[[cause]\n")
-    monkeypatch.setattr(causes, "files", lambda _: tmp_path)
+    monkeypatch.setattr(causes, "read_package_table", lambda _: tomllib.loads("[[cause]\n"))
     causes.causes.cache_clear()
     try:
         ended = finalize(train.chain, train.rules, attempt, care=care)

@@ -7,16 +7,14 @@ not read is unknown once, as kernel_log.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from opsctl.base.tables import read_package_table
 from opsctl.nodes.health.check_results import Results
 from opsctl.nodes.health.checks.xid import MAX_LINE_CHARS, list_recent_lines, report_unread
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, NodeSnapshot, Severity
 
-TABLE = Path(__file__).parent.parent / "kernel_log.toml"
 NONE = "none"
 
 
@@ -36,7 +34,7 @@ class LineRow:
 @cache
 def read_rows() -> tuple[LineRow, ...]:
     """Return the rows of kernel_log.toml."""
-    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["line"]
+    rows = read_package_table("nodes/health/kernel_log.toml")["line"]
     return tuple(LineRow(**{**row, "pattern": re.compile(row["pattern"])}) for row in rows)
 
 

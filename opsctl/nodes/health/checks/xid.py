@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from opsctl.base.tables import read_package_table
 from opsctl.nodes.health.check_results import Results, faulty
 from opsctl.nodes.health.checks.gpu_state import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
@@ -18,7 +17,6 @@ MAX_LINE_CHARS = 120
 SECONDS_PER_HOUR = 3600
 XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
 RECOVERY_CHANGE = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
-TABLE = Path(__file__).parent.parent / "xid.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class XidEvent:
 def read_table() -> dict[int, XidRow]:
     """Return the rows of xid.toml by code."""
     rows: dict[int, XidRow] = {}
-    for fields in tomllib.loads(TABLE.read_text(encoding="utf-8"))["xid"]:
+    for fields in read_package_table("nodes/health/xid.toml")["xid"]:
         for code in fields.pop("codes"):
             rows[code] = XidRow(code=code, **fields)
     return rows
