@@ -28,7 +28,8 @@ from opsctl.monitor.status import TrainStatus
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
-from opsctl.telemetry.progress.iteration_lines import Iteration, parse
+from opsctl.telemetry.progress.iteration import Iteration
+from opsctl.telemetry.progress.log_formats import parse_megatron
 
 E = TypeVar("E", bound=Event)
 ROOT = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def read_events(train: str, kind: type[E]) -> list[E]:
 
 def read_steps(train: str) -> list[Iteration]:
     lines = RunDir(HOME / "trains" / train).main_log.read_text(errors="replace").splitlines()
-    return [iteration for iteration in map(parse, lines) if iteration]
+    return [iteration for iteration in map(parse_megatron, lines) if iteration]
 
 
 def write_config(train: str, changes: dict[str, Any]) -> str:
