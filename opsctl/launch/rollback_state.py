@@ -280,7 +280,6 @@ def output_path(run: RunDir) -> Path:
 
 
 def records_dir(run: RunDir) -> Path:
-    """Return the directory of the records."""
     return run.path / "rollbacks"
 
 

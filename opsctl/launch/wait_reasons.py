@@ -58,7 +58,6 @@ def read_reasons() -> dict[str, tuple[WaitKind, str]]:
 
 
 def explain_wait(job: Job) -> str:
-    """Explain why the job waits."""
     reason = word(job)
     _, says = read_reasons().get(reason, (WaitKind.UNKNOWN, ""))
     return says or _explain_limit(reason) or reason
@@ -90,7 +89,6 @@ def is_limit(job: Job) -> bool:
 
 
 def classify_wait(job: Job) -> WaitKind:
-    """Return how the job's wait ends."""
     reason = word(job)
     if job.state in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT} or "requeued held" in reason:
         return WaitKind.FAILED

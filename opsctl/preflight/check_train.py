@@ -150,7 +150,6 @@ def _check_freeze(context: PreflightContext, train: TrainSettings) -> list[Probl
 
 
 def _check_body(context: PreflightContext, train: TrainSettings) -> list[Problem]:
-    """Return the problems of the rendered body."""
     problems: Sequence[str]
     try:
         text = render_body(train, RunDir(context.root / train.name), python="python3")

@@ -273,7 +273,6 @@ def _find_written_settings(script: str) -> dict[str, Any]:
 def _list_observed_nodes(
     request: LaunchRequest, place: LaunchPlace, slurm: ClusterFacts | None
 ) -> tuple[NodeRecord, ...]:
-    """Return the last observations of the nodes that the train may get."""
     members = set(slurm.members) if slurm and slurm.members else None
     excluded = nodeset(request.spec.exclude)
     return tuple(

@@ -135,7 +135,6 @@ def refuse_errors(where: str, problems: Sequence[Problem], refusals: Sequence[st
 
 
 def show_warnings(train: str, problems: Sequence[Problem], warn: Callable[[str], None]) -> None:
-    """Call `warn` with every warning."""
     for problem in problems:
         if problem.level is ProblemLevel.WARNING:
             allowed = f" (an error, allowed by {problem.allowed})" if problem.allowed else ""

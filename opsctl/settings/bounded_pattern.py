@@ -21,7 +21,6 @@ class BoundedPattern:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the groups."""
         return frozenset(self._compiled.groupindex)
 
     def search(self, text: str) -> dict[str, str] | None:

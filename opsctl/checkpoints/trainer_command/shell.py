@@ -134,7 +134,6 @@ def _replace_variables(text: str, variables: Mapping[str, str]) -> str:
 
 
 def strip_comments(script: str) -> str:
-    """Return a script without its comments."""
     return _COMMENT.sub("", script)
 
 

@@ -1,4 +1,4 @@
-"""The security checks: the site file, secrets, the root, the site directory, the environment and sandboxes.
+"""The security checks: the site file, secrets, the root, the site directory, trains, the environment and sandboxes.
 
 Trusted are root and the user who runs the check; everybody else is other people.
 """
@@ -11,7 +11,7 @@ import pwd
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from opsctl.preflight.security.permissions import (
     SecurityFinding,
     as_owner,
     as_root,
+    find_offence,
     find_offences,
     find_offences_below,
     from_offence,
@@ -32,10 +33,10 @@ from opsctl.preflight.security.permissions import (
     unknown,
     unsafe,
 )
-from opsctl.preflight.security.trains import check_trains
 from opsctl.sandbox.record import Places, read_record
 from opsctl.settings.loader import SiteSettings
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
+from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
 from opsctl.state.site_dir import SiteDir
 
 PATH_VARIABLES = {
@@ -83,15 +84,20 @@ def check_security(installation: Installation) -> list[SecurityFinding]:
     return findings
 
 
+def _report(check: str, offences: Collection[Offence], good: str) -> Iterator[SecurityFinding]:
+    """Yield a finding for each offence; without any, that all is `good`."""
+    yield from (from_offence(check, offence) for offence in offences)
+    if not offences:
+        yield ok(check, good)
+
+
 def _check_site_file(installation: Installation) -> Iterator[SecurityFinding]:
     path = installation.site_path
     if path is None:
         yield ok("site file", "none: built-in settings")
         return
-    offences = find_offences(path, installation.trusted)
-    yield from (from_offence("site file", offence) for offence in offences)
-    if not offences:
-        yield ok("site file", f"{path}: only you and root can change the file, which names programs that run as you")
+    good = f"{path}: only you and root can change the file, which names programs that run as you"
+    yield from _report("site file", find_offences(path, installation.trusted), good)
 
 
 def _check_umask(_: Installation) -> Iterator[SecurityFinding]:
@@ -137,9 +143,7 @@ def _check_root(installation: Installation) -> Iterator[SecurityFinding]:
     # The root may be shared: the sticky bit keeps its users apart. So may the directory to which a link leads.
     shared = root.resolve() if root.exists() else root
     offences = find_offences(root, installation.trusted, shared=shared)
-    yield from (from_offence("root", offence) for offence in offences)
-    if not offences:
-        yield ok("root", f"{root}: no other user can replace the root, a parent or a link on the way")
+    yield from _report("root", offences, f"{root}: no other user can replace the root, a parent or a link on the way")
 
 
 def _check_site_directory(installation: Installation) -> Iterator[SecurityFinding]:
@@ -157,10 +161,8 @@ def _check_site_directory(installation: Installation) -> Iterator[SecurityFindin
         yield unsafe("site directory", f"{path}: not a directory", as_owner(status, "rm", path))
         return
     trusted = installation.trusted | {root.st_uid} | _find_site_owner(installation.site)
-    offences = find_offences_below(path, trusted)
-    yield from (from_offence("site directory", offence) for offence in offences)
-    if not offences:
-        yield ok("site directory", f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts")
+    good = f"{path}: belongs to {user_name(status.st_uid)}, who sends the alerts"
+    yield from _report("site directory", find_offences_below(path, trusted), good)
 
 
 def _find_site_owner(site: SiteSettings) -> frozenset[int]:
@@ -212,9 +214,7 @@ def _check_environment(installation: Installation) -> Iterator[SecurityFinding]:
     offences: dict[Path, Offence] = {}
     for place in (sys.executable, os.path.realpath(sys.executable), *sys.path):
         offences |= {offence.path: offence for offence in find_offences(Path(place), installation.trusted)}
-    yield from (from_offence("python", offence) for offence in offences.values())
-    if not offences:
-        yield ok("python", f"{sys.executable}: no other user can replace Python or a package")
+    yield from _report("python", offences.values(), f"{sys.executable}: no other user can replace Python or a package")
 
 
 def _check_variable(variable: str, value: str, separators: str, trusted: frozenset[int]) -> Iterator[SecurityFinding]:
@@ -264,7 +264,52 @@ def _check_sandbox(home: Path, name: str) -> Iterator[SecurityFinding]:
 
 
 def _check_trains(installation: Installation) -> Iterator[SecurityFinding]:
-    yield from check_trains(installation.root, installation.site.group, installation.trusted)
+    """Check the trains of this user. Those of others are their owners' to check."""
+    own = [run for run in all_trains(installation.root) if may_act(run)]
+    unsafe_trains = 0
+    for run in own:
+        findings = list(_check_train(run, installation.site.group, installation.trusted))
+        unsafe_trains += bool(findings)
+        yield from findings
+    if not unsafe_trains:
+        yield ok("trains", f"{len(own)} of yours: code, journals and logs are writable by you alone")
+
+
+def _check_train(run: RunDir, group: str, trusted: frozenset[int]) -> Iterator[SecurityFinding]:
+    if offence := find_offence(run.path, trusted):
+        yield from_offence("trains", offence)
+    for path in sorted(run.path.iterdir()):
+        if path.name in SHARED:
+            yield from _check_shared(path, group)
+        else:
+            yield from (from_offence("trains", offence) for offence in find_offences_below(path, trusted))
+
+
+def _check_shared(path: Path, group: str) -> Iterator[SecurityFinding]:
+    """Check switches/ or requests/: members of the site's group, and nobody else, make entries there."""
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
+        yield unsafe("trains", f"{path}: not a directory", as_owner(status, "rm", path))
+    elif mode & stat.S_IWOTH:
+        why = f"{path}: mode {mode:04o} lets everybody stop, save and release the train"
+        yield unsafe("trains", why, as_owner(status, "chmod", "o-w" if group else "go-w", path))
+    elif mode & stat.S_IWGRP and not group:
+        why = f"{path}: mode {mode:04o} lets a group write, and site.toml names no group"
+        yield unsafe("trains", why, as_owner(status, "chmod", "g-w", path))
+    elif mode & stat.S_IWGRP:
+        yield from _check_group(path, status.st_gid, group)
+
+
+def _check_group(path: Path, gid: int, group: str) -> Iterator[SecurityFinding]:
+    try:
+        expected = grp.getgrnam(group).gr_gid
+    except KeyError:
+        yield unknown("trains", f"{path}: the group {group!r} of site.toml does not exist on this machine")
+        return
+    if gid != expected:
+        why = f"{path}: another group than {group}, which site.toml names, can write"
+        yield unsafe("trains", why, as_owner(path.lstat(), "chgrp", group, path))
 
 
 CHECKS: dict[str, Callable[[Installation], Iterator[SecurityFinding]]] = {
