@@ -15,13 +15,14 @@ from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
 from opsctl.state.events import RollbackUndone, RolledBack
-from opsctl.state.files import MAX_RECORD_BYTES, MAX_SETTINGS_BYTES, read_json
+from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.records import decode
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.telemetry.progress.step_pace import median_step_s
-from opsctl.trainer.manifest import read_manifest, verify
+from opsctl.telemetry.progress.train_settings import read_checkpoint_table
+from opsctl.trainer.manifest import verify
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 LATE_INTERVALS = 3.0
@@ -93,7 +94,7 @@ class CheckpointAge:
             and newest.path.name not in sizes
         ):
             sizes[newest.path.name] = size_of(newest.path)[0]
-            problems = tuple(find_faults(newest.path)) if embedded else ()
+            problems = tuple(verify(newest.path, hashes=False)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
         newest_at = newest.at.isoformat() if newest else None
         remembered = {"at": newest_at, "sight": sight, "intervals": intervals, "sizes": sizes, "problems": problems}
@@ -179,25 +180,6 @@ def judge_age(age_s: float, limit_s: float) -> Level:
     return Level.WARNING if age_s < 2 * limit_s else Level.CRITICAL
 
 
-def find_faults(checkpoint: Path) -> list[str]:
-    """Return the faults of marker, manifest and file sizes, without reading the files. Raises OSError."""
-    if problems := verify(checkpoint, mine=lambda _: False):
-        return problems
-    try:
-        files = read_manifest(checkpoint).files
-    except ValueError as error:
-        return [str(error)]
-    faults = []
-    for name, record in sorted(files.items()):
-        path = checkpoint / name
-        size = path.stat().st_size if path.exists() else None
-        if size is None:
-            faults.append(f"{checkpoint.name}: {name} is missing")
-        elif size != record.size:
-            faults.append(f"{checkpoint.name}: {name} has {size} bytes instead of {record.size}")
-    return faults
-
-
 def _intervals(fields: dict[str, Any], newest: Save | None, started: datetime | None) -> list[float]:
     """Return the seconds of running time between checkpoints, the newest last. Queue time does not count."""
     intervals = [float(interval) for interval in fields.get("intervals", [])]
@@ -218,18 +200,9 @@ def _limit_s(train: WatchedTrain, intervals: list[float]) -> float:
 
 def expected_s(train: WatchedTrain) -> float | None:
     """Return the expected seconds between checkpoints, from the embedded trainer's setting and the log's step time."""
-    every = trainer_checkpoint(train).get("every")
+    every = read_checkpoint_table(train.run).get("every")
     step_s = median_step_s(recent_iterations(train.run.main_log, 20)) if every else None
     return every * step_s if every and step_s else None
-
-
-def trainer_checkpoint(train: WatchedTrain) -> dict[str, int]:
-    """Return the frozen [checkpoint] table of the embedded trainer; empty for another trainer."""
-    try:
-        table = read_json(train.run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]
-    except (OSError, ValueError, KeyError, TypeError, OpsctlError):
-        return {}
-    return {key: value for key, value in table.items() if isinstance(value, int)}
 
 
 def _damaged(directory: Path) -> tuple[str, ...]:

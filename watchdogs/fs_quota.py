@@ -19,7 +19,8 @@ from opsctl.settings.watch import Filesystem
 from opsctl.state.time_stamps import parse_past
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.disk_usage import Space, User
-from opsctl.watchdogs.checkpoint import expected_s, trainer_checkpoint
+from opsctl.telemetry.progress.train_settings import read_checkpoint_table
+from opsctl.watchdogs.checkpoint import expected_s
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 SAMPLES = 300
@@ -268,7 +269,7 @@ def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, Any]) -> Gro
         for old in list(sizes)[:-MAX_SIZES_REMEMBERED]:
             del sizes[old]
     size, inodes = sizes[key]
-    keep = trainer_checkpoint(train).get("keep_last", 0)
+    keep = read_checkpoint_table(train.run).get("keep_last", 0)
     return Growth(
         train=train.name,
         size=size,

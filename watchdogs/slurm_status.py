@@ -171,7 +171,7 @@ def _runs(queue: QueueObservation, now: datetime) -> _Judgement:
     facts = {"train": queue.train, "state": job.state.value.lower(), "nodes": job.nodes or "?"}
     if job.state in {JobState.SUSPENDED, JobState.STOPPED}:
         return Level.WARNING, state("queue.runs", **facts), ("scontrol", "resume", job.id)
-    blocked = _minutes(queue.limits.blocked_minutes)
+    blocked = timedelta(minutes=queue.limits.blocked_minutes)
     if job.state is JobState.COMPLETING and job.end and now - job.end > blocked:
         age_s = (now - job.end).total_seconds()
         return Level.WARNING, state("queue.cleans_up", age_s=age_s, **facts), ("opsctl", "nodes")
@@ -208,7 +208,8 @@ def _waits(queue: QueueObservation, now: datetime) -> _Judgement:
     if exclusive is not None and idle_s is not None and idle_s >= exclusive * 60:
         return Level.CRITICAL, state("queue.exclusive", **facts), status
     starts = min((job.start for job in queue.waiting if job.start), default=None)
-    if queue.stuck_since and starts is None and now - queue.stuck_since >= _minutes(queue.limits.blocked_minutes):
+    blocked = timedelta(minutes=queue.limits.blocked_minutes)
+    if queue.stuck_since and starts is None and now - queue.stuck_since >= blocked:
         level = Level.WARNING if WaitKind.BLOCKED in kinds else Level.UNKNOWN
         facts["age_s"] = (now - queue.stuck_since).total_seconds()
         return level, state("queue.stuck", **facts), status
@@ -228,7 +229,3 @@ def _is_nowhere(queue: QueueObservation, now: datetime) -> _Judgement:
     if begun and now - max(begun) < CUT_OFF:
         return Level.UNKNOWN, state("queue.cut_off", train=train), ("opsctl", "launch")
     return Level.CRITICAL, state("queue.missing", train=train), ("opsctl", "launch", f"{train}.toml")
-
-
-def _minutes(minutes: float) -> timedelta:
-    return timedelta(minutes=minutes)

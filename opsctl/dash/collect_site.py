@@ -65,9 +65,9 @@ class SiteView:
     """Why Slurm's state is unknown; empty if Slurm answered."""
     nodes: tuple[NodeTile, ...] | None
     """None if Slurm did not answer."""
-    alerts: tuple[OpenAlert, ...]
     watch: WatchAge
     """How fresh the watchdogs' findings are."""
+    alerts: tuple[OpenAlert, ...] = ()
     cron: CronStatus | None = None
     disks: tuple[DiskCard, ...] = ()
     problems: tuple[str, ...] = ()
@@ -118,13 +118,24 @@ def collect_site(app: App) -> SiteView:
     Raises RunDirError if the root cannot be listed, so that the pages keep the earlier trains.
     """
     check_root(app.root)
-    problems: list[str] = []
     runs, skipped = scan(app.root)
-    slurm = ask_slurm(app)
     alerts = open_alerts(app.alert_ledger, app.clock.now())
-    excluded = _read_exclusions(app)
+    problems = [f"Skipped in the root directory: {entry}" for entry in skipped[:5]]
+    view = _make_view(app, runs, ask_slurm(app), alerts)
+    cron, disks = _read_cron(app, problems), tuple(list_disks(app, problems))
+    return replace(view, alerts=tuple(alerts), cron=cron, disks=disks, problems=tuple(problems))
+
+
+def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
+    """Return the view of one train alone, without the parts of the site."""
+    view = _make_view(app, [run], slurm, open_alerts(app.alert_ledger, app.clock.now()))
+    return replace(view, alerts=view.trains[0].alerts)
+
+
+def _make_view(app: App, runs: Sequence[RunDir], slurm: SlurmAnswer, alerts: Sequence[OpenAlert]) -> SiteView:
+    """Return the view of these trains and of all nodes."""
+    excluded = {exclusion.node: datetime.fromtimestamp(exclusion.since, UTC) for exclusion in app.exclusions.now()}
     cards = [_make_card(app, run, slurm, alerts, excluded) for run in runs]
-    problems += [f"Skipped in the root directory: {entry}" for entry in skipped[:5]]
     nodes = _list_nodes(app, slurm, cards)
     cards = [_name_lost_nodes(card, nodes) for card in cards]
     return SiteView(
@@ -133,25 +144,6 @@ def collect_site(app: App) -> SiteView:
         trains=tuple(sorted(cards, key=lambda card: (card.headline.rank, -card.weight, card.name))),
         slurm=slurm.away,
         nodes=nodes,
-        alerts=tuple(alerts),
-        watch=_read_watch_age(app),
-        cron=_read_cron(app, problems),
-        disks=tuple(list_disks(app, problems)),
-        problems=tuple(problems),
-    )
-
-
-def collect_train(app: App, run: RunDir, slurm: SlurmAnswer) -> SiteView:
-    """Return the view of one train alone, without the parts of the site."""
-    card = _make_card(app, run, slurm, open_alerts(app.alert_ledger, app.clock.now()), _read_exclusions(app))
-    nodes = _list_nodes(app, slurm, [card])
-    return SiteView(
-        site=app.site.alerts.site_name,
-        made=app.clock.now(),
-        trains=(_name_lost_nodes(card, nodes),),
-        slurm=slurm.away,
-        nodes=nodes,
-        alerts=card.alerts,
         watch=_read_watch_age(app),
     )
 
@@ -185,11 +177,6 @@ def _list_nodes(app: App, slurm: SlurmAnswer, cards: Sequence[TrainCard]) -> tup
 def _name_lost_nodes(card: TrainCard, nodes: Sequence[NodeTile] | None) -> TrainCard:
     """Return the card with the nodes of its last attempt that are out of service."""
     return replace(card, marks=(*card.marks, *describe_lost_nodes(card.last_nodes, nodes or ())))
-
-
-def _read_exclusions(app: App) -> dict[str, datetime]:
-    """Return the excluded nodes, with the start of each exclusion."""
-    return {exclusion.node: datetime.fromtimestamp(exclusion.since, UTC) for exclusion in app.exclusions.now()}
 
 
 def _make_card(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 
 from opsctl.alerts.answer import AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
 from opsctl.alerts.dispatch import Alerting, enqueue
@@ -40,10 +41,9 @@ FindChain = Callable[[str], TrainArrays]
 class AnswerPoller:
     """Reads answers in threads: a channel that hangs does not delay the cycle. Keep the object between cycles."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
-    _answers: list[RawAnswer] = field(default_factory=list)
-    _problems: list[str] = field(default_factory=list)
+    _results: SimpleQueue[list[RawAnswer] | str] = field(default_factory=SimpleQueue)
+    """Answers, or the failure, of each read."""
 
     def start(self, alerting: Alerting) -> None:
         """Start to read the answers of every channel that has any, unless an earlier read still hangs."""
@@ -67,21 +67,21 @@ class AnswerPoller:
         """Return the answers so far and the failures, after at most `wait_s` seconds for each channel."""
         for thread in list(self._threads.values()):
             thread.join(wait_s)
-        with self._lock:
-            answers, self._answers = self._answers, []
-            problems, self._problems = self._problems, []
+        answers: list[RawAnswer] = []
+        problems: list[str] = []
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, str):
+                problems.append(result)
+            else:
+                answers += result
         return answers, problems
 
     def _work(self, read: Callable[[], list[RawAnswer]]) -> None:
         try:
-            answers = read()
+            self._results.put(read())
         except Exception as error:  # noqa: BLE001 (reported; answers must not stop the watch)
-            text = error.message if isinstance(error, OpsctlError) else f"answers: {type(error).__name__}"
-            with self._lock:
-                self._problems.append(text)
-            return
-        with self._lock:
-            self._answers += answers
+            self._results.put(error.message if isinstance(error, OpsctlError) else f"answers: {type(error).__name__}")
 
 
 def _list_polls(alerting: Alerting) -> Iterator[tuple[str, Callable[[], list[RawAnswer]]]]:

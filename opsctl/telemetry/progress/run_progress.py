@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from opsctl.base.errors import InputError
 from opsctl.calc.time_left import Eta, time_left
 from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_change_s, read_json
+from opsctl.state.files import is_regular, read_change_s
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.telemetry.progress.step_pace import median_of_known, median_step_s
-from opsctl.telemetry.progress.train_settings import read_settings, read_step_pattern
+from opsctl.telemetry.progress.train_settings import read_checkpoint_table, read_settings, read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.trainer.manifest import COMPLETE, Checkpoint, list_checkpoints
 
@@ -203,7 +202,7 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     is_embedded = is_regular(run.trainer_config)
     times = _find_checkpoints(run, is_embedded=is_embedded)
     steps = sorted(times)
-    every = _configured_interval(run) if is_embedded else _observed_interval(steps)
+    every = read_checkpoint_table(run).get("every") if is_embedded else _observed_interval(steps)
     due = last_step if is_embedded else None
     newest = newest if newest is not None else max(steps, default=None)
     if every:
@@ -248,12 +247,3 @@ def _completed_at(checkpoint: Path) -> datetime | None:
 
 def _observed_interval(steps: list[int]) -> int | None:
     return max((after - before for before, after in pairwise(steps[-MAX_INTERVALS - 1 :])), default=None)
-
-
-def _configured_interval(run: RunDir) -> int | None:
-    """Return `checkpoint.every` of the frozen settings; None if the trainer saves only at its end."""
-    try:
-        every: Any = read_json(run.trainer_config, MAX_SETTINGS_BYTES)["checkpoint"]["every"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return every if type(every) is int and every > 0 else None
