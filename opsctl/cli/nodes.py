@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -24,10 +25,9 @@ from opsctl.cli.output import (
     print_unless_json,
     wants_json,
 )
-from opsctl.nodes.drain import NodeAction, Quarantine, keep_report, node_demand, report
+from opsctl.nodes.drain import NodeAction, Quarantine, count_needed_nodes, keep_report, report
 from opsctl.nodes.drain_plan import (
     PREFIX,
-    NodeDemand,
     NodePlan,
     find_amended,
     is_listed,
@@ -179,7 +179,7 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
         view.nodes,
         app.site.health,
         scores=scores,
-        demands=_node_demands(view),
+        demands=_count_demands(view),
         excluded=excluded,
         most=most,
     )
@@ -197,15 +197,13 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
         print_unless_json(f"report for the administrators, also written to {path}:\n\n{text}")
 
 
-def _node_demands(view: NodeView) -> list[NodeDemand]:
-    """Return the node demand of our queued and running trains."""
-    demands = []
+def _count_demands(view: NodeView) -> dict[str, int]:
+    """Return the number of nodes that our queued and running trains need, by train."""
+    demands = {}
     for chain in view.chains:
-        try:
+        with suppress(OpsctlError, OSError):
             if chain.check(view.jobs).is_queued:
-                demands.append(node_demand(chain))
-        except (OpsctlError, OSError):
-            continue
+                demands[chain.run.name] = count_needed_nodes(chain)
     return demands
 
 

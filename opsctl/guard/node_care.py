@@ -20,7 +20,7 @@ from opsctl.guard.node_evidence import add_node_history
 from opsctl.host.isolation import Failed, Isolation
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.nodes.connection_test import CONNECT_S, START_S, ConnectionTest
-from opsctl.nodes.drain import Quarantine, keep_report, node_demand, report
+from opsctl.nodes.drain import Quarantine, count_needed_nodes, keep_report, report
 from opsctl.nodes.drain_plan import (
     NodePlan,
     Step,
@@ -144,7 +144,7 @@ class NodeCare:
         text = fold(suspects)
         try:
             out = self.out_of_service(nodes, suspects)
-            arrays.exclude(text, needed=node_demand(arrays).nodes, until=until, out=out)
+            arrays.exclude(text, needed=count_needed_nodes(arrays), until=until, out=out)
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:

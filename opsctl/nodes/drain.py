@@ -12,7 +12,7 @@ from opsctl.base.errors import NotAllowed, OpsctlError, RunDirError, SlurmError,
 from opsctl.base.model import Node
 from opsctl.base.nodesets import fold
 from opsctl.launch.train_arrays import TrainArrays, excluded_until
-from opsctl.nodes.drain_plan import PREFIX, NodeDemand, NodePlan, Step, has_changed, is_ours
+from opsctl.nodes.drain_plan import PREFIX, NodePlan, Step, has_changed, is_ours
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
 from opsctl.settings.health import HealthSettings
@@ -160,7 +160,7 @@ class Quarantine:
         try:
             if not chain.check().waiting:
                 return ""
-            chain.exclude(nodes, needed=node_demand(chain).nodes, until=until)
+            chain.exclude(nodes, needed=count_needed_nodes(chain), until=until)
         except Unreachable:
             raise
         except (OpsctlError, OSError) as error:
@@ -176,10 +176,9 @@ def keep_report(site: SiteDir, text: str) -> Path:
     return path
 
 
-def node_demand(chain: TrainArrays) -> NodeDemand:
+def count_needed_nodes(chain: TrainArrays) -> int:
     """Return how many nodes a train needs. Raises ConfigError."""
-    config = parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config))
-    return NodeDemand(train=chain.run.name, nodes=config.slurm.nodes)
+    return parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config)).slurm.nodes
 
 
 def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:

@@ -56,14 +56,6 @@ class NodePlan:
     """Maximum number of nodes that opsctl has out of service at once, including earlier ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDemand:
-    """The number of nodes that a train needs."""
-
-    train: str
-    nodes: int
-
-
 def state_words(node: Node) -> frozenset[str]:
     """Return the words of a node's state: IDLE and DRAIN for `IDLE+DRAIN`."""
     return frozenset(re.findall(r"[A-Z_]+", node.state.upper()))
@@ -151,13 +143,14 @@ def plan_drain(
     site: HealthSettings,
     *,
     scores: Mapping[str, float],
-    demands: Sequence[NodeDemand] = (),
+    demands: Mapping[str, int] = MappingProxyType({}),
     excluded: frozenset[str] = frozenset(),
     most: str = "",
 ) -> NodePlan:
     """Plan which nodes to drain: faulty before degraded, then the highest flaky-node score first.
 
-    `excluded` nodes count towards the cap. `most` lowers the cap, as `--max` does. Raises InputError.
+    `demands` is the number of nodes that a train needs, by train. `excluded` nodes count towards the cap. `most` lowers
+    the cap, as `--max` does. Raises InputError.
     """
     node_by_name = {node.name: node for node in nodes}
     cap = compute_cap(site, len(nodes), most)
@@ -235,13 +228,13 @@ def _why_left_alone(node: Node | None) -> str:
     return f"is {node.state}, not by opsctl: {node.reason or 'no reason given'}"
 
 
-def _find_short_trains(nodes: Sequence[Node], steps: Sequence[Step], demands: Sequence[NodeDemand]) -> Iterable[str]:
+def _find_short_trains(nodes: Sequence[Node], steps: Sequence[Step], demands: Mapping[str, int]) -> Iterable[str]:
     """Yield a note for each train that no longer fits once the nodes of `steps` are drained."""
     drained = {step.node for step in steps}
     remaining = sum(not is_out(node) and node.name not in drained for node in nodes)
-    for demand in demands:
-        if remaining < demand.nodes:
-            yield f"{demand.train}'s {demand.nodes} nodes no longer fit: {remaining} left"
+    for train, needed in demands.items():
+        if remaining < needed:
+            yield f"{train}'s {needed} nodes no longer fit: {remaining} left"
 
 
 def has_changed(step: Step, now: Node | None) -> str:

@@ -9,7 +9,6 @@ import pytest
 from opsctl.base.errors import InputError
 from opsctl.base.model import DrainReason, Node
 from opsctl.nodes.drain_plan import (
-    NodeDemand,
     busy_by_node,
     compute_cap,
     find_amended,
@@ -104,7 +103,7 @@ def test_node_that_others_drained_is_left_alone() -> None:
 
 
 def test_train_that_no_longer_fits_is_noted() -> None:
-    wants = [NodeDemand(train="big", nodes=64), NodeDemand(train="small", nodes=62)]
+    wants = {"big": 64, "small": 62}
     node_plan = plan([bad("node001"), bad("node002")], cluster(64), demands=wants)
     assert node_plan.notes == ("big's 64 nodes no longer fit: 62 left",)
 
