@@ -177,14 +177,10 @@ class App:
     @property
     def node_care(self) -> NodeCare:
         """The node actions of finalize."""
-        return self.make_node_care(jobs={})
-
-    def make_node_care(self, *, jobs: Mapping[str, str]) -> NodeCare:
-        """Return the node actions of finalize. `jobs` maps a node to a running job of the user."""
         from opsctl.guard.node_care import NodeCare  # noqa: PLC0415 (slow import: finalize only)
 
         return NodeCare(
-            jobs=jobs,
+            jobs={},
             site=self.site.health,
             history=self.history,
             exclusions=self.exclusions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def run_guard(app: App, run_dir: Path) -> int:
 
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """Return the node care that reaches the nodes of this job through the job."""
-    return app.make_node_care(jobs=dict.fromkeys(expand_nodes(env), own_job(env)))
+    return replace(app.node_care, jobs=dict.fromkeys(expand_nodes(env), own_job(env)))
 
 
 def notify(app: App, train: RunDir) -> None:

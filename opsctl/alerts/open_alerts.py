@@ -33,6 +33,13 @@ class OpenAlert:
     """What was found: the kind of the finding's statement."""
     node: str = ""
     """A folded node list."""
+    names_train: bool = False
+    """Whether the summary names the train."""
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether the alert is neither acknowledged nor silenced."""
+        return not (self.acknowledged or self.silenced_until)
 
 
 def open_alerts(ledger: LedgerFiles, now: datetime) -> list[OpenAlert]:
@@ -72,6 +79,7 @@ def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
         silenced_until=_as_json(silence.until) if silence else "",
         kind=finding.says.kind if finding else "",
         node=finding.node if finding else "",
+        names_train=finding is not None and "train" in finding.says.facts,
     )
 
 

@@ -5,12 +5,12 @@ The module of a command is imported when the command is called.
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
 import sys
 import traceback
+from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, ENOTCONN, EPERM, EROFS, ESTALE, ETIMEDOUT
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,20 +77,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "guard": CommandEntry("guard:guard", INTERNAL, "Supervise the body of a train inside its job."),
 }
 """Every command. A new command is one line here and one file."""
-ENVIRONMENT_ERRNOS = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EIO,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.ESTALE,
-        errno.ENOTCONN,
-        errno.ETIMEDOUT,
-        errno.ENAMETOOLONG,
-    }
-)
+ENVIRONMENT_ERRNOS = frozenset({EACCES, EPERM, EIO, ENOSPC, EDQUOT, EROFS, ESTALE, ENOTCONN, ETIMEDOUT, ENAMETOOLONG})
 """Errors of a file system that any command can meet: reported in one line, because they are no bug of opsctl."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

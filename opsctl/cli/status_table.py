@@ -72,7 +72,7 @@ def _ended(last: LastAttempt, now: datetime) -> str:
 
 def needs_attention(status: TrainStatus) -> bool:
     """Return whether a person should look at the train."""
-    has_open_alert = any(not alert.acknowledged and not alert.silenced_until for alert in status.alerts)
+    has_open_alert = any(alert.is_loud for alert in status.alerts)
     return has_open_alert or bool(status.stop or status.requests) or status.state not in QUIET
 
 
@@ -110,10 +110,10 @@ def choose_columns(rows: Sequence[dict[str, str]], width: int) -> dict[str, int]
 
 def alert_texts(alerts: Sequence[OpenAlert], room: int | None = None) -> list[Text]:
     """Return the open alerts that are not acknowledged or silenced, the worst first; at most `room` lines."""
-    loud = [alert for alert in alerts if not alert.acknowledged and not alert.silenced_until]
+    loud = [alert for alert in alerts if alert.is_loud]
     texts = []
     for alert in loud[: room if room is None or len(loud) <= room else room - 1]:
-        prefix = f"{alert.train}: " if alert.train and not alert.summary.startswith(alert.train) else ""
+        prefix = f"{alert.train}: " if alert.train and not alert.names_train else ""
         text = cell(f"{alert.level.upper()}  {prefix}{alert.summary}", ALERT_STYLES.get(alert.level, ""))
         text.no_wrap, text.overflow = room is not None, "ellipsis" if room is not None else "fold"
         texts.append(text)

@@ -107,7 +107,7 @@ def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]
         return
     if status.state == "finished" and alert.level != "critical":
         return
-    if alert.acknowledged or alert.silenced_until:
+    if not alert.is_loud:
         if alert.level != "critical" or status.state == "finished":
             return
         tone = Tone.AMBER

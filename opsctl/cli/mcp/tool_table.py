@@ -29,8 +29,8 @@ class ToolArgument:
     """The option of the command; empty for an argument of the command."""
     required: bool = False
     default: str | int | float | None = None
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: float = -math.inf
+    maximum: float = math.inf
     marked: bool = False
     """Whether MARK is put behind the value."""
 
@@ -39,8 +39,10 @@ class ToolArgument:
         fields: dict[str, Any] = {"type": self.type, "description": self.description}
         if self.type == "string":
             fields["maxLength"] = MAX_ARGUMENT_CHARS
-        bounds = {"default": self.default, "minimum": self.minimum, "maximum": self.maximum}
-        return fields | {name: value for name, value in bounds.items() if value is not None}
+        if self.default is not None:
+            fields["default"] = self.default
+        bounds = {"minimum": self.minimum, "maximum": self.maximum}
+        return fields | {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
 
     def to_text(self, value: object) -> str:
         """Return the value as a word of the command line. Raises InputError."""
@@ -48,22 +50,16 @@ class ToolArgument:
             value = int(value)  # an integer of JSON Schema
         if isinstance(value, bool) or not isinstance(value, TYPES[self.type]):
             raise InputError(f"{self.name}: {value!r:.60} is not of type {self.type}")
-        if isinstance(value, int | float):
-            self._check_bounds(value)
+        if isinstance(value, int | float) and not self.minimum <= value <= self.maximum:
+            lowest, highest = f"{self.minimum:g}", f"{self.maximum:g}"
+            bounds = f"within {lowest} and {highest}" if math.isfinite(self.maximum) else f"{lowest} or more"
+            raise InputError(f"{self.name}: {value} is not {bounds}")
         text = str(value)
         if len(text) > MAX_ARGUMENT_CHARS or any(ord(sign) < ord(" ") for sign in text):
             raise InputError(f"{self.name}: longer than {MAX_ARGUMENT_CHARS} characters, or with control characters")
         if self.required and not text.strip():
             raise InputError(f"{self.name}: is empty")
         return f"{text} {MARK}" if self.marked else text
-
-    def _check_bounds(self, value: float) -> None:
-        lowest = -math.inf if self.minimum is None else self.minimum
-        highest = math.inf if self.maximum is None else self.maximum
-        if lowest <= value <= highest:
-            return
-        bounds = f"within {lowest:g} and {highest:g}" if self.maximum is not None else f"{lowest:g} or more"
-        raise InputError(f"{self.name}: {value} is not {bounds}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,15 @@ CROWDED = make_status(
 )
 
 
+def test_alert_names_its_train_once() -> None:
+    named = make_alert(summary="tr11: no step", names_train=True)
+    other = make_alert(summary="tr11x is down")
+    assert [text.plain for text in alert_texts([named, other])] == [
+        "CRITICAL  tr11: no step",
+        "CRITICAL  tr11: tr11x is down",
+    ]
+
+
 def test_card_fits_a_small_terminal() -> None:
     lines = draw_card(CROWDED)
     assert len(lines) <= 15
