@@ -40,7 +40,6 @@ def _wrap(layer: Layer, call: Callable[..., Tensor]) -> Layer:
 
 
 def activations(carried: Carried) -> Tensor:
-    """Return the activations alone."""
     x: Tensor = carried if isinstance(carried, Tensor) else carried[0]
     return x
 

@@ -169,5 +169,4 @@ class FinalNorm(nn.LayerNorm):  # type: ignore[misc]  # mypy does not read torch
 
 
 def initial_std(config: ModelConfig) -> float:
-    """Return the standard deviation of initial weights."""
     return config.init_std or math.sqrt(1 / (3 * config.hidden))

@@ -18,7 +18,6 @@ MAX_TICK_AGE_S = 3 * 3600.0
 
 
 def print_line(text: str) -> None:
-    """Print one line of the log."""
     print(text, flush=True)  # noqa: T201 - the log is stdout
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from opsctl.trainer import nan_search, schedule
+from opsctl.trainer import nan_search, schedule, startup_checks
 from opsctl.trainer.batches import Batches, Data
 from opsctl.trainer.checkpoint.resume import open_resuming, preview_newest
 from opsctl.trainer.checkpoint.save import Checkpoints
@@ -25,15 +25,6 @@ from opsctl.trainer.rank_layout import Layout
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.read_ahead import ReadAhead
 from opsctl.trainer.run_state import RunState
-from opsctl.trainer.startup_checks import (
-    check_start,
-    choose_seed,
-    compare_data,
-    gpu_name,
-    memory_limits,
-    resolve_precision,
-    seed_randomness,
-)
 from opsctl.trainer.step_log import Interval, StepLog
 from opsctl.trainer.stop_hooks import Decision, Hooks
 
@@ -41,14 +32,14 @@ from opsctl.trainer.stop_hooks import Decision, Hooks
 def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str]) -> NoReturn:
     """Train until the run is finished or must stop, then end the process. Raises Refused before the first step."""
     directory = Path(environ.get(Env.CHECKPOINT_DIR) or config.checkpoint.directory)
-    cut, data = check_start(config, process, directory)
+    cut, data = startup_checks.check_start(config, process, directory)
     held_out = evaluations(data, cut, process.rank)
     parameters = model_parameters(config.model)
     state = RunState(save_s=assumed_save_s(total_parameters=parameters, ranks=process.world_size))
     pulse = Pulse(environ, process, config)
     pulse.write_heartbeat(Phase.INIT, state)
     control = connect(process, timeout_s=config.parallel.timeout_s)
-    memory = memory_limits(config, process)
+    memory = startup_checks.memory_limits(config, process)
     hooks = Hooks(environ, polls=process.is_first, margin_s=config.limits.margin_s, memory=memory)
 
     preview_newest(directory, state)
@@ -56,15 +47,15 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
     if reason is None:
         resuming = open_resuming(directory, config, cut, control)
         found = resuming.find(state)
-        config = resolve_precision(choose_seed(config, state, control), found, control)
+        config = startup_checks.resolve_precision(startup_checks.choose_seed(config, state, control), found, control)
         engine = Engine(config, cut, process.rank, begins=found is None)
         checkpoints = Checkpoints(replace(resuming, config=config), engine, parameters=parameters)
-        seed_randomness(config, process)
+        startup_checks.seed_randomness(config, process)
         if found:
             resuming.load(found, engine, state)
         if uncompiled := engine.compile(config, control):  # the trial compares numbers, and wants the run's weights
             warn(state, process, uncompiled)
-        compare_data(data, state, control)
+        startup_checks.compare_data(data, state, control)
         metrics = Metrics(
             config.log,
             environ,
@@ -83,7 +74,7 @@ def run(config: TrainerConfig, process: RankProcess, environ: Mapping[str, str])
                 control=control,
                 hooks=hooks,
                 pulse=pulse,
-                log=StepLog(config, process.world_size, device=gpu_name()),
+                log=StepLog(config, process.world_size, device=startup_checks.gpu_name()),
                 metrics=metrics,
                 spikes=Spikes(config.spike),
                 state=state,

@@ -114,7 +114,6 @@ class Metrics:
                 self._failures.append(f"Weights & Biases cannot be used: {error}")
 
     def interval(self, interval: Interval, state: RunState) -> None:
-        """Write the metrics of a log line."""
         self._write(asdict(interval), state)
 
     def evaluation(self, loss: float, *, batches: int, state: RunState, name: str = "") -> None:
@@ -131,7 +130,6 @@ class Metrics:
         self._write(values, state)
 
     def close(self) -> None:
-        """Flush and close the charts."""
         for charts in self._charts:
             try:
                 charts.close()

@@ -30,7 +30,6 @@ def model_parameters(model: ModelConfig) -> int:
 
 
 def block_parameters(model: ModelConfig) -> int:
-    """Return the parameters of one block."""
     hidden = model.hidden
     if model.family != "llama":
         return _block_matrices(model) + 13 * hidden

@@ -92,7 +92,6 @@ def seed_randomness(config: TrainerConfig, process: RankProcess) -> None:
 
 
 def memory_limits(config: TrainerConfig, process: RankProcess) -> MemoryUsage:
-    """Return the memory limits of this run, for this rank."""
     limits = config.limits
     return MemoryUsage(where=process.name, host_limit=limits.host_memory_percent, gpu_limit=limits.gpu_memory_percent)
 

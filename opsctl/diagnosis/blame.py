@@ -76,7 +76,6 @@ class Ruling:
 
 @cache
 def blame_table() -> BlameTable:
-    """Return the content of blame.toml."""
     return TypeAdapter(BlameTable).validate_python(read_table("blame"))
 
 
@@ -101,7 +100,6 @@ def judge_accusation(kind: CauseKind, cause: str, accusation: Accusation) -> Rul
 
 
 def _weigh(rule: Rule, proof: Proof, accusation: Accusation) -> tuple[bool, str]:
-    """Return whether the evidence convicts the node, and why."""
     table, verdict = blame_table(), accusation.verdict
     if verdict and verdict.is_bad:
         return True, "its health check failed"

@@ -93,7 +93,6 @@ def _request(
 
 
 def _measure_sizes(paths: Iterable[Path]) -> dict[str, int]:
-    """Return the sizes of existing files in bytes, by file name."""
     sizes = {}
     for path in paths:
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -130,7 +129,7 @@ class Checkpoints:
         self._recorder.save(state_dict=random_state(), path=str(save.part / random_file(rank)))
         if background:
             save.stall_s = time.monotonic() - save.started
-            save.thread = threading.Thread(target=_guarded(self._finish), args=(save,), name="save", daemon=True)
+            save.thread = threading.Thread(target=self._try_to_finish, args=(save,), name="save", daemon=True)
             save.thread.start()
         else:
             self._finish(save)
@@ -200,6 +199,13 @@ class Checkpoints:
         """Let rank 0 wait for a removal under way, shorter than the other ranks wait for rank 0."""
         limits = self._config.limits
         self._removal.wait(min(limits.exit_s, self._config.parallel.timeout_s) / 2)
+
+    def _try_to_finish(self, save: _Save) -> None:
+        """Record every exception as the failure of the save; a thread would only print it."""
+        try:
+            self._finish(save)
+        except Exception as error:  # noqa: BLE001 - any failure only costs this checkpoint
+            save.failure = save.failure or f"{type(error).__name__}: {error}"
 
     def _finish(self, save: _Save) -> None:
         """Write the copies, gather the errors of all ranks, and commit.
@@ -279,18 +285,6 @@ class Checkpoints:
         except OSError as error:
             log_lines.append(f"remains of a save cannot be removed: {error}")
         return log_lines
-
-
-def _guarded(finish: Callable[[_Save], None]) -> Callable[[_Save], None]:
-    """Return `finish` with every exception recorded as the failure of the save; a thread would only print it."""
-
-    def guarded(save: _Save) -> None:
-        try:
-            finish(save)
-        except Exception as error:  # noqa: BLE001 - any failure only costs this checkpoint
-            save.failure = save.failure or f"{type(error).__name__}: {error}"
-
-    return guarded
 
 
 def expected_size(directory: Path, *, parameters: int, precision: str, ranks: int) -> tuple[int, int]:

@@ -38,7 +38,6 @@ class Weights:
         return range(len(self._files))
 
     def layer(self, number: int) -> dict[str, torch.Tensor]:
-        """Return the parameters of one layer by name."""
         parts = [load(path, trust=self._trust) for path in self._files[number]]
         return {name: self._merge(f"{number}.{name}", [part[name] for part in parts]) for name in parts[0]}
 
