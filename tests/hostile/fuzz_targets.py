@@ -23,20 +23,20 @@ from opsctl.checkpoints.trainer_command.read_command import parse_options
 from opsctl.cron import crontab
 from opsctl.diagnosis import causes, merge_logs, nccl_debug, root_cause, scan_logs, speakers, stack_dumps
 from opsctl.host.system import SystemRunner
-from opsctl.metrics import serve
+from opsctl.metrics import prometheus
 from opsctl.nodes.collective_test import all_reduce
 from opsctl.nodes.health import amd_smi, hardware_output, host_output, nvidia_smi, snapshot
 from opsctl.nodes.remote import known_hosts
 from opsctl.preflight import corpus_files
 from opsctl.sandbox import record, start_failures
-from opsctl.settings import alerts as alert_settings
 from opsctl.settings import field_types
+from opsctl.settings.alert_channels import SlackTable
 from opsctl.slurm import accounting, batch_options, field_values, parse_output, past_jobs, slurm_errors, states
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.logs import log_lines
-from opsctl.telemetry.progress import iteration_lines
+from opsctl.telemetry.progress import log_formats
 from opsctl.trainer import config as trainer_config
 from tests.hostile.fuzz import FuzzTarget
 
@@ -106,7 +106,7 @@ def explain_logs(path: Path) -> object:
 
 def refuse_slack(data: bytes) -> object:
     """What Slack, or a proxy in front of it, answers."""
-    table = alert_settings.SlackTable(kind="slack", webhook="https://hooks.example.org/T/B/x")
+    table = SlackTable(kind="slack", webhook="https://hooks.example.org/T/B/x")
     code, _, rest = decode(data).partition("\n")
     channel = slack.Slack(table, SystemRunner(), timeout=1)
     status = int(code) if code.isdecimal() and len(code) < 4 else 429
@@ -222,7 +222,7 @@ PARSERS: dict[str, FuzzTarget] = {
         known_hosts.parse, examples=(b"n1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAA\n@revoked * ssh-rsa AAAA",)
     ),
     # logs
-    "iteration line": text(iteration_lines.parse, *LOGS, "progress/*.jsonl"),
+    "iteration line": text(log_formats.parse_megatron, *LOGS, "progress/*.jsonl"),
     "root cause": file(explain_logs, *LOGS, "failures/*.jsonl"),
     "cause of a line": text(causes.classify, "diagnosis/lines/*.txt", "failures/*.jsonl"),
     "skew of logs": file(lambda path: merge_logs.estimate_skews([path, path]), *LOGS),
@@ -255,7 +255,7 @@ PARSERS: dict[str, FuzzTarget] = {
     "time": text(lambda data: units.parse_time(data, NOW), errors=VALUES, examples=(b"2026-03-01 12:00", b"3d")),
     "time limit": text(units.parse_slurm_minutes, examples=(b"1-00:00:00", b"60", b"UNLIMITED")),
     "quiet hours": text(field_types.parse_hours, errors=VALUES, examples=(b"22:00-07:00",)),
-    "address of metrics": text(serve.parse_address, examples=(b"127.0.0.1:9400", b"[::1]:9400")),
+    "address of metrics": text(prometheus.parse_address, examples=(b"127.0.0.1:9400", b"[::1]:9400")),
     "address of a web page": text(web.parse_address, errors=VALUES, examples=(b"https://u:p@example.org:8/x?y=z",)),
     "options of a command": text(
         lambda data: parse_options(shell.split_command(data.split("\0"), {"A": "b"}, Path("/c"))), "commands/*.jsonl"
