@@ -7,8 +7,10 @@ import json
 import math
 import threading
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,8 @@ from opsctl.trainer.heartbeats import note, print_line
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import Interval
 
-_TAGS = {
-    "loss": "lm-loss-training/lm loss",
-    "rate": "learning-rate/learning-rate",
-    "batch": "batch-size/batch-size",
-    "grad_norm": "grad-norm/grad-norm",
-    "step_s": "iteration-time/iteration-time",
-    "samples_per_s": "iteration-time/samples per second",
-    "tokens_per_s": "iteration-time/tokens per second per gpu",
-    "tflops": "iteration-time/TFLOPs per gpu",
-    "mfu": "iteration-time/MFU",
-    "held_out_loss": "lm-loss-validation/lm loss validation",
-}
-"""Names of the charts by the names of the metrics; Megatron's where they exist, so that charts of both overlay."""
+_TAGS: dict[str, str] = tomllib.loads(files("opsctl.trainer").joinpath("charts.toml").read_text())
+"""Names of the charts by the names of the metrics."""
 _MAX_UPLOAD_S = 20.0
 
 

@@ -167,16 +167,16 @@ def _read_any(path: Path) -> FlightDump | None:
         return None
 
 
-def explain_dumps(dumps: Sequence[FlightDump]) -> list[str]:
+def explain_dumps(dumps: Sequence[FlightDump], homes: Mapping[int, str] | None = None) -> list[str]:
     """Return one line for each process group in which ranks wait, or call different collectives. Pure."""
-    return list(chain.from_iterable(problem.render() for problem in find_problems(dumps)))
+    return list(chain.from_iterable(problem.render(homes) for problem in find_problems(dumps)))
 
 
 def describe_dumps(dumps: Sequence[FlightDump], homes: Mapping[int, str] | None = None) -> list[str]:
     """Return the lines of all problems, or one line that there is none; nothing without dumps. Pure."""
-    lines = list(chain.from_iterable(problem.render(homes) for problem in find_problems(dumps)))
     ranks = name_ranks([dump.rank for dump in dumps])
-    return lines or [f"flight recorder: no collective waits for a rank in the dumps of {ranks}"] * bool(dumps)
+    none = [f"flight recorder: no collective waits for a rank in the dumps of {ranks}"] * bool(dumps)
+    return explain_dumps(dumps, homes) or none
 
 
 def find_problems(dumps: Sequence[FlightDump]) -> list[GroupProblem]:
