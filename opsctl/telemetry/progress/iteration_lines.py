@@ -48,22 +48,17 @@ def is_pattern_useless(log: Path, pattern: str) -> bool:
 
 
 def _tail_of(log: Path, count: int, pattern: str) -> list[tuple[int, Iteration]]:
-    try:
-        with os.fdopen(open_regular(log), "rb", buffering=0) as file:
-            return _tail(file.fileno(), count, pattern)
-    except (OSError, OpsctlError):
-        return []
-
-
-def _tail(handle: int, count: int, pattern: str) -> list[tuple[int, Iteration]]:
     """Read windows of growing size from the end, until there are enough steps or a bound is reached."""
-    size, window = os.fstat(handle).st_size, FIRST_WINDOW_BYTES
-    while True:
-        begin = max(0, size - window)
-        steps = list(iterate_steps(read_window(handle, begin, size), begin, pattern))[-count:]
-        if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
-            return steps
-        window *= WINDOW_GROWTH
+    window = FIRST_WINDOW_BYTES
+    with suppress(OSError, OpsctlError), os.fdopen(open_regular(log), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while True:
+            begin = max(0, size - window)
+            steps = list(iterate_steps(read_window(file.fileno(), begin, size), begin, pattern))[-count:]
+            if len(steps) == count or not begin or window >= (MAX_READ_BYTES if steps else MAX_SEARCHED_BYTES):
+                return steps
+            window *= WINDOW_GROWTH
+    return []
 
 
 def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) -> bytes:
@@ -71,19 +66,15 @@ def read_window(handle: int, begin: int, end: int, *, is_whole: bool = False) ->
 
     Carriage returns end lines too. A last line without a line end counts. With `is_whole`, a line begins at `begin`.
     """
-    data = _pread(handle, begin, end).replace(b"\r", b"\n")
+    parts, at = [], begin
+    while at < end and (part := os.pread(handle, end - at, at)):
+        parts.append(part)
+        at += len(part)
+    data = b"".join(parts).replace(b"\r", b"\n")
     first = data.find(b"\n") if begin and not is_whole else 0
     if first < 0:
         return b""  # a part of one long line: a dump, or a hole in the file
     return b" " * first + data[first:] if first > 0 else data
-
-
-def _pread(handle: int, begin: int, end: int) -> bytes:
-    parts = []
-    while begin < end and (data := os.pread(handle, end - begin, begin)):
-        parts.append(data)
-        begin += len(data)
-    return b"".join(parts)
 
 
 def sampled(log: Path, places: int = 32, pattern: str = "") -> list[Iteration]:
