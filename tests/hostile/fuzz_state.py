@@ -122,7 +122,7 @@ STATE_TARGETS: dict[str, FuzzTarget] = {
         lambda _: switches.read(run(), switches.Switch.SAVE), name="tr11/switches/save", examples=(*SWITCH, *JSON)
     ),
     "next save": file(
-        lambda _: run_progress._configured_interval(run()),
+        lambda _: run_progress.read_checkpoint_table(run()),
         name="tr11/trainer.json",
         examples=(b'{"checkpoint": {"every": 5}}', *JSON),
     ),
