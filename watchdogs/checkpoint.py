@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
 
@@ -110,7 +109,7 @@ class CheckpointAge:
             size=sizes.get(newest.path.name) if newest else None,
             usual=median(earlier) if earlier else None,
             problems=problems,
-            damaged=_damaged(target.run.checkpoints),
+            damaged=tuple(sorted(path.name for path in target.run.checkpoints.glob("damaged-*"))),
         )
 
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
@@ -203,10 +202,6 @@ def expected_s(train: WatchedTrain) -> float | None:
     every = read_checkpoint_table(train.run).get("every")
     step_s = median_step_s(recent_iterations(train.run.main_log, 20)) if every else None
     return every * step_s if every and step_s else None
-
-
-def _damaged(directory: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in directory.glob("damaged-*")))
 
 
 def measure_running_s(train: WatchedTrain, since: datetime | None, now: datetime) -> float:

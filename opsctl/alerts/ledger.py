@@ -122,10 +122,6 @@ class AlertLedger:
         """Return the open entry of `key`. Raises InputError if the key is not open."""
         return _find_open(self.read(), key)
 
-    @property
-    def path(self) -> Path:
-        return ledger_path(self.site)
-
     def read(self) -> LedgerState:
         """Return the current state without writing anything."""
         return self._files.read()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -108,8 +108,11 @@ class Outbox:
 
     def waiting(self) -> list[OutboxItem]:
         """Return all undelivered items, the oldest first."""
-        queues = self.site.alerts.glob("outbox/*/")
-        return sorted(chain.from_iterable(map(_items, queues)), key=lambda item: item.name)
+        return _list_all(self.site.alerts.glob("outbox/*/"))
+
+    def abandoned(self) -> list[OutboxItem]:
+        """Return the abandoned items, the oldest first."""
+        return _list_all(self.site.alerts.glob("undelivered/*/"))
 
     def queues(self) -> set[str]:
         return {path.parent.name for path in self.site.alerts.glob("outbox/*/*.json")}
@@ -172,11 +175,6 @@ class Outbox:
                 except OSError as error:
                     raise cannot_write(place, error) from error
                 self.journal("given-up", channel=channel, id=item.message.id, attempts=item.tries, why=item.error)
-
-    def abandoned(self) -> list[OutboxItem]:
-        """Return the abandoned items, the oldest first."""
-        directories = self.site.alerts.glob("undelivered/*/")
-        return sorted(chain.from_iterable(map(_items, directories)), key=lambda item: item.name)
 
     @contextlib.contextmanager
     def _lock(self, channel: str) -> Iterator[list[HeldLease]]:
@@ -335,6 +333,10 @@ def _make(directory: Path) -> Path:
     except OSError as error:
         raise cannot_write(directory, error) from error
     return directory
+
+
+def _list_all(directories: Iterable[Path]) -> list[OutboxItem]:
+    return sorted(chain.from_iterable(map(_items, directories)), key=lambda item: item.name)
 
 
 def _items(queue: Path) -> list[OutboxItem]:

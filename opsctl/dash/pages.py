@@ -93,7 +93,7 @@ def _environment() -> Environment:
     )
     environment.filters["age"] = format_age
     environment.filters["json_data"] = _to_json
-    environment.filters["moment"] = _format_moment
+    environment.filters["moment"] = lambda at: format_minute(at) if at else ""
     environment.filters["exact"] = lambda at: f"{at.astimezone(UTC):%H:%M:%S} UTC"
     environment.filters["ago"] = lambda at, now: format_ago(now, at)
     environment.filters["clock"] = lambda at, now: format_clock(now, at)
@@ -114,10 +114,6 @@ def _to_json(data: object) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 (no character of markup is left)
-
-
-def _format_moment(at: datetime | None) -> str:
-    return format_minute(at) if at else ""
 
 
 @cache

@@ -99,6 +99,7 @@ def make_card(
     if dry and queue_end and not is_rolling:
         steps = (*steps, NextStep(text="Queue the missing tasks.", command=queue_end.command))
     share, step = describe_progress(status)
+    node_count, gpus = read_size(run)
     return TrainCard(
         name=status.train,
         state=status.state,
@@ -109,8 +110,8 @@ def make_card(
         share=share,
         percent=format_progress(share, is_finished=status.state == "finished"),
         step=step,
-        size=describe_size(run, len(history.started)),
-        weight=count_gpus(run),
+        size=describe_size(node_count, gpus, len(history.started)),
+        weight=node_count * max(1, gpus),
         figures=tuple(list_figures(status, history, lines, queue_end, now)),
         groups=group_alerts(status.alerts),
         alerts=status.alerts,
@@ -154,15 +155,8 @@ def read_size(run: RunDir) -> tuple[int, int]:
         return 0, 0
 
 
-def count_gpus(run: RunDir) -> int:
-    """Return the GPUs of a train; its nodes if it has none."""
-    nodes, gpus = read_size(run)
-    return nodes * max(1, gpus)
-
-
-def describe_size(run: RunDir, attempts: int) -> str:
+def describe_size(nodes: int, gpus: int, attempts: int) -> str:
     """Return nodes, GPUs and attempts: `4 nodes × 8 GPUs · 3 attempts`."""
-    nodes, gpus = read_size(run)
     gpu_text = f" × {gpus} GPUs" if gpus else ""
     parts = [f"{nodes} node{'s' * (nodes != 1)}{gpu_text}"] if nodes else []
     parts += [f"{attempts} attempt{'s' * (attempts != 1)}"] if attempts else []

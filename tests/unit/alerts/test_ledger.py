@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from opsctl.alerts import dispatch
+from opsctl.alerts.ledger_files import ledger_path
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Level
 from opsctl.state.files import write_atomic
@@ -236,7 +237,7 @@ def test_removed_spare_ledger_stops_nothing(world):
     competitor.enter_context(lease(world.spare.alerts, world.clock))
 
     def remove_spare(_seconds):
-        spare.path.unlink()
+        ledger_path(spare.site).unlink()
         competitor.close()
 
     clock = Clock()

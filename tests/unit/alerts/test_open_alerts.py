@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from opsctl.alerts.ledger import AlertLedger
-from opsctl.alerts.ledger_files import LedgerFiles
+from opsctl.alerts.ledger_files import LedgerFiles, ledger_path
 from opsctl.alerts.open_alerts import open_alerts
 from opsctl.base.findings import Level
 from tests.unit.alerts.conftest import finding
@@ -53,7 +53,7 @@ def test_unreadable_ledger_is_an_open_alert(world):
     assert read_open_alerts(world) == []
     world.record("C")
     for break_ledger in (lambda path: path.write_text('{"entries": {"x": 3}}'), make_directory):
-        break_ledger(world.ledger.path)
+        break_ledger(ledger_path(world.ledger.site))
         assert [(alert.key, alert.level) for alert in read_open_alerts(world)] == [("alerts/ledger", "unknown")]
 
 
