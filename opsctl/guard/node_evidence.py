@@ -32,10 +32,9 @@ def add_node_history(
     lines: list[str] = []
     try:
         if blamed:
-            lines = summarize_node(history.read(blamed), history.cards(), at=at, days=days)
+            lines = summarize_node(history.load(blamed), history.cards(), at=at, days=days)
         elif not diagnosis.node and diagnosis.kind in _ANY_NODES:
-            lines = summarize_nodes([history.read(node) for node in nodes], at=at)
-    except (OSError, TypeError, ValueError) as error:
-        # Such as a history file without a number in it: the cause stands without the history.
+            lines = summarize_nodes([history.load(node) for node in nodes], at=at)
+    except (OSError, ValueError) as error:  # the cause stands without the history
         lines = [f"the history of the nodes cannot be read: {error}"]
     return replace(diagnosis, also=(*diagnosis.also, *lines))

@@ -109,6 +109,13 @@ class NodeHistory:
         """Return a node's record, an empty record if none can be read."""
         return _read(NodeRecord, self._file("node", node)) or NodeRecord(node=node)
 
+    def load(self, node: str) -> NodeRecord:
+        """Return a node's record, an empty record without a file. Raises OSError, ValueError for an unreadable file."""
+        try:
+            return decode(NodeRecord, read_json(self._file("node", node), MAX_RECORD_BYTES))
+        except FileNotFoundError:
+            return NodeRecord(node=node)
+
     def all(self) -> list[NodeRecord]:
         """Return the records of all nodes."""
         paths = (self.site.nodes / "node").glob("*.json")

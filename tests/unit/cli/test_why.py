@@ -263,7 +263,9 @@ def test_unreadable_history_keeps_the_cause(train: QueuedTrain) -> None:
     path = train.run.path.parent / ".site" / "nodes" / "node" / "node002.json"
     path.write_text(path.read_text().replace('"at":', '"at":"x","not":'))
     train.end_body(_crash_attempt(train, "12_1.0", "tr1-13b-ecc.txt", nodes="node[001-002]"), 1)
-    assert ask_json(train, "gpt")["cause"] == "gpu-ecc"
+    fields = ask_json(train, "gpt")
+    assert fields["cause"] == "gpu-ecc"
+    assert "cannot be read" in fields["also"][0]  # type: ignore[index]  # a list
     path.write_text('{"node":"node002","incidents":[' + json.dumps(BROKEN) + "]}")
     fields = ask_json(train, "gpt")
     assert fields["cause"] == "gpu-ecc"
