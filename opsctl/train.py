@@ -94,9 +94,7 @@ class Train:
         parsed = parse(TrainSettings, settings, where, extra=find_trainer_problems(settings))
         self._set(name, site, settings=parsed, config=config, where=where)
 
-    def _set(
-        self, name: str, site: StrPath | None, *, settings: TrainSettings, config: str, where: str, path: str = ""
-    ) -> None:
+    def _set(self, name: str, site: StrPath | None, *, settings: TrainSettings, config: str, where: str) -> None:
         self.name = name
         """The name of the train, of its run directory and of its jobs."""
         self.settings = settings
@@ -105,7 +103,7 @@ class Train:
         """The text of TRAIN.toml."""
         self._site = Path(site).absolute() if site else None
         self._where = where
-        self._path = path
+        self._path = ""
 
     @classmethod
     def from_toml(cls, path: StrPath, *, site: StrPath | None = None) -> Train:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from opsctl.actions.build_report import build_train_report
 from opsctl.base.units import format_duration, format_percent
+from opsctl.cli.dependent_option import dependent_option
 from opsctl.cli.options import Since
 from opsctl.cli.output import (
     app_and_json,
@@ -46,7 +47,7 @@ BAR = 40
 @click.option("--since", type=Since(), help="Start of the report: 2026-03-01, '2026-03-01 12:00', 3d.")
 @click.option("--until", type=Since(), help="End of the report, in the same forms.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write one self-contained HTML page.")
-@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@dependent_option("--markdown", not_with=("--json",), is_flag=True, help="Print Markdown.")
 @app_and_json
 def report(
     app: App,
@@ -76,8 +77,6 @@ def report(
     opsctl report --log tensorboard/ --html report.html
     opsctl report --log wandb/offline-run-20260301_120000-ab12cd34/run-ab12cd34.wandb
     """
-    if markdown and wants_json():
-        raise click.UsageError("--markdown or --json, not both.")
     if bool(train) == bool(log):
         raise click.UsageError(
             "Name a TRAIN, or a log with --log, not both." if train else "Name a TRAIN, or a log with --log."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opsctl.base.units import format_duration, format_size
-from opsctl.cli.output import app_and_json, print_json, print_result, print_text, wants_json
+from opsctl.cli.output import app_and_json, print_result, print_text
 from opsctl.host import log_config
 from opsctl.sandbox.cluster import Sandbox, SandboxStatus
 from opsctl.sandbox.faults import FaultKind
@@ -76,19 +76,17 @@ def up(app: App, /, name: str, **size: Any) -> None:
     log_config.show_progress()
     started = app.clock.monotonic()
     cluster = Sandbox.up(SandboxSpec(name=name, **size), clock=app.clock, runner=app.runner)
-    description = f"sandbox {name!r}: {cluster.record.spec.describe()}"
-    took_s = app.clock.monotonic() - started
-    if wants_json():
-        is_shared = cluster.record.site.shared
-        start = {"was_up": cluster.was_up, "seconds": took_s, "env": cluster.env(), "shared": is_shared}
-        print_json({**asdict(cluster.record.spec), **start})
-        return
+    took_s, spec, is_shared = app.clock.monotonic() - started, cluster.record.spec, cluster.record.site.shared
     result = "it was up already" if cluster.was_up else f"up in {format_duration(took_s)}"
-    print_text(f"{description}; {result}")
     words = "" if name == "default" else f" --name {name}"
-    print_text(f'to use it from this shell:  eval "$(opsctl sandbox env{words})"')
-    if cluster.record.site.shared:
-        print_text(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
+    lines = [
+        f"sandbox {name!r}: {spec.describe()}; {result}",
+        f'to use it from this shell:  eval "$(opsctl sandbox env{words})"',
+    ]
+    if is_shared:
+        lines.append(f"other users of this machine may submit jobs to it:  export SLURM_CONF={cluster.conf}")
+    start = {"was_up": cluster.was_up, "seconds": took_s, "env": cluster.env(), "shared": is_shared}
+    print_result({**asdict(spec), **start}, "\n".join(lines))
 
 
 @sandbox.command()
