@@ -171,4 +171,5 @@ def test_checkpoint_of_another_train_that_the_log_names_is_not_proposed(train: W
     other.config.touch()
     save(other.checkpoints, 72)
     train.run.main_log.write_text(f"  successfully saved checkpoint from iteration 72 to {other.checkpoints}\n")
-    assert "--to 70 " in propose_rollback(DIVERGES, train).rollback
+    proposed = propose_rollback(DIVERGES, train).roll_back
+    assert proposed and proposed.facts["step"] == 70
