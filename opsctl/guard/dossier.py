@@ -107,7 +107,7 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
         started=start.at if start else history.started.get(attempt.name, at or now),
         ended=at or now,
         progress=progress,
-        evidence=replace(evidence, is_idle=is_idle),
+        evidence=replace(evidence, is_idle=is_idle, lacks_signs=not progress.shows_training),
     )
 
 

@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     EXITED = "exited"
     """The body exited with 0 and gave no reason, and the training is to go on."""
     IDLE = "idle"
-    """The body printed its usage, made no step and exited with 0."""
+    """The body exited with 0 without any sign of training."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"
@@ -77,6 +77,9 @@ class FinishedAttempt:
     """The step after which the attempt went on, as its first step shows; None if unknown."""
     highest_step: int | None = None
     """The highest step that the attempt reached; None if no step is known."""
+    resume_epoch: float | None = None
+    """The epoch after which the attempt went on; None if no epoch is known."""
+    highest_epoch: float | None = None
     counts_anew: bool = False
     """Whether the trainer counted its steps from the beginning though it went on: the steps show no progress."""
     resumed_from: str = ""

@@ -108,6 +108,8 @@ def _describe(dossier: Dossier, outcome: Outcome, why: str) -> FinishedAttempt:
         limit_minutes=dossier.limit_minutes,
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,
+        resume_epoch=progress.resume_epoch,
+        highest_epoch=progress.highest_epoch,
         counts_anew=progress.counts_anew,
         resumed_from=progress.resumed_from,
         save_gap_minutes=progress.save_gap_minutes,

@@ -56,6 +56,8 @@ class Evidence:
     """Whether the command has an option with which the trainer stops itself after some time."""
     is_idle: bool = False
     """Whether neither a step nor a new checkpoint of the attempt is known."""
+    lacks_signs: bool = False
+    """Whether nothing at all shows that the attempt trained, also no statement of a trainer that had nothing to do."""
     is_idle_again: bool = False
     """Whether the attempt made no step, after an attempt that exited with 0 as well."""
     usage_line: str = ""
@@ -156,6 +158,12 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
     return outcome, f"{exited}{why}"
 
 
+_WITHOUT_STEP = (
+    "ended without a step: neither its log nor a checkpoint shows any training; correct the command by opsctl edit, or"
+    " describe its progress in [progress] of TRAIN.toml, then release"
+)
+
+
 def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     """Yield whether a rule applies, its outcome and its reason, the strongest rule first."""
     rule, unfinished, finished = evidence.on_exit_0, evidence.unfinished_line, evidence.finished_line
@@ -167,6 +175,9 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield bool(evidence.failed_line), Outcome.EXITED, f", but a program failed: {evidence.failed_line[:200]}"
     usage = f" and printed its usage: {evidence.usage_line[:120]}; correct the command by opsctl edit, then release"
     yield evidence.is_idle and bool(evidence.usage_line), Outcome.IDLE, usage
+    has_no_work = evidence.is_idle_again and not evidence.has_steps_left and not evidence.epochs_left
+    is_empty = evidence.lacks_signs and not evidence.is_near_limit and not has_no_work
+    yield is_empty, Outcome.IDLE, f", but {_WITHOUT_STEP}"
     yield evidence.is_idle_again, Outcome.FINISHED, " again, this time without a step"
     yield evidence.has_steps_left, Outcome.EXITED, " before the last iteration"
     yield bool(evidence.epochs_left), Outcome.EXITED, f" before the last epoch: {evidence.epochs_left[:200]}"

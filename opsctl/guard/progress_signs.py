@@ -12,6 +12,7 @@ from opsctl.guard.attempt_record import Start
 from opsctl.guard.newest_checkpoint import NewestCheckpoint, find_newest, find_newest_logged, is_other_kind
 from opsctl.state.files import is_regular
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.telemetry.progress.log_events import ProgressEventKind
 from opsctl.telemetry.progress.signs import (
     MAX_LISTED_SAVES,
     LogSigns,
@@ -24,6 +25,10 @@ from opsctl.trainer.contract import read_heartbeat
 
 ONE_SAVE_NS = 60 * 10**9
 """Files that are written within this time belong to one save."""
+
+
+OF_TRAINING = (ProgressEventKind.SAVING, ProgressEventKind.SAVED, ProgressEventKind.FINISHED)
+"""Statements that only a training makes: others load a model as well, or announce steps that they never make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,11 @@ class AttemptProgress:
     """The longest time between two new checkpoints, or from the start to the only one; None if unknown."""
     has_unclear_saves: bool = False
     """Whether the checkpoints show neither progress nor its lack: none is in sight, or an old one was rewritten."""
+    resume_epoch: float | None = None
+    """The epoch before the first that the log names."""
+    highest_epoch: float | None = None
+    shows_training: bool = False
+    """Whether anything shows that the attempt trained: a step, an epoch, a checkpoint, or what the trainer says."""
 
 
 def read_attempt_progress(
@@ -59,7 +69,12 @@ def read_attempt_progress(
     if next_start:
         mark = min(mark, next_start.checkpoint)
     if is_regular(run.trainer_config):
-        return AttemptProgress(resume_step=start.checkpoint, highest_step=mark, new_checkpoint=mark > start.checkpoint)
+        return AttemptProgress(
+            resume_step=start.checkpoint,
+            highest_step=mark,
+            new_checkpoint=mark > start.checkpoint,
+            shows_training=True,
+        )
     end = next_start.main_log if next_start else 0
     log = read_log_signs(run.main_log, start.main_log, read_step_pattern(run), end=end)
     since_ns = _read_start_ns(attempt)
@@ -78,6 +93,7 @@ def read_attempt_progress(
     is_rewritten = counts_anew and bool(saved_ns)
     is_saved = is_new or is_rewritten or find_newest_logged(run, log.saved_paths, since_ns) is not None
     is_unclear = bool(saved_ns) or not is_in_sight(newest, start.checkpoint)
+    has_counted = highest is not None or log.highest_epoch is not None
     return AttemptProgress(
         resume_step=None if log.first is None else log.first.step - 1,
         highest_step=highest,
@@ -86,6 +102,9 @@ def read_attempt_progress(
         resumed_from=log.resumes[0].text if log.resumes else "",
         save_gap_minutes=_find_save_gap(since_ns, saved_ns),
         has_unclear_saves=highest is None and not is_saved and is_unclear,
+        resume_epoch=None if log.first_epoch is None else log.first_epoch - 1,
+        highest_epoch=log.highest_epoch,
+        shows_training=has_counted or is_saved or log.has(*OF_TRAINING) or log.resumes_from(directories),
     )
 
 

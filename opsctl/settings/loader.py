@@ -130,7 +130,7 @@ class GuardSettings(SettingsTable):
         None,
         description="when the trainer exits with 0 without a stop request: finish: the training is over; continue: the"
         " next task goes on; unset: continue if the log shows steps left, a stop of the trainer, or a near time limit;"
-        " hold if the trainer only printed its usage",
+        " hold if nothing shows that the trainer trained",
     )
     diagnosis_seconds: float = Field(
         20,

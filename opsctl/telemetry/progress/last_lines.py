@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opsctl.host.log_config import RECORD
 from opsctl.state.files import open_regular
 from opsctl.telemetry.progress.log_events import ProgressEventKind, parse_event
 from opsctl.telemetry.progress.log_formats import formats_for
@@ -87,7 +88,7 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     finished = unfinished = failed = ""
     counts_in_epoch = False
     steps = StepReader(formats_for(pattern))
-    lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
+    lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text) if not RECORD.match(line)]
     late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
     for number, line in enumerate(lines):
         event = parse_event(line)

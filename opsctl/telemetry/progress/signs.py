@@ -6,6 +6,7 @@ Bounded: at most 3 MiB of the log and the entries of `checkpoints/scan.py` are r
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
 from collections import deque
@@ -19,6 +20,7 @@ from statistics import median
 from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
 from opsctl.checkpoints.scan import list_checkpoints_in
+from opsctl.host.log_config import RECORD
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir
@@ -37,6 +39,14 @@ MEDIAN_STEPS = 50
 MAX_LISTED_SAVES = 64
 """Checkpoints of a directory that are looked at, the newest."""
 
+EPOCH = re.compile(
+    rb"(?<![\w-])(?:epoch|Epoch|EPOCH)['\"]?[ \t]{0,4}[:=#]?[ \t]{0,4}[\[(]?[ \t]{0,4}(\d{1,6}(?:\.\d{1,8})?)(?![\w%])"
+)
+NO_EPOCH = frozenset(b"per max num total best start warmup warm-up first last final initial".split())
+"""Words before `epoch` that make it a setting."""
+VALUE = re.compile(rb"(?i)(?:loss|acc(?:uracy)?|perplexity|ppl)\b['\"]?[ \t]{0,4}[:=]?[ \t]{0,4}[-+]?[\d.]")
+MAX_LINE_CHARS = 2000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSigns:
@@ -52,6 +62,9 @@ class LogSigns:
     has_restarted: bool = False
     """Whether the steps of a series began again, as those of the next epoch do."""
     events: tuple[ProgressEvent, ...] = ()
+    first_epoch: float | None = None
+    """The first epoch that the log names; None unless the epochs advance, or a line has values of an epoch."""
+    highest_epoch: float | None = None
 
     def has(self, *kinds: ProgressEventKind) -> bool:
         return any(event.kind in kinds for event in self.events)
@@ -65,7 +78,8 @@ class LogSigns:
     def resumes_from(self, directories: Sequence[Path]) -> bool:
         """Whether the trainer says that it went on from a checkpoint, and not from a model elsewhere."""
         for event in self.resumes:
-            if event.path is None and event.step != 0:
+            is_named = event.path is not None and not {"/", "."}.isdisjoint(event.path)
+            if not is_named and event.step != 0:  # not a path, as in `from snapshot`
                 return True
             if event.path and any(Path(event.path).is_relative_to(directory) for directory in directories):
                 return True
@@ -121,7 +135,9 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         highest = max(step.step, highest or 0)
         newest.append(step)
 
+    epochs: list[float] = []
     for data in parts:
+        epochs += find_epochs(data)
         reader = StepReader(formats_for(pattern))
         newest.clear()
         for _, line in reader.find_lines(data):
@@ -138,7 +154,30 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         highest=highest,
         has_restarted=has_restarted,
         events=tuple(events),
+        first_epoch=epochs[0] if epochs else None,
+        highest_epoch=max(epochs, default=None),
     )
+
+
+def find_epochs(data: bytes) -> list[float]:
+    """Return the epochs that lines name, each change once; empty if one epoch is all that is named, without values.
+
+    A trainer may name an epoch in its settings as well.
+    """
+    epochs: list[float] = []
+    has_values = False
+    for match in EPOCH.finditer(data):
+        epoch = float(match[1])
+        if epochs and epoch == epochs[-1] and (has_values or len(epochs) > 1):
+            continue
+        begin = data.rfind(b"\n", 0, match.start()) + 1
+        line = data[begin : begin + MAX_LINE_CHARS].split(b"\n", 1)[0]
+        before = line[: match.start() - begin].lower().split()
+        if RECORD.match(line.decode(errors="replace")) or (before and before[-1] in NO_EPOCH):
+            continue
+        has_values |= VALUE.search(line) is not None
+        epochs += [epoch] if epochs[-1:] != [epoch] else []
+    return epochs if has_values or len(epochs) > 1 else []
 
 
 def _find_first(series: Mapping[int | None, Iteration], beginnings: Mapping[int | None, Iteration]) -> Iteration | None:

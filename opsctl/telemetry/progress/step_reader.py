@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from opsctl.host.log_config import RECORD
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind, load_words, parse_event
 from opsctl.telemetry.progress.log_formats import (
@@ -140,13 +141,14 @@ class StepReader:
         values: Values = {}
         events, iterations = [], []
         for prefix, segment in split_segments(line):
-            if event := parse_event(segment):
+            is_own = RECORD.match(segment) is not None
+            if (event := parse_event(segment)) and (not is_own or event.kind is ProgressEventKind.STARTED):
                 events.append(event)
                 if event.kind is ProgressEventKind.ANNOUNCED:
                     self.total = event.total
                 if event.kind is ProgressEventKind.STARTED:  # perhaps on other nodes
                     self.writer, self._others = None, 0
-            stated = self._parse(segment)
+            stated = None if is_own else self._parse(segment)
             if stated is None or not self._is_followed(prefix):
                 continue
             values |= stated

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from opsctl.base.findings import Level
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
+from opsctl.watchdogs.failures import failures
 from tests.support.mounts import mounting
 from tests.support.trains import Trains, trains_on, until
 
@@ -86,3 +89,17 @@ def test_disk_that_is_full_for_a_while_holds_no_train(trains: Trains, full_disk:
     until(lambda: log.exists() and "the disk is full" in log.read_text())
     (full_disk / "filler").unlink()
     assert wait(trains) == [("crashed", "continue")] * 2 + [("finished", "cancel-queued")]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('echo "usage: train.py [-h] [--lr LR]"', "printed its usage: usage: train.py [-h] [--lr LR]"),
+        ("sleep 1", "ended without a step"),
+    ],
+)
+def test_program_without_any_sign_of_training_holds_the_train(trains: Trains, script: str, why: str) -> None:
+    trains.opsctl("launch", trains.toml(command=("bash", "-c", script), tasks=3, extra=()))
+    assert wait(trains) == [("idle", "hold-queued")]
+    [finding] = failures("gpt", Journal(trains.run(), trains.app.clock).events(), datetime.now(UTC))
+    assert (finding.level, why in finding.summary) == (Level.CRITICAL, True)

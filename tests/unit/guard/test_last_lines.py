@@ -13,6 +13,7 @@ from opsctl.guard.dossier import gather_evidence
 from opsctl.guard.end_record import Outcome
 from opsctl.guard.finalize import finalize
 from opsctl.guard.stop_request import StopKind, request_stop
+from opsctl.settings.loader import OnExit0
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, parse_last_lines, read_last_lines
 from tests.support.finalized_trains import QueuedTrain
 
@@ -141,19 +142,42 @@ def test_help_text_is_known(tmp_path: Path, text: str, usage: str) -> None:
 @pytest.mark.parametrize(
     ("log", "outcome"),
     [
-        ("", Outcome.FINISHED),
+        ("", Outcome.IDLE),
         ("usage: train.py [-h]\n", Outcome.IDLE),
+        ("Loading model from /models/base\nall weights are loaded\n", Outcome.IDLE),
+        ("  Num Epochs = 3\n  Total optimization steps = 1,000\n", Outcome.IDLE),
+        ("Namespace(epoch=100, loss='ce')\n", Outcome.IDLE),
+        ("2026-11-22T12:31:09Z INFO    guard     finalized 12_0.0: exited after: Training completed\n", Outcome.IDLE),
+        ("2026-11-22T12:31:09Z INFO    guard     finalized 12_0.0: exited: step 5 loss: 2.0\n", Outcome.IDLE),
         ("Training completed\n", Outcome.FINISHED),
+        ("Resuming training from step 500\n", Outcome.FINISHED),
+        ("Epoch 1/2\nEpoch 2/2\n", Outcome.FINISHED),
+        ("{'loss': 2.0, 'epoch': 0.97}\n", Outcome.FINISHED),
+        ("Checkpoint saved to /data/step500\n", Outcome.FINISHED),
         ("usage: train.py [-h]\nstep 5 | loss: 2.0\n", Outcome.FINISHED),
     ],
 )
-def test_program_that_printed_its_usage_holds_the_train(train: QueuedTrain, log: str, outcome: Outcome) -> None:
+def test_program_without_any_sign_of_training_holds_the_train(train: QueuedTrain, log: str, outcome: Outcome) -> None:
     attempt = train.start_attempt()
     train.run.main_log.write_text(log)
     train.end_body(attempt, 0, after=2)
     ended = finalize(train.chain, train.rules, attempt)
     assert ended.outcome is outcome
     assert [row.is_held for row in train.queue.waiting] == [True] * (outcome is Outcome.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "on_exit_0", "outcome"),
+    [(6, None, Outcome.DEADLINE), (1, None, Outcome.IDLE), (1, "finish", Outcome.FINISHED)],
+)
+def test_exit_after_most_of_the_time_or_by_a_setting_needs_no_sign(
+    train: QueuedTrain, minutes: int, on_exit_0: OnExit0 | None, outcome: Outcome
+) -> None:
+    attempt = train.start_attempt()
+    attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
+    train.end_body(attempt, 0, after=60 * minutes)
+    rules = train.rules.model_copy(update={"on_exit_0": on_exit_0})
+    assert finalize(train.chain, rules, attempt).outcome is outcome
 
 
 STEP = "slurmstepd-node001: error: *** STEP 4.0 ON node001 CANCELLED AT 2026-11-23T00:10:19 ***\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from opsctl.base.model import JobState
@@ -86,6 +88,17 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Outcome.FINISHED,
             "the body exited with 0; no stop request and no further step are known;"
             " no step of this attempt is known either",
+        ),
+        (
+            Evidence(code=0, is_idle=True, lacks_signs=True),
+            Outcome.IDLE,
+            "the body exited with 0, but ended without a step: neither its log nor a checkpoint shows any training;"
+            " correct the command by opsctl edit, or describe its progress in [progress] of TRAIN.toml, then release",
+        ),
+        (
+            Evidence(code=0, is_idle_again=True, lacks_signs=True),
+            Outcome.FINISHED,
+            "the body exited with 0 again, this time without a step",
         ),
         (
             Evidence(code=0, is_idle=True, is_idle_again=True, usage_line="usage: train.py [-h]"),
@@ -262,3 +275,8 @@ def test_best_evidence_decides_the_outcome(evidence: Evidence, outcome: Outcome,
 def test_exactly_the_final_states_have_an_outcome() -> None:
     known = {state for state in JobState if decide_outcome(Evidence(state=state))[0] is not Outcome.LOST}
     assert known == {state for state in JobState if state.is_final}
+
+
+@pytest.mark.parametrize("left", [{"has_steps_left": True}, {"epochs_left": "Epoch 1/10"}])
+def test_exit_without_a_sign_before_the_end_is_not_finished_again(left: dict[str, Any]) -> None:
+    assert decide_outcome(Evidence(code=0, is_idle_again=True, lacks_signs=True, **left))[0] is Outcome.IDLE
