@@ -18,6 +18,7 @@ from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
 from opsctl.diagnosis.speakers import speaker_of_file, split
 from opsctl.state.files import is_regular, open_regular
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.last_lines import read_last_lines
 
 RANK_LOG_TAIL_BYTES = 4 << 20
@@ -96,7 +97,7 @@ def _find_suspicious_lines(log: Path, begin: int, end: int | None, *, falls_back
             begin = begin if begin <= size else 0
             end = size if end is None or not begin <= end <= size else end
             start = max(begin, end - SUSPICIOUS_TAIL_BYTES)
-            data = os.pread(file.fileno(), end - start, start)
+            data = blank_own_lines(os.pread(file.fileno(), end - start, start))
     except OSError:
         return ()
     lines = [line for line in map(_clean, re.split(rb"[\r\n]+", data)) if line]

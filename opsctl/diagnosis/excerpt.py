@@ -10,7 +10,7 @@ from opsctl.diagnosis.causes import UNEXPLAINED, classify
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
 from opsctl.diagnosis.speakers import Speaker, split
 from opsctl.state.files import open_regular
-from opsctl.telemetry.logs.log_lines import time_of
+from opsctl.telemetry.logs.log_lines import blank_own_lines, time_of
 
 MAX_DISTANCE_BYTES = 128 << 10
 """Distance from the event, in both directions, within which related lines are searched."""
@@ -95,9 +95,9 @@ def _read_around(event: LogEvent) -> tuple[list[bytes], list[bytes]]:
             below = os.pread(file.fileno(), stop - event.offset, event.offset)
     except OSError:
         return [], [event.text.encode()]
-    lines = above.split(b"\n")
+    lines = blank_own_lines(above).split(b"\n")
     first_whole_line = 1 if start > event.begin else 0
-    return lines[first_whole_line:-1], below.split(b"\n")
+    return lines[first_whole_line:-1], blank_own_lines(below).split(b"\n")
 
 
 def _place(speaker: Speaker) -> tuple[str, int | None]:

@@ -1,7 +1,7 @@
 """Scan logs of any size, from the end backwards, for lines that may name the cause of an attempt's end.
 
-A training step needs every rank, so a line that two iterations follow did not end the attempt. The scan covers the
-lines after the last but one iteration, or the whole log without iterations.
+A training step needs every rank, so a line that two steps follow did not end the attempt. The scan covers the lines
+after the last but one sign of progress, or the whole log without such signs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import Cause, Weight, causes, classify, read_table
+from opsctl.diagnosis.progress_marks import LastProgress
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
-from opsctl.telemetry.logs.log_lines import PREFIX
-from opsctl.telemetry.progress.log_formats import parse_megatron
+from opsctl.telemetry.logs.log_lines import PREFIX, blank_own_lines
 
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 4000
@@ -30,10 +30,11 @@ GATE = re.compile("|".join(_GATE["expressions"]).encode())
 GATE_WORDS = tuple(word.encode() for word in _GATE["words"])
 """Texts that find further lines. A known line holds one of these or matches GATE."""
 MAX_SCAN_BYTES = 256 << 20
-"""Bytes at the end of an attempt's log that are read, if no iteration lines shorten the search."""
+"""Bytes at the end of an attempt's log that are read, if no sign of progress shortens the search."""
+MAX_PROGRESS_BYTES = 16 << 20
+"""Bytes at the end of an attempt's log in which progress is searched. A trainer logs less between two steps."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
-_ITERATION = re.compile(rb"iteration\s+\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +64,20 @@ class Scan:
     """The last iteration in the log."""
 
 
-def scan(path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER) -> Scan:
-    """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log."""
+def scan(
+    path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER, pattern: str = ""
+) -> Scan:
+    """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log.
+
+    `pattern` is that of the steps in TRAIN.toml.
+    """
     causes()  # a missing table is no missing log
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = begin if begin <= size else 0  # another log has replaced this log
             end = size if end is None or end > size or end < begin else end
-            return _LogScanner(path, known, begin, end).read(file.fileno())
+            return _LogScanner(path, known, begin, end, pattern).read(file.fileno())
     except FileNotFoundError:
         return Scan()
     except OSError as error:
@@ -84,34 +90,23 @@ class _LogScanner:
     known: Speaker
     begin: int
     end: int
-    iterations: list[int] = field(default_factory=list)
-    """Offsets of at most two iteration lines, the last line first."""
-    last: int | None = None
+    pattern: str
+    progress: LastProgress = field(default_factory=LastProgress)
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
     events: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
 
     def read(self, handle: int) -> Scan:
         for at, chunk in _chunks_from_end(handle, max(self.begin, self.end - MAX_SCAN_BYTES), self.end):
-            if len(self.iterations) < 2:
-                self._find_iterations(at, chunk)
+            boundary = self.progress.find_boundary()
+            if boundary is None and at + len(chunk) > self.end - MAX_PROGRESS_BYTES:
+                self.progress.feed(chunk, at, self.pattern)
+                boundary = self.progress.find_boundary()
             self._find_events(at, chunk)
-            if len(self.iterations) == 2 and at <= self.iterations[1]:
+            if boundary is not None and at <= boundary:
                 break
-        healthy = self.iterations[-1] if self.iterations else self.begin
+        boundary = self.progress.find_boundary() or self.begin
         events = sorted(self.events.values(), key=lambda event: event.offset)
-        return Scan(events=[event for event in events if event.offset >= healthy], iteration=self.last)
-
-    def _find_iterations(self, at: int, chunk: bytes) -> None:
-        end = len(chunk)
-        while len(self.iterations) < 2 and (number := chunk.rfind(b"iteration", 0, end)) >= 0:
-            end = number
-            if not _ITERATION.match(chunk, number):
-                continue
-            start, stop = _line_around(chunk, number)
-            if iteration := parse_megatron(chunk[start:stop].decode(errors="replace")):
-                self.last = iteration.step if self.last is None else self.last
-                self.iterations.append(at + start)
-                end = start
+        return Scan(events=[event for event in events if event.offset >= boundary], iteration=self.progress.step)
 
     def _find_events(self, at: int, chunk: bytes) -> None:
         """Add the events of a chunk. An earlier event replaces a later event of the same cause and speaker."""
@@ -195,7 +190,7 @@ def _chunks_from_end(handle: int, begin: int, end: int) -> Iterator[tuple[int, b
             cut = data.find(b"\n") + 1
             if 0 < cut < MAX_LINE_BYTES * 16:
                 rest, data, at = data[:cut], data[cut:], at + cut
-        yield at, data
+        yield at, blank_own_lines(data)
 
 
 def _line_around(chunk: bytes, position: int) -> tuple[int, int]:

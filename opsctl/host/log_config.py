@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
 import time
 from functools import cached_property
@@ -23,8 +22,6 @@ COMPONENTS = {"host": "command", "monitor": "watch", "state": "journal", "watchd
 """The component of packages that are not named like their component."""
 MAX_RECORD_CHARS = 16_384
 """A longer record is cut."""
-RECORD = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?:DEBUG  |INFO   |WARNING|ERROR  |CRITICAL) [a-z][\w.-]* +\S")
-"""The beginning of a record of opsctl: in the log of a train it says nothing about the training."""
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))} | {10: "\n    "}
 """Control characters are shown, not sent: messages hold text of strangers. Further lines are indented, so that no
 message looks like two records."""

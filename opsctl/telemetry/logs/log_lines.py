@@ -12,6 +12,15 @@ MAX_LINE_BYTES = 1 << 20
 PREFIX = re.compile(rb"\[([^\[\]\s:]+):(\d{1,9})\]: ?")
 """Node and rank at the start of a line of main_log."""
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_OWN_MARKS = (b"opsctl: ", b"Z DEBUG   ", b"Z INFO    ", b"Z WARNING ", b"Z ERROR   ", b"Z CRITICAL ")
+_OWN = re.compile(
+    rb"^(?:\[[^\[\]\s:]+:\d{1,9}\]: ?| *\d{1,7}: )?"
+    rb"(?:opsctl: |\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?:DEBUG  |INFO   |WARNING|ERROR  |CRITICAL) "
+    rb"(?=[a-z_ ]{10})[a-z_]+ )"
+    rb".*(?:\n {4}.*)*",
+    re.MULTILINE,
+)
+"""A message of opsctl with its further lines: a record of log_config.py, or `opsctl: MESSAGE`."""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,18 @@ def read_line(line: bytes) -> LogLine:
     if match is None:
         return LogLine(node=None, rank=None, text=line)
     return LogLine(node=match[1].decode(errors="replace"), rank=int(match[2]), text=line[match.end() :])
+
+
+def is_own_line(line: bytes) -> bool:
+    """Return whether opsctl wrote a line of a log."""
+    return _OWN.match(line) is not None
+
+
+def blank_own_lines(data: bytes) -> bytes:
+    """Return the text of a log with spaces in place of opsctl's own lines: what opsctl says is no evidence."""
+    if not any(mark in data for mark in _OWN_MARKS):
+        return data
+    return _OWN.sub(lambda match: re.sub(rb"[^\n]", b" ", match[0]), data)
 
 
 _ESCAPES = re.compile(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opsctl.host.log_config import RECORD
 from opsctl.state.files import open_regular
+from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.log_events import ProgressEventKind, parse_event
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
@@ -70,7 +70,8 @@ def _read_part(log: Path, begin: int, end: int | None, max_bytes: int) -> str:
             size = os.fstat(file.fileno()).st_size
             end = size if end is None else min(end, size)
             start = max(begin, end - max_bytes)
-            return os.pread(file.fileno(), max(0, end - start), start).decode(errors="replace")
+            part = os.pread(file.fileno(), max(0, end - start), start)
+            return blank_own_lines(part).decode(errors="replace")
     except OSError:
         return ""
 
@@ -88,7 +89,7 @@ def parse_last_lines(text: str, pattern: str = "") -> LastLines:
     finished = unfinished = failed = ""
     counts_in_epoch = False
     steps = StepReader(formats_for(pattern))
-    lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text) if not RECORD.match(line)]
+    lines = [line.strip()[-MAX_LINE_CHARS:] for line in re.split(r"[\r\n]+", text)]
     late, has_ranks = len(lines) - MAX_FAILED_LINES, any(map(FROM_RANK.match, lines))
     for number, line in enumerate(lines):
         event = parse_event(line)

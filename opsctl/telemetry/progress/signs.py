@@ -10,7 +10,7 @@ import re
 import shlex
 import stat
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -20,10 +20,10 @@ from statistics import median
 from opsctl.checkpoints.discovery import Save, find_saves
 from opsctl.checkpoints.save_directories import SaveDirectory, TrainCommand, find_save_directories
 from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.host.log_config import RECORD
 from opsctl.settings.loader import TrainSettings
 from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, open_regular, read_bounded
 from opsctl.state.run_dir import RunDir
+from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.iteration_lines import read_window
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind
@@ -166,18 +166,23 @@ def find_epochs(data: bytes) -> list[float]:
     """
     epochs: list[float] = []
     has_values = False
-    for match in EPOCH.finditer(data):
-        epoch = float(match[1])
+    for _, epoch, has_value in iterate_epochs(data):
         if epochs and epoch == epochs[-1] and (has_values or len(epochs) > 1):
             continue
+        has_values |= has_value
+        epochs += [epoch] if epochs[-1:] != [epoch] else []
+    return epochs if has_values or len(epochs) > 1 else []
+
+
+def iterate_epochs(data: bytes) -> Iterator[tuple[int, float, bool]]:
+    """Yield offset and epoch of the lines that name one, and whether the line has values of the training."""
+    data = blank_own_lines(data)
+    for match in EPOCH.finditer(data):
         begin = data.rfind(b"\n", 0, match.start()) + 1
         line = data[begin : begin + MAX_LINE_CHARS].split(b"\n", 1)[0]
         before = line[: match.start() - begin].lower().split()
-        if RECORD.match(line.decode(errors="replace")) or (before and before[-1] in NO_EPOCH):
-            continue
-        has_values |= VALUE.search(line) is not None
-        epochs += [epoch] if epochs[-1:] != [epoch] else []
-    return epochs if has_values or len(epochs) > 1 else []
+        if not before or before[-1] not in NO_EPOCH:
+            yield begin, float(match[1]), VALUE.search(line) is not None
 
 
 def _find_first(series: Mapping[int | None, Iteration], beginnings: Mapping[int | None, Iteration]) -> Iteration | None:

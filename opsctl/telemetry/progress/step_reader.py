@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from opsctl.host.log_config import RECORD
+from opsctl.telemetry.logs.log_lines import is_own_line
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_events import ProgressEvent, ProgressEventKind, load_words, parse_event
 from opsctl.telemetry.progress.log_formats import (
@@ -138,23 +138,29 @@ class StepReader:
         """
         if not (is_candidate or self._csv.columns or self._has_word(line)):
             return NOTHING
+        if is_own_line(line):
+            self._take_own_line(line)
+            return NOTHING
         values: Values = {}
         events, iterations = [], []
         for prefix, segment in split_segments(line):
-            is_own = RECORD.match(segment) is not None
-            if (event := parse_event(segment)) and (not is_own or event.kind is ProgressEventKind.STARTED):
+            if event := parse_event(segment):
                 events.append(event)
                 if event.kind is ProgressEventKind.ANNOUNCED:
                     self.total = event.total
-                if event.kind is ProgressEventKind.STARTED:  # perhaps on other nodes
-                    self.writer, self._others = None, 0
-            stated = None if is_own else self._parse(segment)
+            stated = self._parse(segment)
             if stated is None or not self._is_followed(prefix):
                 continue
             values |= stated
             if completed := self._take(stated):
                 iterations.append(completed)
         return LineFacts(values=values, events=tuple(events), iterations=tuple(iterations))
+
+    def _take_own_line(self, line: bytes) -> None:
+        """Forget the rank that was followed if opsctl's guard begins an attempt. What opsctl says is no sign."""
+        event = parse_event(line.decode(errors="replace"))
+        if event and event.kind is ProgressEventKind.STARTED:
+            self.writer, self._others = None, 0
 
     def _has_word(self, line: bytes) -> bool:
         for word in self._words:
