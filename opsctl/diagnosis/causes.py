@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from opsctl.base.tables import read_package_table
+from opsctl.nodes.health.kernel_lines import find_cause
 
 
 class CauseKind(StrEnum):
@@ -120,6 +121,8 @@ UNEXPLAINED = Cause(
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
+OF_HARDWARE = frozenset({CauseKind.GPU, CauseKind.NODE})
+"""Lines that deny a fault of these classes, or ask about one, are everyday output of checks and monitors."""
 OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NETWORK})
 """Programs survive what they log as a warning of these classes. Hardware faults are logged as warnings as well."""
 
@@ -152,13 +155,35 @@ def _cause(row: dict[str, Any]) -> Cause:
 
 def classify(text: str) -> Cause | None:
     """Classify a line without its prefix. Return None if no pattern matches. Never raises."""
-    rows = (*causes(), UNEXPLAINED)
-    cause = next((cause for cause in rows if cause.pattern.search(text)), None)
+    cause = _find_row(text)
     if cause is None:
         return None
     if cause.weight is Weight.NOTE:
         return _as(cause, Weight.ERROR) if is_exception(text) else cause
     return _as(cause, Weight.NOTE) if _is_survived(cause, text) else cause
+
+
+def _find_row(text: str) -> Cause | None:
+    """Return the row of a line. Of a line of the kernel, the tables of the health checks decide the row."""
+    rows = (*causes(), UNEXPLAINED)
+    known = find_cause(text)
+    if known is not None:
+        return next((cause for cause in rows if cause.name == known), None)
+    return next((cause for cause in rows if _matches(cause, text)), None)
+
+
+def _matches(cause: Cause, text: str) -> bool:
+    """Return whether a row matches a line that does not say that the fault is absent."""
+    if cause.kind not in OF_HARDWARE:
+        return cause.pattern.search(text) is not None
+    return any(not _is_all_clear(match) for match in cause.pattern.finditer(text))
+
+
+def _is_all_clear(match: re.Match[str]) -> bool:
+    """Return whether a match is denied, counted as zero, asked about or only a threshold."""
+    patterns, text = _all_clear_patterns(), match.string
+    around = f"{text[: match.start()]}\0{text[match.end() :]}"
+    return bool(patterns["around"].search(around) or patterns["within"].search(match[0]))
 
 
 def _is_survived(cause: Cause, text: str) -> bool:
@@ -198,3 +223,9 @@ def _level_patterns() -> dict[str, re.Pattern[str]]:
     table = {mark: "|".join(patterns) for mark, patterns in read_table("line_levels")["marks"].items()}
     table["goes_on"] = rf"(?i)\b(?:{table['goes_on']})"
     return {mark: re.compile(pattern) for mark, pattern in table.items()}
+
+
+@cache
+def _all_clear_patterns() -> dict[str, re.Pattern[str]]:
+    table = read_table("line_levels")["all_clear"]
+    return {place: re.compile("(?i)" + "|".join(patterns)) for place, patterns in table.items()}

@@ -35,6 +35,7 @@ MAX_PROGRESS_BYTES = 16 << 20
 """Bytes at the end of an attempt's log in which progress is searched. A trainer logs less between two steps."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
+_DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ class _LogScanner:
 
     def _event(self, cause: Cause, speaker: Speaker, text: bytes, offset: int) -> LogEvent:
         decoded = text.decode(errors="replace").rstrip()
-        match = cause.pattern.search(decoded)
+        match = cause.pattern.search(decoded) or _DEVICE.search(decoded)
         groups = {name: value for name, value in (match.groupdict() if match else {}).items() if value}
         if "node" in groups:
             speaker = Speaker(node=groups["node"], rank=_first_rank(groups.get("ranks")))

@@ -61,6 +61,65 @@ HARMLESS = [
 ]
 
 
+ALL_CLEAR = [
+    "volatile uncorrectable ECC errors = 0, all GPUs fine",
+    "[health] uncorrectable ECC errors: none",
+    "GPU 0: 0 uncorrectable ECC errors, 12 corrected",
+    "monitoring for uncorrectable ECC errors on 8 GPUs",
+    "uncorrectable ECC error threshold = 1",
+    "will drain the node if uncorrectable ECC errors > 0",
+    "no uncorrectable hardware errors detected",
+    "amdgpu 0000:c1:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+    "amdgpu 0000:c1:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",
+    "fallen off the bus? no",
+    "GPU 3 has not fallen off the bus",
+    "no GPU has fallen off the bus",
+    "GPU requires reset: No",
+    "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)",
+    "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Non-fatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)",
+    "NVRM: Xid (PCI:0000:1a:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+    "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt",
+    "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-Fatal, Link 44 Minion Link DLREQ interrupt",
+    "pcieport 0000:80:1b.4: AER: Uncorrected (Non-Fatal) error received: 0000:80:1b.4",
+    "mce: [Hardware Error]: Machine check events logged",
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
+    "fabric manager: 0 failures",
+]
+
+
+@pytest.mark.parametrize("line", ALL_CLEAR)
+def test_all_clear_names_no_cause(line: str) -> None:
+    """What health checks and monitors print into the log of a healthy rank."""
+    cause = classify(line)
+    assert cause is None or cause.weight is Weight.NOTE
+
+
+FAULTS = {
+    "rank 0: uncorrectable ECC error encountered rank=0": "gpu-ecc",
+    "GPU 0 has fallen off the bus": "gpu-off-the-bus",
+    "uncorrectable ECC errors = 3": "gpu-ecc",
+    "no checkpoint was written: CUDA error: uncorrectable ECC error encountered": "gpu-ecc",
+    "0 uncorrectable ECC errors at start; now CUDA error: uncorrectable ECC error encountered": "gpu-ecc",
+    "NVRM: GPU 0000:0f:00.0: RmInitAdapter failed! (0x26:0x56:1463)": "gpu-off-the-bus",
+    "NVRM: Xid (PCI:0000:0c:00): 74, pid=1, NVLink: fatal error detected on link 6(0x10000)": "gpu-nvlink",
+    "NVRM: Xid (PCI:0000:1a:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Reboot)": "gpu-xid",
+    "NVRM: Xid (PCI:0000:1a:00): 999, what": "gpu-xid-other",
+    "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up": "gpu-nvlink",
+    "amdgpu 0000:e3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!": "gpu-ecc",
+    "amdgpu 0000:c1:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block": "gpu-ecc",
+    "amdgpu 0000:e3:00.0: amdgpu: GPU reset(1) failed": "gpu-firmware",
+    "amdgpu 0000:48:00.0: amdgpu: Fatal error during GPU init": "gpu-firmware",
+}
+
+
+@pytest.mark.parametrize("line", FAULTS)
+def test_fault_beside_harmless_words_keeps_its_cause(line: str) -> None:
+    cause = classify(line)
+    assert cause is not None
+    assert cause.name == FAULTS[line]
+    assert list(select_lines(line.encode()))
+
+
 @pytest.mark.parametrize("line", HARMLESS)
 def test_harmless_line_has_no_cause(line: str) -> None:
     assert classify(line) is None

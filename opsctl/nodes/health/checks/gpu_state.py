@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opsctl.nodes.health.check_results import Results, degraded, faulty, note, unknown
+from opsctl.nodes.health.kernel_lines import RECOVERY_ACTIONS
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, NodeSnapshot, Severity, Smi
 from opsctl.nodes.health.usual_hardware import GPUS, ON_BUS
 
@@ -16,18 +17,6 @@ HARDWARE_EXIT_CODES = {
 LOST_GPU_MESSAGES = ("GPU is lost", "fallen off the bus")
 MAX_MESSAGE_CHARS = 120
 MAX_NAMED_GPUS = 4
-RECOVERY_ACTIONS = {
-    "none": None,
-    "reset": Severity.FAULTY,
-    "gpu reset": Severity.FAULTY,
-    "gpu reset required": Severity.FAULTY,
-    "reboot": Severity.FAULTY,
-    "node reboot": Severity.FAULTY,
-    "node reboot required": Severity.FAULTY,
-    "drain and reset": Severity.DEGRADED,
-    "drain p2p": Severity.DEGRADED,
-}
-"""Severity by the words of several nvidia-smi versions for NVML's GPU recovery action."""
 COOLING_REMEDY = "check cooling and power"
 SLOWDOWNS = frozenset({"hw_thermal_slowdown", "hw_power_brake_slowdown"})
 MIN_SHARE_OF_POWER = 0.98

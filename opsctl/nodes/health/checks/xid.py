@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cache
 
-from opsctl.base.tables import read_package_table
-from opsctl.nodes.health.check_results import Results, faulty
-from opsctl.nodes.health.checks.gpu_state import RECOVERY_ACTIONS
+from opsctl.nodes.health.check_results import Results
+from opsctl.nodes.health.kernel_lines import RECOVERY_CHANGE, XID_LINE, XidRow, find_requested, is_fatal, read_xids
 from opsctl.nodes.health.node_state import CheckInput, CheckResult, Gpu, KernelLine, NodeSnapshot, Severity
 from opsctl.nodes.health.nvidia_smi import normalize_bus
 
-LOST_GPU = "fallen off the bus"
 MAX_LINE_CHARS = 120
 SECONDS_PER_HOUR = 3600
-XID_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})[^)]*\): (\d{1,4}),? ?(.*)", re.ASCII)
-RECOVERY_CHANGE = re.compile(r"recovery action changed from .* to 0x[0-9a-f]{1,4} \(([^)]{1,60})\)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidRow:
-    """One code of xid.toml."""
-
-    code: int
-    meaning: str
-    action: str
-    drain: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +22,6 @@ class XidEvent:
     line: str
 
 
-@cache
-def read_table() -> dict[int, XidRow]:
-    """Return the rows of xid.toml by code."""
-    rows: dict[int, XidRow] = {}
-    for fields in read_package_table("nodes/health/xid.toml")["xid"]:
-        for code in fields.pop("codes"):
-            rows[code] = XidRow(code=code, **fields)
-    return rows
-
-
 def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
     if snapshot.kernel is None:
         yield from _report_unread_log(snapshot)
@@ -58,9 +31,6 @@ def xid(snapshot: NodeSnapshot, check_input: CheckInput) -> Results:
         gpu = next((gpu for gpu in gpus if bus and gpu.bus == bus), None)
         for code in dict.fromkeys(event.code for event in events):
             yield from _judge([event for event in events if event.code == code], gpu, bus, check_input)
-    lines = list_recent_lines(snapshot, check_input)
-    if any(LOST_GPU in line.text and "Xid" not in line.text for line in lines):
-        yield faulty("the kernel log says that a GPU has fallen off the bus", "reboot the node")
 
 
 def _report_unread_log(snapshot: NodeSnapshot) -> Results:
@@ -103,7 +73,7 @@ def group_events(snapshot: NodeSnapshot, check_input: CheckInput) -> dict[str, l
 
 def _judge(events: list[XidEvent], gpu: Gpu | None, bus: str, check_input: CheckInput) -> Results:
     last = events[-1]
-    row = read_table().get(last.code)
+    row = read_xids().get(last.code)
     times = f"{len(events)} x " if len(events) > 1 else ""
     meaning = row.meaning if row else "not in the table"
     severity = _decide_severity(row, events, gpu, check_input)
@@ -122,22 +92,17 @@ def _decide_severity(
     """Return the severity of events of one code on one GPU; None for no result. xid.toml explains the rules."""
     repeats = len(events) >= check_input.site.xid_repeats
     is_recovered = gpu is not None and (gpu.recovery or "").lower() == "none"
-    is_fatal = any(re.search(r"\bFatal\b", event.text) for event in events)
+    has_fatal = any(is_fatal(event.text) for event in events)
+    repeated = Severity.DEGRADED if repeats else Severity.NOTE
+    requested = find_requested(events[-1].text)
     severities = {
         "yes": Severity.NOTE if is_recovered else Severity.FAULTY,
         "yes-stays": Severity.FAULTY,
         "after-job": Severity.NOTE if is_recovered else Severity.DEGRADED,
-        "repeat": Severity.DEGRADED if repeats else Severity.NOTE,
+        "repeat": Severity.FAULTY if has_fatal and not is_recovered else repeated,
         "repeat-note": Severity.NOTE if repeats else None,
-        "if-fatal": Severity.FAULTY if is_fatal else Severity.NOTE,
-        "follow": _decide_requested(events[-1].text, is_recovered=is_recovered),
+        "if-fatal": Severity.FAULTY if has_fatal else Severity.NOTE,
+        "follow": Severity.NOTE if requested is None or is_recovered else requested,
         "report": Severity.NOTE,
     }
     return severities.get(row.drain if row else "report")
-
-
-def _decide_requested(text: str, *, is_recovered: bool) -> Severity | None:
-    """Return the severity of the action that an Xid 154 requests. An unknown action is a note."""
-    change = RECOVERY_CHANGE.search(text)
-    severity = RECOVERY_ACTIONS.get(change[1].lower()) if change else None
-    return Severity.NOTE if severity is None or is_recovered else severity

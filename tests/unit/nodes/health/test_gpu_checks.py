@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from opsctl.nodes.health.checks.xid import read_table
+from opsctl.nodes.health.kernel_lines import read_xids
 from opsctl.nodes.health.node_state import Card, Health, NodeBaseline
 from opsctl.settings.health import HealthSettings
 from tests.support.made_nodes import (
@@ -157,7 +157,8 @@ def test_gpu_off_the_bus_needs_no_xid() -> None:
     verdict = judge_snapshot(
         make_snapshot(kernel=read_corpus("dmesg/fallen-without-xid.txt").replace("1843.", "999843."))
     )
-    assert ("faulty", "the kernel log says that a GPU has fallen off the bus") in list_results(verdict, "xid")
+    line = "NVRM: fallen off the bus and is not responding to commands."
+    assert list_results(verdict, "xid") == [("faulty", f"a GPU has fallen off the bus: {line}")]
 
 
 def test_driver_without_recovery_action_clears_an_xid() -> None:
@@ -196,11 +197,24 @@ def test_old_lines_and_lines_before_the_undrain_do_not_count() -> None:
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 60)), prior=back).health is Health.FAULTY
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0)", "faulty"),
+        ("74, pid=1, NVLink: non-fatal error on link 6", "note"),
+        ("149, NETIR Fatal XC0 i0 Link -1 (0x000fe406)", "faulty"),
+        ("145, RLW_RXPIPE Non-Fatal XC0 i0 Link 13 (0x0409a0c2)", "note"),
+    ],
+)
+def test_single_fatal_xid_counts(line: str, expected: str) -> None:
+    kernel = f"NVRM: Xid (PCI:0000:{gpu_bus(3)}:00): {line}\n"
+    verdict = judge_snapshot(make_snapshot(kernel=kernel, smi=render_smi(recovery="N/A")))
+    assert [severity for severity, _ in list_results(verdict, "xid")] == [expected]
+
+
 def test_repeats_count_on_one_gpu() -> None:
     def judge(*gpus: int) -> list[str]:
-        lines = "".join(
-            f"NVRM: Xid (PCI:0000:{gpu_bus(number)}:00): 74, pid=1, NVLink: fatal error\n" for number in gpus
-        )
+        lines = "".join(f"NVRM: Xid (PCI:0000:{gpu_bus(number)}:00): 74, pid=1, NVLink\n" for number in gpus)
         return [severity for severity, _ in list_results(judge_snapshot(make_snapshot(kernel=lines)), "xid")]
 
     assert judge(1, 2, 4) == ["note", "note", "note"]
@@ -345,6 +359,6 @@ def test_retired_pages_have_a_limit(count: int, pending: str, expected: list[tup
 
 def test_every_row_of_the_xid_table_is_complete() -> None:
     words = {"yes", "yes-stays", "after-job", "repeat", "repeat-note", "if-fatal", "follow", "report", "no"}
-    assert {row.drain for row in read_table().values()} <= words
-    assert all(row.meaning and row.action and row.source for row in read_table().values())
-    assert {48, 79, 94, 95, 119, 154} <= set(read_table())
+    assert {row.drain for row in read_xids().values()} <= words
+    assert all(row.meaning and row.action and row.source for row in read_xids().values())
+    assert {48, 79, 94, 95, 119, 154} <= set(read_xids())

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.nodes.health.checks.kernel_log import read_rows
+from opsctl.diagnosis.causes import causes
+from opsctl.nodes.health.kernel_lines import read_rows, read_xids
 from opsctl.nodes.health.node_state import Health, NodeBaseline
 from opsctl.nodes.health.snapshot import SCRIPT
 from tests.support.made_nodes import CORPUS, NOW, judge_snapshot, make_snapshot, read_corpus, stamp_lines
 
 RECORDED = {
     "sxid-20034-fatal": [("sxid", "faulty", "PCI:0000:06:00.0"), ("sxid", "faulty", "PCI:0000:05:00.0")],
+    "amdgpu-athub": [("amdgpu", "faulty", "0000:e3:00.0"), ("amdgpu", "faulty", "0000:e3:00.0")],
+    "amdgpu-init": [("amdgpu", "faulty", "0000:48:00.0")],
+    "made/amdgpu-ras": [("amdgpu", "degraded", "0000:c1:00.0"), ("amdgpu", "degraded", "0000:d1:00.0")],
+    "rm-init-adapter": [("gpu_driver", "faulty", "0000:0a:00.0")],
     "sxid-22013": [("sxid", "note", "PCI:0000:04:00.0")],
     "mlx5-health": [("mlx5", "faulty", "0000:41:00.0"), ("mlx5", "faulty", "0000:03:00.0")],
     "edac-corrected": [("machine_checks", "note", "")],
@@ -38,7 +43,7 @@ RECORDED = {
     "made/read-only": [("disk", "faulty", "nvme0n1p1"), ("disk", "degraded", "dm-2")],
     "made/harmless": [],
 }
-NEW_CHECKS = {row.check for row in read_rows()}
+NEW_CHECKS = {row.check for row in read_rows()} - {"xid"}
 
 
 def list_lines(text: str, prior: NodeBaseline | None = None) -> list[tuple[str, str, str]]:
@@ -112,3 +117,8 @@ def test_node_finds_every_line_of_the_table(tmp_path: Path) -> None:
     ]
     assert len(matching) > 40
     assert [line for line in matching if line not in gathered] == []
+
+
+def test_every_cause_of_the_tables_is_in_the_catalogue() -> None:
+    named = {row.cause for row in read_rows()} | {row.cause for row in read_xids().values()}
+    assert named - {None, ""} <= {cause.name for cause in causes()}
