@@ -22,6 +22,9 @@ USUAL = re.compile(
     r"|lightning_logs|runs?|experiments?|exps?|models?)(?:_dir)?"
 )
 """Names of directories that scripts save to."""
+WEIGHTS = re.compile(r"[\w.=-]+\.(?:pt|pth|ckpt|pth\.tar|safetensors|msgpack|eqx|keras)")
+"""Names of files of weights that scripts write into the working directory."""
+MAX_USUAL = 8
 CERTAIN_TIERS, UNCERTAIN_TIERS = (1, 2), (3,)
 NO_PATH = re.compile(r"(?i)[\d.]+|true|false|none|null|yes|no|auto|latest|last|best")
 """Values of options that are no path, such as `--checkpoint 500`."""
@@ -91,7 +94,7 @@ def find_save_directories(
 
 
 def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
-    """Return the directories with a usual name in the working directory that changed since the train was launched.
+    """Return what changed in the working directory since the launch: usual directories, and the newest weights.
 
     Only for a train that names no directory: scripts of one's own often save to a fixed place. The directory of all
     trains does not count: checkpoints of other trains lie there.
@@ -99,12 +102,16 @@ def find_usual(command: TrainCommand) -> list[tuple[str, str]]:
     try:
         launched_ns = command.checkpoints.stat().st_mtime_ns
         with os.scandir(command.directory) as entries:
-            usual = [entry for entry in islice(entries, MAX_ENTRIES) if USUAL.fullmatch(entry.name) and entry.is_dir()]
-            changed = [entry.path for entry in usual if entry.stat().st_mtime_ns > launched_ns]
+            named = list(islice(entries, MAX_ENTRIES))
+        usual = [entry for entry in named if USUAL.fullmatch(entry.name) and entry.is_dir()]
+        usual += [entry for entry in named if WEIGHTS.fullmatch(entry.name) and entry.is_file()]
+        changed = {entry.path: entry.stat().st_mtime_ns for entry in usual}
     except OSError:
         return []
+    newest_first = sorted(changed, key=lambda path: changed[path], reverse=True)
     own = Path(os.path.realpath(command.checkpoints))
-    others = [path for path in sorted(changed) if not own.is_relative_to(os.path.realpath(path))]
+    others = [path for path in newest_first if changed[path] > launched_ns]
+    others = sorted(path for path in others if not own.is_relative_to(os.path.realpath(path)))[:MAX_USUAL]
     return [(path, "its name in the working directory") for path in others]
 
 
@@ -165,8 +172,13 @@ def _absolute(text: str, command: TrainCommand) -> Path | None:
 
 
 def _directory_of(logged: str) -> str:
-    """Return the directory of a logged path: its parent if the path is that of one checkpoint, else the path itself."""
+    """Return the directory of a logged path: its parent if the path is that of one checkpoint, else the path itself.
+
+    A file in the working directory stands for itself: checkpoints of others may lie beside it.
+    """
     path = Path(logged)
+    if path.parent == Path():
+        return logged
     fits = (*fit_name(path.name, is_directory=True), *fit_name(path.name, is_directory=False))
     is_checkpoint = any(fit.end or not fit.layout.needs_evidence for fit in fits)
     return str(path.parent) if is_checkpoint else logged

@@ -7,6 +7,7 @@ attempt went on from a step that no attempt before had as its start, or from a c
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -50,6 +51,11 @@ BURNING = frozenset({Outcome.CRASHED, Outcome.EXITED, Outcome.NODE_FAILED, Outco
 Attempts that were ended by the time limit, by a preemption or by a person say nothing about the train.
 """
 
+OUTSIDE_CODES = frozenset(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM))
+"""Exit codes of a body that a signal from outside ended. Other signals are errors of the program."""
+OUTSIDE_CAUSES = frozenset({"killed", "interrupted", "terminated"})
+"""Causes of the catalogue that say no more than that."""
+
 NOT_STARTED = frozenset({Outcome.SKIPPED, Outcome.NODE_REFUSED})
 """Outcomes of attempts whose body never ran. Such attempts are no evidence about the train."""
 
@@ -86,27 +92,41 @@ _CHANGES: dict[CauseKind, NeededChange] = {
 
 def judge_advances(attempts: Sequence[FinishedAttempt]) -> list[Advance]:
     """Return for each attempt whether it has advanced the train. `attempts` are in the order of their starts."""
-    logs_steps = any(attempt.highest_step is not None for attempt in attempts)
+    places = find_places(attempts)
+    logs_places = any(highest is not None for _, highest in places)
     shows_saves = any(attempt.new_checkpoint for attempt in attempts)
     is_overdue = shows_saves and _is_overdue(attempts)
     advances: list[Advance] = []
-    best_start = -1
+    best_start = -1.0
     for position, attempt in enumerate(attempts):
-        best_start = max(best_start, -1 if attempt.resume_step is None else attempt.resume_step)
-        starts = (later.resume_step for later in attempts[position + 1 :] if later.resume_step is not None)
-        next_start = next(starts, None)
+        start, highest = places[position]
+        best_start = max(best_start, -1 if start is None else start)
+        next_start = next((later for later, _ in places[position + 1 :] if later is not None), None)
         if attempt.new_checkpoint or _is_resumed_anew(attempts, position):
             advances.append(Advance.YES)
-        elif attempt.highest_step is None:
-            is_standing = logs_steps or (is_overdue and not attempt.has_unclear_saves)
+        elif highest is None:
+            is_standing = logs_places or (is_overdue and not attempt.has_unclear_saves)
             advances.append(Advance.NO if is_standing else Advance.UNKNOWN)
         elif next_start is not None and next_start > best_start:
             advances.append(Advance.YES)
-        elif next_start is None and not shows_saves and attempt.highest_step > best_start:
+        elif next_start is None and not shows_saves and highest > best_start:
             advances.append(Advance.POSSIBLE)
         else:
             advances.append(Advance.UNKNOWN if attempt.counts_anew else Advance.NO)
     return advances
+
+
+def find_places(attempts: Sequence[FinishedAttempt]) -> list[tuple[float | None, float | None]]:
+    """Return where each attempt began and how far it got: by its steps, or else, or if steps count anew, by its epochs.
+
+    A place in another unit than that of most attempts is unknown.
+    """
+    logs_steps = any(attempt.highest_step is not None for attempt in attempts)
+    counts_anew = any(attempt.counts_anew for attempt in attempts)
+    logs_epochs = any(attempt.highest_epoch is not None for attempt in attempts)
+    if logs_epochs and (counts_anew or not logs_steps):
+        return [(attempt.resume_epoch, attempt.highest_epoch) for attempt in attempts]
+    return [(attempt.resume_step, attempt.highest_step) for attempt in attempts]
 
 
 def _is_overdue(attempts: Sequence[FinishedAttempt]) -> bool:
@@ -197,7 +217,10 @@ def hold_if_stuck(ended: FinishedAttempt, attempts: Sequence[FinishedAttempt], r
 
 
 def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -> Reason | None:
-    """Return why the train must be held for a crash loop; None if it may go on. `attempts` has the newest last."""
+    """Return why the train must be held for a crash loop; None if it may go on. `attempts` has the newest last.
+
+    Failures from outside hold the train as well, but only as many as those that make a standstill.
+    """
     loop: list[FinishedAttempt] = []
     for attempt, advance in _from_newest(attempts):
         if advance in {Advance.YES, Advance.POSSIBLE} or (advance is Advance.UNKNOWN and _is_long(attempt, rules)):
@@ -207,13 +230,15 @@ def find_crash_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
         if attempt.outcome not in BURNING or attempt.minutes >= rules.short_attempt_minutes:
             break
         loop.append(attempt)
-    if len(loop) < rules.short_attempts:
+    own = [attempt for attempt in loop if not _is_from_outside(attempt)]
+    if len(own) < rules.short_attempts and len(loop) < max(rules.short_attempts, rules.stalled_attempts):
         return None
     return Reason(
         kind=ReasonKind.CRASH_LOOP,
         count=len(loop),
         minutes=rules.short_attempt_minutes,
         attempts=_list(loop),
+        is_progress_unknown=not any(map(_shows_progress, attempts)),
     )
 
 
@@ -266,10 +291,12 @@ def find_standstill(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     if len(standing) < rules.stalled_attempts:
         return None
     steps = [attempt.highest_step for attempt in standing if attempt.highest_step is not None]
+    epochs = [attempt.highest_epoch for attempt in standing if attempt.highest_epoch is not None]
     return Reason(
         kind=ReasonKind.STANDSTILL,
         count=len(standing),
         step=max(steps, default=None),
+        epoch=max(epochs, default=None),
         attempts=_list(standing),
     )
 
@@ -285,6 +312,18 @@ def _from_newest(attempts: Sequence[FinishedAttempt]) -> list[tuple[FinishedAtte
 def _is_excused(attempt: FinishedAttempt) -> bool:
     """Whether the end was not the fault of the train: asked for, or by hardware that is excluded now."""
     return attempt.outcome in EXCUSED or attempt.action is Action.EXCLUDE_NODES
+
+
+def _is_from_outside(attempt: FinishedAttempt) -> bool:
+    """Whether a node or a signal ended the attempt, so that the train itself may be well."""
+    if attempt.outcome is Outcome.NODE_FAILED:
+        return True
+    was_signalled = attempt.code in OUTSIDE_CODES or attempt.cause in OUTSIDE_CAUSES
+    return attempt.outcome is Outcome.CRASHED and was_signalled and attempt.kind is CauseKind.UNKNOWN
+
+
+def _shows_progress(attempt: FinishedAttempt) -> bool:
+    return attempt.new_checkpoint or attempt.highest_step is not None or attempt.highest_epoch is not None
 
 
 def _list(newest_first: Sequence[FinishedAttempt]) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ class FinishedAttempt:
     started: datetime
     ended: datetime
     new_checkpoint: bool
+    code: int | None = None
+    """Exit code of the body; None if unknown."""
     limit_minutes: float | None = None
     """The time from the start to the time limit of the task; None if unknown."""
     resume_step: int | None = None

@@ -105,6 +105,7 @@ def _describe(dossier: Dossier, outcome: Outcome, why: str) -> FinishedAttempt:
         started=dossier.started,
         ended=dossier.ended,
         new_checkpoint=progress.new_checkpoint,
+        code=dossier.evidence.code,
         limit_minutes=dossier.limit_minutes,
         resume_step=progress.resume_step,
         highest_step=progress.highest_step,

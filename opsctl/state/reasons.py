@@ -71,6 +71,10 @@ class Reason:
     """The length below which an attempt is short."""
     step: int | None = None
     """The step that no attempt exceeded; None if no step is known."""
+    epoch: float | None = None
+    """The epoch that no attempt exceeded, if no step is known."""
+    is_progress_unknown: bool = False
+    """Whether no attempt shows a step, an epoch or a checkpoint, so that a stuck train may advance nevertheless."""
     cause_kind: str = ""
     cause: str = ""
     node: str = ""
@@ -98,16 +102,19 @@ class Reason:
         if self.kind not in _WORDS:
             return self.text or f"{self.kind}, a reason of a newer version of opsctl"
         words = _WORDS[self.kind].format(reason=self, **self._list_phrases())
-        return "; ".join(filter(None, (self.text, words, self.needed_change))) if self.is_stuck else words
+        unknown = _UNKNOWN_PROGRESS if self.is_progress_unknown else ""
+        return "; ".join(filter(None, (self.text, words, unknown, self.needed_change))) if self.is_stuck else words
 
     def _list_phrases(self) -> dict[str, str]:
         """Return the parts of the words that depend on what is known."""
+        reached = "" if self.epoch is None else f"epoch {self.epoch:g}"
+        reached = reached if self.step is None else f"step {self.step}"
         rank = f"rank {self.rank}" if self.rank is not None else ""
         place = ", ".join(filter(None, (self.node, rank)))
         return {
             "attempts": ", ".join(self.attempts),
             "in_a_row": f"{self.count} attempts in a row" if self.count > 1 else "an attempt",
-            "reached": " and left no new checkpoint" if self.step is None else f" beyond step {self.step}",
+            "reached": f" beyond {reached}" if reached else " and left no new checkpoint",
             "place": f" ({place})" if place else "",
             "says": f": {self.text}" if self.text else "",
         }
@@ -118,6 +125,7 @@ def as_written(text: str) -> Reason:
     return Reason(text=text)
 
 
+_UNKNOWN_PROGRESS = "neither steps nor checkpoints are known: [progress] of TRAIN.toml describes them"
 _WORDS: Mapping[str, str] = {
     ReasonKind.AS_WRITTEN: "{reason.text}",
     ReasonKind.DUPLICATE: "the same submission arrived twice",

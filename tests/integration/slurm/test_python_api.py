@@ -126,7 +126,7 @@ def test_train_that_was_never_launched_has_no_status(trains: Trains) -> None:
 
 
 def test_wait_ends_with_the_train(trains: Trains) -> None:
-    train = make(trains, ("bash", "-c", "echo rank $RANK speaks"))
+    train = make(trains, ("bash", "-c", "echo rank $RANK speaks; echo Training completed"))
     train.launch()
     status = train.wait(250, poll_s=0.2)
     assert status.state in {"ended", "finished"}

@@ -146,7 +146,8 @@ def test_third_short_crash_holds_queued_tasks(train: QueuedTrain) -> None:
     held = [event for event in train.chain.journal.events() if isinstance(event, Held)]
     assert [str(event.reason) for event in held] == [
         "the body exited with 1; 3 attempts in a row under 20 min without progress: "
-        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; before a release, find and remove the cause (opsctl why)"
+        "12_1.0 crashed, 12_2.0 crashed, 12_3.0 crashed; neither steps nor checkpoints are known: [progress] of "
+        "TRAIN.toml describes them; before a release, find and remove the cause (opsctl why)"
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from opsctl.guard import newest_checkpoint
 from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
-from opsctl.guard.end_record import FinishedAttempt, Outcome
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.finalize import finalize
 from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.state.run_dir import Attempt
@@ -316,3 +316,51 @@ def test_checkpoint_of_the_next_attempt_is_not_that_of_a_late_one(train: QueuedT
     start(train, "12_2.0")
     save(own, "iter_0000160")
     assert not finalize(train.chain, train.rules, first).new_checkpoint
+
+
+def run_tutorial(train: QueuedTrain, task: int, first: int, last: int) -> FinishedAttempt:
+    """Fail from outside as a trainer of PyTorch's DDP tutorial, which saves to its working directory."""
+    attempt = start(train, f"12_{task}.0")
+    resumed = f"Loading snapshot\nResuming training from snapshot at Epoch {first}\n" if first else ""
+    append(train, resumed + "".join(f"[GPU0] Epoch {n} | Batchsize: 32 | Steps: 64\n" for n in range(first, last + 1)))
+    return end(train, attempt)
+
+
+def test_epochs_of_the_ddp_tutorial_are_progress(train: QueuedTrain) -> None:
+    ends = [run_tutorial(train, task, *epochs) for task, epochs in enumerate(((0, 136), (136, 138), (138, 158)), 1)]
+    assert [(ended.resume_epoch, ended.highest_epoch) for ended in ends] == [(-1, 136), (135, 138), (137, 158)]
+    assert not any(job.is_held for job in train.queue.waiting)
+    held = [run_tutorial(train, task, 158, 158) for task in range(4, 9)][-1]
+    assert held.action is Action.HOLD_QUEUED
+
+
+def test_file_that_the_log_names_is_a_checkpoint_whenever_it_changes(train: QueuedTrain) -> None:
+    for task in range(1, 6):
+        attempt = start(train, f"12_{task}.0")
+        (train.run.path / "snapshot.pt").write_text(f"{task}")
+        append(train, "[GPU0] Training snapshot saved at snapshot.pt\n")
+        assert end(train, attempt).new_checkpoint
+    silent = start(train, "12_6.0")
+    append(train, "[GPU0] Training snapshot saved at snapshot.pt\n")
+    assert not end(train, silent).new_checkpoint
+
+
+def test_weights_that_change_in_the_working_directory_are_a_checkpoint(train: QueuedTrain) -> None:
+    os.utime(train.run.checkpoints, (1, 1))
+    for task in range(1, 6):
+        attempt = start(train, f"12_{task}.0")
+        (train.run.path / "model_last.pth").write_text(f"{task}")
+        (train.run.path / "vocab.pkl").write_text(f"{task}")
+        assert end(train, attempt).new_checkpoint
+    idle = start(train, "12_6.0")
+    (train.run.path / "vocab.pkl").write_text("6")
+    assert not end(train, idle).new_checkpoint
+
+
+def test_loss_and_epoch_of_transformers_are_progress(train: QueuedTrain) -> None:
+    for task, epoch in enumerate((0.02, 0.31, 0.52, 0.8), 1):
+        attempt = start(train, f"12_{task}.0")
+        append(train, f"{{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch}}}\n")
+        append(train, f"{{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch + 0.3:.2f}}}\n")
+        end(train, attempt)
+    assert not any(job.is_held for job in train.queue.waiting)
