@@ -71,6 +71,7 @@ def import_guard() -> Callable[[str], int]:
 def go_on_without_guard(wrapper: str, error: Exception) -> NoReturn:
     """Replace this process by the wrapper, which then runs the body without a guard."""
     signal.alarm(0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.stderr.write(f"opsctl: the guard cannot start: {type(error).__name__}: {error}\n")
     sys.stderr.flush()
     os.execvpe("bash", ["bash", wrapper], {**os.environ, "OPSCTL_GUARD_FAILED": "yes"})

@@ -221,7 +221,8 @@ def measure_running_s(train: WatchedTrain, since: datetime | None, now: datetime
         if ended or (name, start) != started[-1]:
             spans[name] = (start, min(end, now))
     if job and job.start:
-        spans[job.attempt] = (job.start, now)
+        attempt = history.newest_attempt(job.full_id)
+        spans[attempt] = (history.started.get(attempt, job.start), now)
     return sum(max(0.0, (end - max(start, since or start)).total_seconds()) for start, end in spans.values())
 
 

@@ -133,7 +133,9 @@ class WatchedTrain:
     @property
     def attempt(self) -> Attempt | None:
         """The attempt of the running task."""
-        return self.run.attempt(self.running.attempt) if self.running else None
+        if self.snapshot is None or self.running is None:
+            return None
+        return self.run.attempt(self.snapshot.history.newest_attempt(self.running.full_id))
 
     @property
     def is_over(self) -> bool:

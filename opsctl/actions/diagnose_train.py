@@ -92,9 +92,9 @@ def _state(app: App, attempt: Attempt) -> JobState:
         rows = [*app.slurm.jobs(), *load_past_jobs(app.slurm, [attempt.array])]
     except Unreachable:
         return JobState.UNKNOWN
-    return next(
-        (row.state for row in rows if is_row_of(row, attempt) and row.restarts == attempt.restart), JobState.UNKNOWN
-    )
+    if attempt.has_successor:
+        return JobState.UNKNOWN
+    return next((row.state for row in rows if is_row_of(row, attempt)), JobState.UNKNOWN)
 
 
 def _find_exit_reason(app: App, attempt: Attempt) -> ExitReason | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +15,11 @@ from opsctl.actions.owner_actions import keep_cron_alive
 from opsctl.app import App
 from opsctl.base.errors import ConfigError
 from opsctl.base.findings import Level
-from opsctl.guard.attempt_record import attempt_name, expand_nodes
-from opsctl.guard.supervisor import Supervisor
+from opsctl.guard.attempt_record import check_batch_job, choose_first_nodes
+from opsctl.guard.supervisor import GUARD_SIGNALS, Supervisor
 from opsctl.host.system import replace_process
 from opsctl.settings.loader import GuardSettings, parse, read_toml
+from opsctl.slurm.allocation import ALLOCATED, list_allocated
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.events import AttemptFinalized, Event, ExclusionDecided
 from opsctl.state.run_dir import RunDir, check_trusted
@@ -36,7 +39,9 @@ def run_guard(app: App, run_dir: Path) -> int:
     a batch job.
     """
     train, env = RunDir(run_dir.absolute()), dict(os.environ)
-    attempt_name(env)
+    check_batch_job(env)
+    if not env.get(ALLOCATED):  # otherwise an earlier guard has chosen the nodes
+        env = choose_first_nodes(train, env)
     supervisor = None
     try:
         supervisor = Supervisor(
@@ -49,7 +54,10 @@ def run_guard(app: App, run_dir: Path) -> int:
             make_care=lambda: care_of(app, env),
             notify=lambda: notify(app, train),
         )
-        return supervisor.supervise()
+        code = supervisor.supervise()
+        if supervisor.next_env is not None:
+            start_again(train, supervisor.next_env)
+        return code
     except Exception:
         if supervisor and supervisor.body:
             raise
@@ -58,9 +66,18 @@ def run_guard(app: App, run_dir: Path) -> int:
         raise
 
 
+def start_again(train: RunDir, env: Mapping[str, str]) -> None:
+    """Replace this process by the guard of the next start in the same allocation.
+
+    Signals of Slurm wait until that guard listens: it has the reason to stop, and this one has ended its attempt.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, GUARD_SIGNALS)
+    replace_process([sys.executable, "-P", "-m", "opsctl.start_guard", str(train.path)], env=env)
+
+
 def care_of(app: App, env: Mapping[str, str]) -> NodeCare:
     """Return the node care that reaches the nodes of this job through the job."""
-    return replace(app.node_care, jobs=dict.fromkeys(expand_nodes(env), own_job(env)))
+    return replace(app.node_care, jobs=dict.fromkeys(list_allocated(env), own_job(env)))
 
 
 def notify(app: App, train: RunDir) -> None:

@@ -20,7 +20,7 @@ from opsctl.state.switches import Armed, Switch, arm, journal_switches
 
 log = logging.getLogger(__name__)
 QUEUE_ACTION = {Switch.KILL: "cancels", Switch.PAUSE: "holds"}
-QUEUE_STATE = {Switch.KILL: "cancelled", Switch.PAUSE: "held", Switch.SAVE: "kept"}
+QUEUE_STATE = {Switch.KILL: "cancelled", Switch.PAUSE: "held", Switch.SAVE: "kept", Switch.RESTART: "kept"}
 Show = Callable[[str], None]
 
 
@@ -124,6 +124,10 @@ def arm_switch(app: App, run: RunDir, switch: Switch, reason: str, *, dry_run: b
     """Arm a switch and apply it to the queue if the train is ours. Raises InputError where no task would save."""
     before = read_switch(run, switch)
     snapshot, away = _look(app, run)
+    if switch is Switch.RESTART and snapshot is not None and not snapshot.active:
+        raise InputError(
+            f"{run.name}: nothing runs, so there is nothing to restart", hint="the next task runs the files as they are"
+        )
     if switch is Switch.SAVE and snapshot is not None and not snapshot.is_queued:
         raise InputError(
             f"{run.name}: nothing is running or queued, so no task would save", hint=f"opsctl status {run.name}"
@@ -187,7 +191,7 @@ def _look(app: App, run: RunDir) -> tuple[TrainSnapshot | None, str]:
 
 def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[list[str], str]:
     """Apply the kill and pause switches to the queue. Return what was done, or why the queue could not be reached."""
-    if switch is Switch.SAVE or away:
+    if switch not in QUEUE_ACTION or away:
         return [], away
     from opsctl.guard.apply_switches import apply_switches  # noqa: PLC0415 (slow import: arming only)
     from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
@@ -205,6 +209,8 @@ def _coming(
     if switch is Switch.SAVE:
         who = "the running task" if snapshot is None or snapshot.active else "the next task"
         return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
+    if switch is Switch.RESTART:
+        return [describe_stop_of(run), "the trainer starts again on the same nodes, with the files as they are then"]
     then = f"{QUEUE_ACTION[switch]} the queued tasks"
     by_owner = f"the next opsctl command or watch cycle of the owner {then}"
     if snapshot is None:

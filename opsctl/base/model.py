@@ -112,17 +112,12 @@ class Job:
     exit_code: str = ""
     """The exit code and the signal, such as `7:0` or `0:15`."""
     restarts: int = 0
-    """Number of requeues, which is the number of this attempt."""
+    """Number of requeues that Slurm has counted."""
 
     @property
     def full_id(self) -> str:
         """The id in Slurm's notation: `12_3` for a task of an array, else the job's number."""
         return f"{self.array}_{self.tasks[0]}" if self.tasks else self.id
-
-    @property
-    def attempt(self) -> str:
-        """The name of this attempt: `<array>_<task>.<restart>`."""
-        return f"{self.full_id}.{self.restarts}"
 
     @property
     def is_held(self) -> bool:
@@ -267,6 +262,10 @@ class JobSpec:
     time_limit: str
     """In Slurm's notation: minutes, HH:MM:SS or D-HH:MM:SS."""
     tasks: int
+    spare_nodes: int = 0
+    """Nodes beside `nodes` that replace lost and faulty ones."""
+    keeps_nodes: bool = False
+    """Whether the job goes on when Slurm loses one of its nodes."""
     gpus_per_node: int = 0
     partition: str = ""
     account: str = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from opsctl.actions.owner_actions import reconcile_own_train
+from opsctl.actions.steer_train import arm_switch
 from opsctl.app import App
 from opsctl.base.errors import RunDirError
 from opsctl.cli.options import allow_option
@@ -23,17 +24,20 @@ from opsctl.settings.loader import load_train
 from opsctl.state.events import Allowed
 from opsctl.state.lease import lease
 from opsctl.state.run_dir import RunDir
+from opsctl.state.switches import Switch
 
 
 @click.command()
 @train_argument
 @click.argument("changed", type=click.Path(path_type=Path))
 @allow_option
+@click.option("--now", is_flag=True, help="Restart the running task on its nodes with the changed files.")
 @app_json_and_dry_run
-def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run: bool) -> None:
+def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bool, dry_run: bool) -> None:
     """Change what the next task of a train runs.
 
-    The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected. The table [slurm]
+    The next task of TRAIN runs the settings in the file CHANGED. The running task is not affected, unless --now
+    restarts it. The table [slurm]
     cannot be changed, because Slurm fixed it when the tasks were queued. The command runs the checks of `opsctl
     preflight`, except those of the queued job. With [setup] freeze, the command copies the trainer's code again, also
     if CHANGED is the train's own train.toml.
@@ -44,23 +48,26 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], dry_run
     opsctl edit tiny-gpt lower-lr.toml --dry-run
     opsctl edit tiny-gpt lower-lr.toml
     opsctl edit tiny-gpt lower-lr.toml --allow batch
+    opsctl edit tiny-gpt lower-lr.toml --now
     """
     run = app.find(train)
     if not run.is_ours:
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
-    now = read_files(run)  # before the checks, which take seconds: a rollback may begin meanwhile
-    assert now is not None  # app.find() found train.toml
+    before = read_files(run)  # before the checks, which take seconds: a rollback may begin meanwhile
+    assert before is not None  # app.find() found train.toml
     new, code, allowed = _checked(app, run, changed, allow)
-    difference = diff(now, new)
+    difference = diff(before, new)
     if dry_run:
         data = {"train": run.name, "would_change": bool(difference), "diff": difference}
         print_result(data, difference or f"{run.name}: nothing would change")
         return
     reconcile_own_train(app, run, show=print_on_stderr)
-    revision = _replace(app, run, now, new, code=code, allowed=allowed)
+    revision = _replace(app, run, before, new, code=code, allowed=allowed)
     done = f"the next task runs the changed files; the earlier ones are in revisions/{revision}"
+    restarted = arm_switch(app, run, Switch.RESTART, "edited") if now and revision else None
+    done += f"; {restarted.text}" if restarted else ""
     data = {"train": run.name, "changed": bool(revision), "revision": revision, "diff": difference}
-    print_result(data, f"{run.name}: {done if revision else 'nothing has changed'}")
+    print_result(data | {"restarts": bool(restarted)}, f"{run.name}: {done if revision else 'nothing has changed'}")
 
 
 def _replace(

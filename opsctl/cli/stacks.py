@@ -138,12 +138,11 @@ def _inspect(
 
 
 def _running(app: App, run: RunDir) -> tuple[Job, Attempt]:
-    jobs = [
-        job for job in train_arrays.take_snapshot(run, app.journal(run), app.slurm.jobs()).jobs if job.state.is_active
-    ]
+    snapshot = train_arrays.take_snapshot(run, app.journal(run), app.slurm.jobs())
+    jobs = [job for job in snapshot.jobs if job.state.is_active]
     if not jobs:
         raise InputError(f"{run.name}: nothing runs", hint=f"opsctl why {run.name} says what ended the last task")
-    return jobs[0], run.attempt(jobs[0].attempt)
+    return jobs[0], run.attempt(snapshot.history.newest_attempt(jobs[0].full_id))
 
 
 def _read(files: tuple[Path, ...], *, must_exist: bool) -> list[Stack]:

@@ -1,4 +1,4 @@
-"""`opsctl kill-switch` and `opsctl save-switch`: files with which the group stops or saves a train."""
+"""`opsctl kill-switch`, `save-switch` and `restart`: files with which the group stops, saves or restarts a train."""
 
 from __future__ import annotations
 
@@ -106,6 +106,22 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     opsctl save-switch tiny-gpt --reason "before the maintenance"
     """
     _arm(app, train, Switch.SAVE, reason, dry_run=dry_run)
+
+
+@click.command()
+@train_argument
+@click.option("--reason", default="", help="Reason, recorded and shown with the request.")
+@app_json_and_dry_run
+def restart(app: App, train: str, *, reason: str, dry_run: bool) -> None:
+    """Save, stop and start again in the same allocation.
+
+    The running task of TRAIN keeps its nodes: its trainer is asked to save and stop, and starts again with the files of
+    the run directory as they are then. No place in the queue is lost. Afterwards the task has a new attempt.
+
+    \b
+    opsctl restart tiny-gpt --reason "new version of the data loader"
+    """
+    _arm(app, train, Switch.RESTART, reason, dry_run=dry_run)
 
 
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool) -> None:

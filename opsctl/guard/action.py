@@ -32,6 +32,7 @@ ACTIONS: dict[Outcome, Action] = {
     Outcome.STOPPED: Action.CONTINUE,
     Outcome.EXITED: Action.CONTINUE,
     Outcome.IDLE: Action.HOLD_QUEUED,
+    Outcome.RESTARTED: Action.CONTINUE,
     Outcome.CRASHED: Action.CONTINUE,
     Outcome.TIMED_OUT: Action.CONTINUE,
     Outcome.NODE_FAILED: Action.CONTINUE,
@@ -77,7 +78,16 @@ class Advance(StrEnum):
     """Neither a checkpoint nor a step of any attempt is known, or the steps and the checkpoints show nothing."""
 
 
-EXCUSED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE, Outcome.STOPPED, Outcome.CANCELLED, Outcome.PREEMPTED})
+EXCUSED = frozenset(
+    {
+        Outcome.TIMED_OUT,
+        Outcome.DEADLINE,
+        Outcome.STOPPED,
+        Outcome.RESTARTED,
+        Outcome.CANCELLED,
+        Outcome.PREEMPTED,
+    }
+)
 """Outcomes that are not the fault of the train. The time limit still counts if the train stands still."""
 LIMITED = frozenset({Outcome.TIMED_OUT, Outcome.DEADLINE})
 LONG_SHARE = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -18,6 +19,7 @@ from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
 from opsctl.settings.loader import GuardSettings, parse, read_toml
 from opsctl.settings.rollback import RollbackSettings
+from opsctl.slurm.allocation import list_allocated, use_nodes
 from opsctl.slurm.job_environment import (
     count_nodes,
     count_restarts,
@@ -59,15 +61,37 @@ class Start:
     """Size of main_log in bytes at the start. Later bytes belong to this attempt."""
     code: str = ""
     """Hash of the frozen code; empty without a freeze."""
+    restarts: int = 0
+    """How often Slurm had started the job anew."""
     commit: str = ""
     """Commit of the frozen code, `+N` for N changed files; empty without `freeze = "git"`."""
 
 
-def attempt_name(env: Mapping[str, str]) -> str:
-    """Return `<array>_<task>.<restart>`, or `<job>.<restart>`. Raises InputError outside a job."""
+def check_batch_job(env: Mapping[str, str]) -> None:
+    """Raise InputError outside a batch job."""
     if not own_job(env):
         raise InputError("this is not a batch job: Slurm has set no job ID", hint="opsctl launch submits trains")
-    return f"{own_task(env)}.{count_restarts(env)}"
+
+
+def claim_attempt(run: RunDir, env: Mapping[str, str]) -> Attempt:
+    """Make the directory of the next start of this task, exclusively: Slurm may start a task twice without counting.
+
+    Without space for a directory, the attempt has the next free name. Raises nothing.
+    """
+    number = 0
+    while (attempt := run.attempt(f"{own_task(env)}.{number}")).path.exists() or not _make(attempt.path):
+        number += 1
+    return attempt
+
+
+def _make(directory: Path) -> bool:
+    """Make a directory; return False if somebody else has made it. Other errors are left to those who write into it."""
+    with contextlib.suppress(OSError):
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            return False
+    return True
 
 
 def expand_nodes(env: Mapping[str, str]) -> list[str]:
@@ -76,6 +100,21 @@ def expand_nodes(env: Mapping[str, str]) -> list[str]:
         return expand(own_nodes(env))
     except InputError:
         return []
+
+
+def choose_first_nodes(run: RunDir, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the first start in a job: without the spares, if it has any. Raises nothing."""
+    try:
+        table = read_toml(run.config).get("slurm", {})
+        needed, spares = table.get("nodes"), table.get("spare_nodes", 0)
+    except (ConfigError, AttributeError):
+        return dict(env)
+    if type(needed) is not int or not spares:
+        return dict(env)
+    allocated = list_allocated(env)
+    if len(allocated) <= needed:
+        return dict(env)
+    return use_nodes(env, allocated[:needed], allocated=allocated)
 
 
 def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datetime) -> Start:
@@ -88,6 +127,7 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
         node_count=count_nodes(env),
         gpus=own_gpus(env),
         node=own_node(env),
+        restarts=count_restarts(env),
         at=now,
         checkpoint=find_newest_checkpoint(run),
         main_log=read_size_bytes(run.main_log),
@@ -97,12 +137,7 @@ def make_start(run: RunDir, attempt: Attempt, env: Mapping[str, str], now: datet
 
 
 def write_start(run: RunDir, attempt: Attempt, start: Start) -> None:
-    """Make the attempt's directories and write start.json. Raises RunDirError.
-
-    A killed controller reuses job ids, so an earlier attempt may have this name. Its directory is renamed.
-    """
-    if attempt.start.exists():
-        attempt.path.rename(attempt.path.with_name(f"{attempt.name}.before-{start.at:%Y%m%dT%H%M%S}"))
+    """Make the attempt's directories and write start.json. Raises RunDirError."""
     close_to_others(run.main_log)  # Slurm makes the log with the umask of the shell that launched the train
     for path in (attempt.path, run.attempt_logs(attempt.name)):
         run.make(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opsctl.base.errors import ConfigError, OpsctlError, Unreachable
 from opsctl.base.model import JobState, Node
+from opsctl.base.nodesets import fold
 from opsctl.diagnosis.blame import Accusation, Ruling, judge_accusation, may_exclude
 from opsctl.diagnosis.causes import CauseKind, Weight
 from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt
@@ -49,6 +50,8 @@ _PLANNED = {
     Outcome.STOPPED: (CauseKind.SWITCH, "the trainer stopped on request"),
 }
 """What an outcome with exit code 0 says about its cause. An error in the logs outweighs this."""
+LOST_NODE = "node-failure"
+"""The cause that Slurm's word and our own step have in common."""
 FAILED = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
 LEFT = frozenset({Outcome.EXITED, Outcome.DEADLINE})
 
@@ -82,6 +85,8 @@ def find_cause(
         may_act = care is not None and may_exclude(diagnosis.kind)
         verdicts = care.check(arrays.slurm, suspects, timeout_s=rules.node_check_seconds) if care and may_act else ()
         return FoundCause(diagnosis=diagnosis, suspects=suspects if may_act else (), verdicts=verdicts)
+    if outcome is Outcome.NODE_FAILED and dossier.evidence.lost_nodes:
+        return _blame_lost_nodes(dossier)
     if not needs_diagnosis(outcome, dossier, rules):
         return FoundCause()
     complete = partial(care.add_history, allocated=dossier.nodes, at=dossier.ended) if care else _add_nothing
@@ -103,6 +108,23 @@ def find_cause(
         ),
         verdicts=verdicts,
     )
+
+
+def _blame_lost_nodes(dossier: Dossier) -> FoundCause:
+    """Return the cause of an attempt whose nodes the guard could not reach: nothing else is known to have failed.
+
+    What other ranks print about it is its consequence.
+    """
+    lost, reason = dossier.evidence.lost_nodes, explain_by_slurm(JobState.NODE_FAIL)
+    diagnosis = Diagnosis(
+        kind=CauseKind.NODE,
+        cause=LOST_NODE,
+        says="the node did not answer a step of the job after a rank had failed",
+        node=fold(lost),
+        advice=reason.advice if reason else "",
+        attempt=dossier.attempt.name,
+    )
+    return FoundCause(diagnosis=diagnosis, accused=lost, suspects=lost)
 
 
 def needs_diagnosis(outcome: Outcome, dossier: Dossier, rules: GuardSettings) -> bool:

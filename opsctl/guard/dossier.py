@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.base.model import Job, JobState
+from opsctl.base.nodesets import expand
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
 from opsctl.checkpoints.trainer_command.shell import strip_comments
@@ -20,6 +21,7 @@ from opsctl.guard.outcome import Evidence
 from opsctl.guard.progress_signs import AttemptProgress, read_attempt_progress
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.settings.loader import OnExit0
+from opsctl.state.events import NodesLost
 from opsctl.state.files import MAX_NUMBER_BYTES, MAX_SETTINGS_BYTES, read_bounded, read_text
 from opsctl.state.journal import Journal, TrainHistory, replay
 from opsctl.state.run_dir import Attempt, RunDir
@@ -97,6 +99,7 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
     progress = read_attempt_progress(run, attempt, start, next_start)
     is_idle = progress.highest_step is None and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
+    lost = [event.nodes for event in journal.events() if isinstance(event, NodesLost) and event.attempt == attempt.name]
     evidence, at = gather_evidence(
         run, attempt, job, on_exit_0=on_exit_0, is_idle_again=is_idle_again, next_start=next_start
     )
@@ -107,7 +110,12 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
         started=start.at if start else history.started.get(attempt.name, at or now),
         ended=at or now,
         progress=progress,
-        evidence=replace(evidence, is_idle=is_idle, lacks_signs=not progress.shows_training),
+        evidence=replace(
+            evidence,
+            is_idle=is_idle,
+            lacks_signs=not progress.shows_training,
+            lost_nodes=tuple(expand(lost[-1])) if lost else (),
+        ),
     )
 
 

@@ -28,6 +28,8 @@ class Outcome(StrEnum):
     """The body exited with 0 and gave no reason, and the training is to go on."""
     IDLE = "idle"
     """The body exited with 0 without any sign of training."""
+    RESTARTED = "restarted"
+    """A person asked for a restart in the same allocation."""
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
     NODE_FAILED = "node-failed"

@@ -22,7 +22,7 @@ from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 READER_S, OTHER_S = 300.0, 60.0
 """Default time from the stop request to the signal: for a trainer that is known to read the request, and any other."""
 DEFAULT_SIGNAL = "TERM"
-BY_PERSON = frozenset({StopKind.KILL, StopKind.PAUSE})
+BY_PERSON = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.RESTART})
 """Requests of people. They are carried out even if the trainer does not react."""
 READS_REQUEST = re.compile(
     r"TRAIN_STOP_REQUEST|TRAIN_KILL_SWITCH|TRAIN_PAUSE_SWITCH|\bopsctl(\.|_)(integrations|contract)"

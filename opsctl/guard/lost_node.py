@@ -1,4 +1,4 @@
-"""Whether a job that still runs has lost a node: by Slurm's queue, or by a step that does not reach the node."""
+"""Which nodes a job that still runs has lost: by Slurm's queue, or by a step that does not reach the node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
-from opsctl.base.ports import Runner
+from opsctl.base.ports import Runner, TimedOut
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.unfinalized import is_row_of
@@ -21,14 +21,14 @@ NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
 
 
-def find_missing_node(runner: Runner, env: Mapping[str, str]) -> bool:
-    """Return whether a node of this job certainly does not answer. Raises nothing."""
-    from opsctl.slurm.steps import misses_a_node  # noqa: PLC0415 (after a failure only)
+def find_missing_nodes(runner: Runner, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of this start that certainly do not answer. Raises nothing."""
+    from opsctl.slurm.steps import find_silent_nodes  # noqa: PLC0415 (after a failure only)
 
     try:
-        return misses_a_node(runner, own_job(env), len(expand_nodes(env)), timeout=PROBE_TIMEOUT_S)
-    except (OpsctlError, KeyError, OSError):
-        return False
+        return find_silent_nodes(runner, own_job(env), expand_nodes(env), timeout=PROBE_TIMEOUT_S)
+    except (OpsctlError, OSError, TimedOut):
+        return ()
 
 
 def find_lost_node(slurm: Slurm, attempt: Attempt) -> Job | None:

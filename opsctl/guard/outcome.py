@@ -64,11 +64,23 @@ class Evidence:
     """The first line of a help text that the body printed."""
     at_its_limit: bool = False
     """Whether the attempt ended at about the time limit of its job."""
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes that did not answer the guard."""
 
 
 def decide_outcome(evidence: Evidence) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it. The trainer's own stop reason counts first, then the stop request."""
-    for rule in (_by_trainer, _by_file, _by_request, _by_log, _by_exit_0, _by_slurm, _by_signal, _by_code):
+    for rule in (
+        _by_trainer,
+        _by_file,
+        _by_request,
+        _by_log,
+        _by_exit_0,
+        _by_lost_nodes,
+        _by_slurm,
+        _by_signal,
+        _by_code,
+    ):
         if outcome := rule(evidence):
             return outcome
     return Outcome.LOST, "the attempt left no exit code, and Slurm does not know its end"
@@ -89,6 +101,7 @@ _REQUESTS = {
     StopKind.KILL: Outcome.KILLED,
     StopKind.PAUSE: Outcome.PAUSED,
     StopKind.HUNG: Outcome.HUNG,
+    StopKind.RESTART: Outcome.RESTARTED,
 }
 _STATES = {
     JobState.TIMEOUT: Outcome.TIMED_OUT,
@@ -185,6 +198,12 @@ def _exit_0_rules(evidence: Evidence) -> Iterator[tuple[bool, Outcome, str]]:
     yield evidence.limits_itself, Outcome.EXITED, ", and the command limits its own time"
     unseen = "; no step of this attempt is known either" if evidence.is_idle else ""
     yield True, Outcome.FINISHED, f"; no stop request and no further step are known{unseen}"
+
+
+def _by_lost_nodes(evidence: Evidence) -> tuple[Outcome, str] | None:
+    if not evidence.lost_nodes:
+        return None
+    return Outcome.NODE_FAILED, f"{', '.join(evidence.lost_nodes)} did not answer the guard"
 
 
 def _by_slurm(evidence: Evidence) -> tuple[Outcome, str] | None:

@@ -24,6 +24,8 @@ class StopKind(StrEnum):
     PAUSE = "pause"
     HUNG = "hung"
     """The attempt hangs, and opsctl is about to cancel it."""
+    RESTART = "restart"
+    """A person asked for a restart in the same allocation."""
     TERM = "term"
     """Slurm ends the job: cancelled, preempted, or out of time."""
     TIME_LIMIT = "time-limit"

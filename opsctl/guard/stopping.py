@@ -21,6 +21,7 @@ from opsctl.state.run_dir import Attempt
 from opsctl.state.switches import Switch
 
 log = logging.getLogger(__name__)
+SWITCHES = ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE), (Switch.RESTART, StopKind.RESTART))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Stopping:
         self._note("requested", f"{reason.value}: {why}")
 
     def check_switches(self) -> None:
-        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
+        for switch, reason in SWITCHES:
             if armed := switches.read(self.arrays.run, switch):
                 self.request(reason, str(describe(armed)))
 

@@ -25,11 +25,12 @@ class Stragglers:
     """The file with the exit code of the rank that failed first. It appears when a rank fails."""
     grace_s: float
     clock: Clock
-    misses_a_node: Callable[[], bool]
-    """Returns whether a node of the job does not answer. Called once per start of the ranks, in a thread."""
+    find_missing_nodes: Callable[[], tuple[str, ...]]
+    """Returns the nodes of the job that do not answer. Called once per start of the ranks, in a thread."""
+    lost_nodes: tuple[str, ...] = ()
+    """The nodes that did not answer."""
     _since_s: float | None = None
     _thread: threading.Thread | None = None
-    _is_node_lost: bool = False
 
     def are_late(self) -> bool:
         """Return whether a rank failed more than `grace_s` ago, counted from the first call that saw the failure.
@@ -38,7 +39,7 @@ class Stragglers:
         """
         if self.code is None:
             # The body removes an earlier file before it starts the ranks.
-            self._since_s, self._thread, self._is_node_lost = None, None, False
+            self._since_s, self._thread, self.lost_nodes = None, None, ()
             return False
         if self._since_s is None:
             self._since_s = self.clock.monotonic()
@@ -46,17 +47,17 @@ class Stragglers:
         if past_s > PROBE_AFTER_S and self._thread is None:
             self._thread = threading.Thread(target=self._probe, daemon=True)
             self._thread.start()
-        return self._is_node_lost or past_s > self.grace_s
+        return bool(self.lost_nodes) or past_s > self.grace_s
 
     def _probe(self) -> None:
-        is_lost = self.misses_a_node()
+        lost_nodes = self.find_missing_nodes()
         if self._thread is threading.current_thread():  # the body may have started the ranks again
-            self._is_node_lost = is_lost
+            self.lost_nodes = lost_nodes
 
     @property
     def why(self) -> str:
         """Why the ranks get no more time."""
-        return "a node of the job does not answer" if self._is_node_lost else f"{self.grace_s:g} s have passed"
+        return f"{', '.join(self.lost_nodes)} did not answer" if self.lost_nodes else f"{self.grace_s:g} s have passed"
 
     @property
     def code(self) -> int | None:

@@ -24,7 +24,7 @@ from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.during_body import DuringBody
 from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.free_space import await_space
-from opsctl.guard.lost_node import find_lost_node, find_missing_node
+from opsctl.guard.lost_node import find_lost_node, find_missing_nodes
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
@@ -37,15 +37,17 @@ from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, read_toml
 from opsctl.slurm.job_environment import own_job
-from opsctl.state.events import AttemptStarted
+from opsctl.state.events import AttemptStarted, NodesLost
 from opsctl.state.run_dir import Attempt, RunDir
+from opsctl.state.switches import Switch, disarm
 
 if TYPE_CHECKING:
+    from opsctl.guard.end_record import FinishedAttempt
     from opsctl.guard.hooks import CheckpointHook, TrainHooks
     from opsctl.guard.node_care import NodeCare
 
 log = logging.getLogger(__name__)
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+GUARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RANKS_GRACE_S = 3.0
 """Time between TERM and KILL for processes that the body left behind."""
 SRUN_GRACE_S = 0.5  # the same for processes that outlive a failed rank: they have had their grace
@@ -78,12 +80,14 @@ class Supervisor:
     stragglers: Stragglers = field(init=False)
     quiet: QuietRanks = field(init=False)
     during: DuringBody = field(init=False)
+    next_env: dict[str, str] | None = None
+    """The environment of the next start in the same allocation, after the end; None if the nodes go back."""
     _start_mark: int = -1
     """The mark of the newest checkpoint at the start."""
 
     def __post_init__(self) -> None:
         arrays, rules, env, tolerated = self.arrays, self.rules, self.env, self.tolerated
-        self.attempt = attempt = self.run.attempt(attempt_record.attempt_name(env))
+        self.attempt = attempt = attempt_record.claim_attempt(self.run, env)
         job = own_job(env)
         self.earlier = EarlierAttempts(
             arrays=arrays, rules=rules, own=attempt, env=env, make_care=self.make_care, tolerated=tolerated
@@ -99,7 +103,7 @@ class Supervisor:
             first_exit=self.run.attempt_logs(attempt.name) / "first-exit",
             grace_s=rules.exit_grace_seconds,
             clock=self.clock,
-            misses_a_node=lambda: find_missing_node(self.runner, env),
+            find_missing_nodes=lambda: find_missing_nodes(self.runner, env),
         )
 
     @property
@@ -130,7 +134,7 @@ class Supervisor:
     def supervise(self) -> int:
         """Run the body to its end, or leave without running the body. Return the exit code of the job."""
         adopt_orphans()
-        signals = Signals((*END_SIGNALS, signal.SIGUSR1), self.stopping.on_signal)
+        signals = Signals(GUARD_SIGNALS, self.stopping.on_signal)
         self._prepare()
         if refusal := read_refusal(self.attempt):
             log.info("leaving without running the body: %s", refusal.why)
@@ -154,6 +158,7 @@ class Supervisor:
         if reason := self.earlier.find_reason_to_leave(finalized):
             self.stopping.request(*reason)
         with self.tolerated("reading the switches"):
+            disarm(self.run, Switch.RESTART)  # any start is one
             self.stopping.check_switches()
         with self.tolerated("checking who can write the body"):
             try:
@@ -259,6 +264,9 @@ class Supervisor:
         log.info("the body ended with exit code %d", code)
         with self.tolerated("recording the exit"):
             self.run.write(self.attempt.body_exit, f"{code}\n")
+        if lost_nodes := self.stragglers.lost_nodes:
+            with self.tolerated("recording lost nodes"):
+                self.arrays.note(NodesLost(attempt=self.attempt.name, nodes=",".join(lost_nodes)))
         if code == 128 + signal.SIGTERM:
             self._await_own_term(signals)
         if self.stopping.kill_at_s is not None:
@@ -287,19 +295,37 @@ class Supervisor:
                     return
 
     def _finalize_own(self) -> None:
+        """Finalize this attempt, and prepare the next start if the nodes are kept."""
         if self.body and self.earlier.is_open and self.stopping.kill_at_s is None:
             # Slurm may have reported a dead node's job as active at our start. That attempt is finalized before ours.
             self.earlier.finalize()
         job = None
         with self.tolerated("asking why Slurm ends the job"):
             job = find_lost_node(self.arrays.slurm, self.attempt)
-        finalized = []
+        finalized: list[FinishedAttempt] = []
         with self.tolerated("finalizing this attempt"):
             from opsctl.guard.finalize import finalize  # noqa: PLC0415 (imported beside the body, if that was long)
 
             finalized.append(finalize(self.arrays, self.rules, self.attempt, job=job, care=self.make_care()))
         self._send_alerts()
         self.hooks.after_attempts(finalized)
+        with self.tolerated("keeping the nodes"):
+            self._keep_nodes(finalized)
+
+    def _keep_nodes(self, finalized: list[FinishedAttempt]) -> None:
+        if not finalized or self.stopping.kill_at_s is not None:
+            return
+        from opsctl.guard.kept_allocation import KeptAllocation  # noqa: PLC0415 (after the body)
+
+        kept = KeptAllocation(
+            arrays=self.arrays,
+            rules=self.rules,
+            runner=self.runner,
+            env=self.env,
+            attempt=self.attempt,
+            deadline=self.deadline,
+        )
+        self.next_env = kept.prepare_next(finalized[0])
 
     def _send_alerts(self) -> None:
         with self.tolerated("sending alerts"):

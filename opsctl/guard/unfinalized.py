@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job
+from opsctl.guard.attempt_record import read_start
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.slurm.commands import Slurm
 from opsctl.state.journal import TrainHistory
@@ -32,15 +33,20 @@ def is_row_of(job: Job, attempt: Attempt) -> bool:
 
 
 def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
-    """Return whether the queue shows no running job of the attempt: none, a later attempt, or an ended job."""
+    """Return whether the task was started again, or the queue shows no running job of the attempt."""
+    start = read_start(attempt)
+    restarts = start.restarts if start else attempt.number
     rows = [job for job in jobs if is_row_of(job, attempt)]
-    return all(job.restarts > attempt.restart or job.state.is_final or job.state.is_waiting for job in rows)
+    return attempt.has_successor or all(
+        job.restarts > restarts or job.state.is_final or job.state.is_waiting for job in rows
+    )
 
 
 def find_final_row(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:
     """Return Slurm's final row of this attempt, not of a later attempt of the same job."""
-    rows = (job for job in jobs if is_row_of(job, attempt) and job.restarts == attempt.restart and job.state.is_final)
-    return next(rows, None)
+    if attempt.has_successor:
+        return None
+    return next((job for job in jobs if is_row_of(job, attempt) and job.state.is_final), None)
 
 
 def find_vanished(run: RunDir, snapshot: TrainSnapshot) -> list[str]:

@@ -44,6 +44,8 @@ def job_spec(
     return JobSpec(
         name=train.name,
         nodes=table.nodes,
+        spare_nodes=table.spare_nodes,
+        keeps_nodes=train.guard.restart_in_place,
         processes_per_node=table.processes_per_node,
         cpus_per_process=table.cpus_per_process,
         gpus_per_node=table.gpus_per_node,

@@ -69,7 +69,7 @@ def directives(spec: JobSpec) -> list[str]:
     options: dict[str, object] = {
         "--job-name": spec.name,
         "--array": f"1-{spec.tasks}%1",
-        "--nodes": spec.nodes,
+        "--nodes": spec.nodes + spec.spare_nodes,
         "--ntasks-per-node": spec.processes_per_node,
         "--cpus-per-task": spec.cpus_per_process,
         "--time": spec.time_limit,
@@ -85,7 +85,9 @@ def directives(spec: JobSpec) -> list[str]:
         "--dependency": f"afterany:{spec.after}" if spec.after else "",
         "--signal": f"B:USR1@{spec.signal_seconds}" if spec.signal_seconds else "",
     }
-    flags = ["--no-requeue", *(["--exclusive"] if spec.exclusive else [])]
+    flags = ["--no-requeue"]
+    flags += ["--no-kill"] if spec.keeps_nodes and spec.nodes + spec.spare_nodes > 1 else []
+    flags += ["--exclusive"] if spec.exclusive else []
     return [f"{key}={value}" for key, value in options.items() if value != ""] + flags + list(spec.extra)
 
 

@@ -225,8 +225,9 @@ def _stop(run: RunDir, snapshot: TrainSnapshot, begun: StartedAttempt | None, no
 
 def _progress_from_queue(run: RunDir, snapshot: TrainSnapshot, state: str, now: datetime) -> Progress | None:
     active = next((job for job in snapshot.active if job.state is JobState.RUNNING), None)
+    attempt = snapshot.history.newest_attempt(active.full_id) if active else ""
     pace = _pace(run, snapshot, active, now) if state in {"running", "queued"} else None
-    return _read_progress(run, active.attempt if active else "", pace)
+    return _read_progress(run, attempt, pace)
 
 
 def _read_progress(run: RunDir, attempt: str, pace: TaskPace | None = None) -> Progress | None:

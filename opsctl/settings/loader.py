@@ -83,7 +83,10 @@ class SiteSettings(SettingsTable):
 class SlurmTable(SettingsTable):
     """`[slurm]` of TRAIN.toml: the resources, which cannot change for queued tasks."""
 
-    nodes: int = Field(ge=1, description="nodes of a task")
+    nodes: int = Field(ge=1, description="nodes of a task that run ranks")
+    spare_nodes: int = Field(
+        0, ge=0, description="more nodes of a task, which wait to replace a node that is lost or faulty"
+    )
     processes_per_node: int = Field(1, ge=1, description="ranks on a node, usually one per GPU")
     cpus_per_process: int = Field(1, ge=1, description="CPUs of a rank")
     gpus_per_node: int = Field(0, ge=0, description="GPUs of a node; 0: none")
@@ -161,6 +164,16 @@ class GuardSettings(SettingsTable):
     )
     stop_grace_seconds: float = Field(
         120, gt=0, description="time to save and exit after a signal, TERM or preemption, before the ranks are ended"
+    )
+    restart_in_place: bool = Field(
+        default=True,
+        description="start the trainer again in the same allocation after a failure that the allocation survives;"
+        " false: give the nodes back at every failure",
+    )
+    restarts_per_hour: int = Field(
+        6,
+        ge=1,
+        description="starts within an hour in one allocation, without a new checkpoint, after which the nodes go back",
     )
     exit_grace_seconds: float = Field(
         60, gt=0, description="time after the failure of a rank until the guard ends the others, if Slurm does not"

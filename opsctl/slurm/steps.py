@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from opsctl.base.errors import MissingProgram
 from opsctl.base.nodesets import fold
-from opsctl.base.ports import Answer, Runner, TimedOut, run_here
+from opsctl.base.ports import Answer, Completed, Runner, TimedOut, run_here
 
 NOT_STARTED = re.compile(
     r"srun: (error: )?.*(Unable to (confirm|create|allocate)|Requested nodes? .*not|Required node not available"
@@ -26,6 +26,8 @@ NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
 """Variables that this process may have from its own job, and that would change the step."""
+TIMED_OUT = frozenset({124, 137})
+"""Exit codes of timeout(1) for a command that it has ended."""
 GRANTED = re.compile(r"Granted job allocation (\d+)")
 ANSWER_S = 30.0
 """Time limit for Slurm's commands, beyond the wait for the start of the job."""
@@ -117,18 +119,28 @@ class Allocation(_NodeJob):
         return granted[1] if granted and done.code == 0 else ""
 
 
-def misses_a_node(runner: Runner, job: str, count: int, *, timeout: float) -> bool:
-    """Return whether a step on all `count` nodes of a running job certainly did not reach one of them within `timeout`.
+def run_on_all(runner: Runner, job: str, nodes: Sequence[str], argv: Sequence[str], *, timeout: float) -> Completed:
+    """Run a command once on each node of a running job, as one step that takes no resources.
 
-    A step that Slurm refuses shows nothing about the nodes. Raises MissingProgram.
+    After `timeout` seconds the step is ended, and what the other nodes have printed is returned with an exit code
+    in TIMED_OUT. Raises MissingProgram and TimedOut.
     """
-    size = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1")
-    command = ("srun", "--overlap", "--mem=0", f"--jobid={job}", "--time=1", *size, "--chdir=/", "true")
-    try:
-        done = runner.run(command, timeout=timeout, env=REMOVED_ENV)
-    except TimedOut:
-        return True
-    return bool(done.code and NOT_REACHED.search(done.err))
+    size = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}")
+    step = ("srun", "--overlap", "--mem=0", f"--jobid={job}", "--time=1", *size, "--chdir=/", *argv)
+    # srun waits for a dead node even after TERM.
+    ended = ("timeout", "--kill-after=1", f"{timeout:g}", *step)
+    return runner.run(ended, timeout=timeout + ANSWER_S, env=REMOVED_ENV)
+
+
+def find_silent_nodes(runner: Runner, job: str, nodes: Sequence[str], *, timeout: float) -> tuple[str, ...]:
+    """Return the nodes of a running job that certainly do not answer within `timeout`.
+
+    Nothing is certain if Slurm refuses the step, or if no node answers. Raises MissingProgram and TimedOut.
+    """
+    done = run_on_all(runner, job, nodes, ("sh", "-c", 'echo "$SLURMD_NODENAME"'), timeout=timeout)
+    answered = set(done.out.split())
+    is_certain = done.code in TIMED_OUT or NOT_REACHED.search(done.err)
+    return tuple(node for node in nodes if node not in answered) if answered and is_certain else ()
 
 
 def _run_srun(

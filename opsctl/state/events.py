@@ -83,6 +83,24 @@ class AttemptStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesLost(Event):
+    """Nodes of an attempt that did not answer a step of its job."""
+
+    attempt: AttemptName
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationKept(Event):
+    """The next start of the task uses the same allocation: why, on which nodes, and which nodes wait as spares."""
+
+    attempt: AttemptName
+    nodes: str
+    spares: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopStep(Event):
     """A step of a stop: a signal, the end of the ranks."""
 
@@ -263,6 +281,8 @@ KINDS: Mapping[str, type[Event]] = {
     "submit-refused": SubmitRefused,
     "array-lost": ArrayLost,
     "attempt-started": AttemptStarted,
+    "nodes-lost": NodesLost,
+    "allocation-kept": AllocationKept,
     "stop-step": StopStep,
     "diagnosed": Diagnosed,
     "exclusion-decided": ExclusionDecided,

@@ -148,6 +148,10 @@ class TrainHistory:
     cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
 
+    def newest_attempt(self, task: str) -> str:
+        """Return the name of the newest attempt of a task, such as `12_3`; its first if none is journalled."""
+        return next((name for name in reversed(self.started) if name.rpartition(".")[0] == task), f"{task}.0")
+
 
 def replay(events: Iterable[Event]) -> TrainHistory:
     """Return the history after `events`. Kinds without a step change nothing."""

@@ -30,7 +30,10 @@ OWNED = ("journal", "heartbeat", "logs", "attempts", "checkpoints", "revisions")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The directory of one attempt: `<array>_<task>.<restart>`, or `<job>.<restart>` outside an array."""
+    """The directory of one attempt: `<array>_<task>.<start>`, or `<job>.<start>` outside an array.
+
+    `<start>` counts the starts of the task, whoever started it: Slurm, or the guard inside the allocation.
+    """
 
     path: Path
 
@@ -54,8 +57,14 @@ class Attempt:
         return int(task) if task else None
 
     @property
-    def restart(self) -> int:
+    def number(self) -> int:
+        """The number of this start of the task, from 0."""
         return int(self.name.rpartition(".")[2])
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether the task was started again since."""
+        return self.path.with_name(f"{self.job}.{self.number + 1}").is_dir()
 
     @property
     def start(self) -> Path:

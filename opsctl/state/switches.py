@@ -50,6 +50,8 @@ class Switch(StrEnum):
     """Save, stop, hold the queued tasks."""
     SAVE = "save"
     """Save and continue."""
+    RESTART = "restart"
+    """Save, stop, and start again in the same allocation. The guard disarms it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

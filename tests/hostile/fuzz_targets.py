@@ -127,7 +127,7 @@ def answer(data: bytes) -> Answer:
 
 def read_attempt_name(name: str) -> object:
     attempt = Attempt(Path("/x") / name.replace("/", ""))
-    return attempt.array, attempt.task, attempt.restart
+    return attempt.array, attempt.task, attempt.number
 
 
 def accounting_tables(data: str) -> object:

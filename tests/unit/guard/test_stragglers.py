@@ -17,7 +17,10 @@ def stragglers(train: QueuedTrain, tmp_path: Path) -> Stragglers:
 
 def make_stragglers(train: QueuedTrain, path: Path, *, misses_a_node: bool) -> Stragglers:
     return Stragglers(
-        first_exit=path / "first-exit", grace_s=60, clock=train.clock, misses_a_node=lambda: misses_a_node
+        first_exit=path / "first-exit",
+        grace_s=60,
+        clock=train.clock,
+        find_missing_nodes=lambda: ("node002",) * misses_a_node,
     )
 
 

@@ -5,7 +5,7 @@ trap 'echo "opsctl: body.sh line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR
 
 export TRAIN_RUN_DIR=/scratch/trains/x-1.y_z
 # The guard exports the log directory of the attempt. Without the guard, the body derives the same path.
-attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
+attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.0
 export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
 [[ -d $TRAIN_ATTEMPT_LOGS ]] || mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
@@ -44,7 +44,8 @@ trap - ERR
 [[ -e $TRAIN_ATTEMPT_LOGS/first-exit ]] && rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
 # No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
-srun --kill-on-bad-exit=1 --wait=0 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
+# The guard names the nodes of a start that does not use all nodes of the job.
+srun ${TRAIN_NODES:+--nodes="$NNODES" --nodelist="$TRAIN_NODES"} --kill-on-bad-exit=1 --wait=0 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     'run it' '$(id)' 'it'"'"'s' "${TRAIN_STOP_REQUEST:-}" 'new
 line' '' || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.

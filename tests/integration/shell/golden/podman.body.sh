@@ -5,7 +5,7 @@ trap 'echo "opsctl: body.sh line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR
 
 export TRAIN_RUN_DIR=/scratch/trains/podman
 # The guard exports the log directory of the attempt. Without the guard, the body derives the same path.
-attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.${SLURM_RESTART_COUNT:-0}
+attempt=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.0
 export TRAIN_ATTEMPT_LOGS="${TRAIN_ATTEMPT_LOGS:-$TRAIN_RUN_DIR/logs/$attempt}"
 [[ -d $TRAIN_ATTEMPT_LOGS ]] || mkdir -p -- "$TRAIN_ATTEMPT_LOGS"
 
@@ -30,7 +30,8 @@ trap - ERR
 [[ -e $TRAIN_ATTEMPT_LOGS/first-exit ]] && rm -f -- "$TRAIN_ATTEMPT_LOGS/first-exit"
 code=0
 # No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
-srun --kill-on-bad-exit=1 --wait=0 podman run --rm --cgroups=disabled --network=host --ipc=host --security-opt=label=disable --volume=/scratch/trains/podman:/scratch/trains/podman '--volume=/work/my code:/work/my code' --volume=/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro '--volume=/data:/da ta:ro' '--env=SLURM*' '--env=TRAIN_*' '--env=MASTER_*' --env=NNODES --env=PYTHONUNBUFFERED '--env=CUDA_*' '--env=NVIDIA_*' '--env=ROCR_*' '--env=HIP_*' '--env=NCCL_*' '--env=TORCH_FR_*' '--env=TORCH_NCCL_*' '--env=OMP_*' '--env=WANDB_*' '--env=MLFLOW_*' '--env=COMET_*' '--env=HF_*' --env=A --workdir="$PWD" '--env=X=$(id)"$PWD"' --nv '/images/it'"'"'s $(id).sqsh' python3 -I -c 'import sys; sys.path.insert(0, '"'"'/opt/opsctl-shim'"'"'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))' --logs "$TRAIN_ATTEMPT_LOGS" -- \
+# The guard names the nodes of a start that does not use all nodes of the job.
+srun ${TRAIN_NODES:+--nodes="$NNODES" --nodelist="$TRAIN_NODES"} --kill-on-bad-exit=1 --wait=0 podman run --rm --cgroups=disabled --network=host --ipc=host --security-opt=label=disable --volume=/scratch/trains/podman:/scratch/trains/podman '--volume=/work/my code:/work/my code' --volume=/opt/opsctl/lib/opsctl:/opt/opsctl-shim/opsctl:ro '--volume=/data:/da ta:ro' '--env=SLURM*' '--env=TRAIN_*' '--env=MASTER_*' --env=NNODES --env=PYTHONUNBUFFERED '--env=CUDA_*' '--env=NVIDIA_*' '--env=ROCR_*' '--env=HIP_*' '--env=NCCL_*' '--env=TORCH_FR_*' '--env=TORCH_NCCL_*' '--env=OMP_*' '--env=WANDB_*' '--env=MLFLOW_*' '--env=COMET_*' '--env=HF_*' --env=A --workdir="$PWD" '--env=X=$(id)"$PWD"' --nv '/images/it'"'"'s $(id).sqsh' python3 -I -c 'import sys; sys.path.insert(0, '"'"'/opt/opsctl-shim'"'"'); from opsctl.guard.rank import main; sys.exit(main(sys.argv[1:]))' --logs "$TRAIN_ATTEMPT_LOGS" -- \
     python train.py python3 'it'"'"'s' || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"

@@ -1,0 +1,114 @@
+"""Keep the nodes: after a failure that the allocation survives, the guard starts again on good nodes of the job.
+
+The next start is a guard of its own, which replaces this process: one attempt stays one guard. Killed before that, the
+guard leaves a finalized attempt, and the array goes on as after any other end.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from opsctl.base.errors import ConfigError
+from opsctl.base.ports import Runner
+from opsctl.guard.attempt_record import expand_nodes
+from opsctl.guard.deadline import DeadlineFile
+from opsctl.guard.end_record import FinishedAttempt, read_end
+from opsctl.guard.restart import Allocation, Restart, choose_nodes, decide_restart
+from opsctl.guard.stop_request import StopKind, read_stop_request
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
+from opsctl.slurm.allocation import list_allocated, use_nodes
+from opsctl.slurm.job_environment import own_job
+from opsctl.slurm.steps import run_on_all
+from opsctl.state.events import AllocationKept
+from opsctl.state.journal import replay
+from opsctl.state.run_dir import Attempt, RunDir
+
+log = logging.getLogger(__name__)
+CLEAR_S = 15.0
+"""Time to end what an attempt left behind on its nodes. A process that a dead file system blocks does not end."""
+STEP_S = 10.0
+"""How much longer a step on all nodes may take: a step that does not start ends the task."""
+FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_LIMIT, StopKind.REFUSED})
+"""Stop requests after which the nodes go back, however the attempt ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAllocation:
+    """The allocation of the running job, after the attempt of this guard."""
+
+    arrays: TrainArrays
+    rules: GuardSettings
+    runner: Runner
+    env: Mapping[str, str]
+    """The environment of the attempt."""
+    attempt: Attempt
+    deadline: DeadlineFile
+
+    def prepare_next(self, ended: FinishedAttempt) -> dict[str, str] | None:
+        """Return the environment of the next start, whose nodes are clear; None if the nodes go back.
+
+        Raises OpsctlError and TimedOut.
+        """
+        used = tuple(expand_nodes(self.env))
+        allocation = Allocation(
+            usable=tuple(list_allocated(self.env)),
+            used=used,
+            needed=_count_needed(self.arrays.run, used),
+            left_s=self._measure_time_left(),
+        )
+        request = read_stop_request(self.attempt)
+        if request and request.reason in FINAL:
+            restart = Restart(why=request.why)
+        else:
+            restart = decide_restart(ended, self._list_starts(ended), allocation, self.rules)
+        if restart.nodes:
+            restart = self._clear(restart, allocation)
+        if not restart.nodes:
+            log.info("the nodes go back: %s", restart.why)
+            return None
+        self.arrays.note(
+            AllocationKept(
+                attempt=self.attempt.name,
+                nodes=",".join(restart.nodes),
+                spares=",".join(restart.spares),
+                why=restart.why,
+            )
+        )
+        log.info("starting again on %s: %s", ",".join(restart.nodes), restart.why)
+        return use_nodes(self.env, restart.nodes, allocated=restart.usable)
+
+    def _measure_time_left(self) -> float | None:
+        end = self.deadline.end
+        if end is None:
+            return None
+        return (end - self.arrays.journal.clock.now()).total_seconds() - self.rules.stop_grace_seconds
+
+    def _list_starts(self, ended: FinishedAttempt) -> list[FinishedAttempt]:
+        """Return the finalized starts of this task, `ended` last."""
+        run, history = self.arrays.run, replay(self.arrays.journal.events())
+        earlier = [run.attempt(name) for name in history.started if name != ended.attempt]
+        own = [attempt for attempt in earlier if attempt.job == self.attempt.job]
+        return [*(start for attempt in own if (start := read_end(attempt))), ended]
+
+    def _clear(self, restart: Restart, allocation: Allocation) -> Restart:
+        """End what the attempt left behind; leave out nodes that do not answer or cannot be cleared."""
+        argv = (sys.executable, "-P", "-m", "opsctl.guard.leftovers", self.attempt.name, f"{CLEAR_S:g}")
+        done = run_on_all(self.runner, own_job(self.env), restart.usable, argv, timeout=CLEAR_S + STEP_S)
+        usable = tuple(node for node in restart.usable if node in done.out.split())
+        if left_out := [node for node in restart.usable if node not in usable]:
+            log.warning("%s: not used again: %s", ", ".join(left_out), done.err.strip()[-300:] or "no answer")
+        if len(usable) < allocation.needed:
+            return Restart(why=f"{len(usable)} nodes could be cleared of the {allocation.needed} that are needed")
+        nodes = choose_nodes(usable, restart.nodes, allocation.needed)
+        return Restart(nodes=nodes, usable=usable, why=restart.why)
+
+
+def _count_needed(run: RunDir, used: Sequence[str]) -> int:
+    try:
+        return parse(TrainSettings, read_toml(run.config), str(run.config)).slurm.nodes
+    except ConfigError:
+        return len(used)

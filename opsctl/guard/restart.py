@@ -1,0 +1,132 @@
+"""Whether the trainer starts again in the same allocation, and on which of its nodes: by the table restart.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+
+from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
+from opsctl.settings.loader import GuardSettings
+
+START_S = 120.0
+"""Time for the start of a trainer, if its task is long enough."""
+START_SHARE = 0.2
+"""The same as a share of the time limit of a short task."""
+WINDOW = timedelta(hours=1)
+
+
+class Then(StrEnum):
+    """What becomes of the allocation."""
+
+    SAME_NODES = "same-nodes"
+    OTHER_NODES = "other-nodes"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRule:
+    """One row of restart.toml."""
+
+    then: Then
+    why: str
+    outcomes: tuple[Outcome, ...] = ()
+    actions: tuple[Action, ...] = ()
+    bad_nodes: bool | None = None
+
+    def fits(self, ended: FinishedAttempt) -> bool:
+        return (
+            (not self.outcomes or ended.outcome in self.outcomes)
+            and (not self.actions or ended.action in self.actions)
+            and (self.bad_nodes is None or self.bad_nodes == bool(ended.suspects))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The nodes of a running job, and its time."""
+
+    usable: tuple[str, ...]
+    """The nodes that may be used, in Slurm's order."""
+    used: tuple[str, ...]
+    """Those on which the last start ran its ranks."""
+    needed: int
+    left_s: float | None
+    """Time until the ranks must have saved; None without a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """What becomes of the allocation."""
+
+    nodes: tuple[str, ...] = ()
+    """The nodes of the next start; empty if the allocation goes back."""
+    usable: tuple[str, ...] = ()
+    """All nodes that may be used from now on: those of the next start and its spares."""
+    why: str
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        return tuple(node for node in self.usable if node not in self.nodes)
+
+
+@cache
+def restart_rules() -> tuple[RestartRule, ...]:
+    """Return the rows of restart.toml."""
+    rows = tomllib.loads(files("opsctl.guard").joinpath("restart.toml").read_text())["rule"]
+    return tuple(
+        RestartRule(
+            then=Then(row["then"]),
+            why=row["why"],
+            outcomes=tuple(map(Outcome, row.get("outcomes", ()))),
+            actions=tuple(map(Action, row.get("actions", ()))),
+            bad_nodes=row.get("bad_nodes"),
+        )
+        for row in rows
+    )
+
+
+def decide_restart(
+    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: Allocation, rules: GuardSettings
+) -> Restart:
+    """Return the nodes of the next start in this allocation, or why the allocation goes back.
+
+    `starts` are the finalized starts in this allocation, `ended` included.
+    """
+    rule = next(rule for rule in restart_rules() if rule.fits(ended))
+    if not rules.restart_in_place:
+        return Restart(why="[guard] restart_in_place is false")
+    if rule.then is Then.END:
+        return Restart(why=rule.why)
+    if why := _find_obstacle(ended, starts, allocation, rules):
+        return Restart(why=why)
+    usable = tuple(node for node in allocation.usable if node not in ended.suspects)
+    if len(usable) < allocation.needed:
+        return Restart(why=f"{len(usable)} good nodes are left of the {allocation.needed} that the train needs")
+    return Restart(nodes=choose_nodes(usable, allocation.used, allocation.needed), usable=usable, why=rule.why)
+
+
+def choose_nodes(usable: Sequence[str], used: Sequence[str], needed: int) -> tuple[str, ...]:
+    """Return `needed` of the usable nodes, in Slurm's order: those that were used before, then spares."""
+    chosen = sorted(usable, key=lambda node: node not in used)[:needed]
+    return tuple(node for node in usable if node in chosen)
+
+
+def _find_obstacle(
+    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: Allocation, rules: GuardSettings
+) -> str:
+    """Return why no further start would help, empty if one may."""
+    if allocation.left_s is not None:
+        limit_s = 60 * (ended.limit_minutes or 0)
+        needed_s = min(START_S, START_SHARE * limit_s) if limit_s else START_S
+        needed_s += 60 * (ended.save_gap_minutes or 0)
+        if allocation.left_s < needed_s:
+            return f"{allocation.left_s:.0f} s are left, and a start with one checkpoint takes {needed_s:.0f} s"
+    futile = [start for start in starts if start.ended > ended.ended - WINDOW and not start.new_checkpoint]
+    if len(futile) >= rules.restarts_per_hour:
+        return f"{len(futile)} starts within an hour brought no new checkpoint"
+    return ""

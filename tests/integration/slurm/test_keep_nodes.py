@@ -1,0 +1,115 @@
+"""A failure that the allocation survives: the trainer starts again in the same job, on the same nodes or on spares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from opsctl.base.nodesets import expand
+from opsctl.guard.attempt_record import read_start
+from opsctl.sandbox.cluster import Sandbox
+from opsctl.sandbox.faults import FaultKind
+from opsctl.state.events import AllocationKept
+from opsctl.state.journal import Journal
+from tests.support.trains import Trains, trains_on, until
+
+TRAINER = """
+step=$(cat {place}/step 2>/dev/null || echo 0)
+while [ "$step" -lt {last} ]; do
+    step=$((step + 1))
+    [ "$SLURM_PROCID" = 0 ] && echo " iteration $step/ {last} | lm loss: 2.5 |" && echo "$step" >{place}/step
+    [ "$step" = 5 ] && mkdir {place}/failed-$SLURM_PROCID 2>/dev/null && {{ {at_step_5}; }}
+    sleep 0.1
+done
+"""
+"""Ranks that count steps, and that do something once at the fifth step."""
+KILLED_RANK = '[ "$SLURM_PROCID" = 1 ] && kill -9 $$'
+DEAD_NODE = "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
+
+
+@pytest.fixture
+def trains(slurm: Sandbox) -> Iterator[Trains]:
+    with trains_on(slurm) as trains:
+        yield trains
+
+
+def launch(trains: Trains, *, last: int = 20, at_step_5: str = KILLED_RANK, more: str = "", **slurm: object) -> None:
+    script = trains.place / "train.sh"
+    script.write_text(TRAINER.format(place=trains.place, last=last, at_step_5=at_step_5))
+    command = ("bash", str(script))
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=3, extra=(), more=more, **slurm))
+
+
+def list_ends(trains: Trains) -> list[dict[str, str]]:
+    paths = sorted(trains.run().path.glob("attempts/*/end.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def await_finish(trains: Trains) -> list[dict[str, str]]:
+    """Return the ends of all attempts, in order, once the last has finished and its guard is gone."""
+    until(lambda: not trains.rows())
+    ends = list_ends(trains)
+    assert ends[-1]["outcome"] == "finished", trains.run().main_log.read_text()
+    return ends
+
+
+def test_killed_rank_costs_no_task(trains: Trains) -> None:
+    launch(trains)
+    ends = await_finish(trains)
+    assert [end["outcome"] for end in ends] == ["crashed", "finished"]
+    first, second = (trains.run().attempt(end["attempt"]) for end in ends)
+    assert (second.job, second.number) == (first.job, 1)
+    starts = [read_start(attempt) for attempt in (first, second)]
+    assert len({start.nodes for start in starts if start}) == 1
+    assert AllocationKept in trains.kinds()
+
+
+def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
+    launch(trains, more="restart_in_place = false")
+    ends = await_finish(trains)
+    assert [trains.run().attempt(end["attempt"]).number for end in ends] == [0, 0]
+
+
+def test_spare_takes_the_place_of_a_dead_node(fresh_slurm: Callable[..., Sandbox]) -> None:
+    sandbox = fresh_slurm(nodes=4)
+    with trains_on(sandbox) as trains:
+        launch(trains, at_step_5=DEAD_NODE.format(place=trains.place), spare_nodes=1)
+        until((trains.place / "failed-1").exists)
+        nodes = expand(next(row.nodes for row in trains.rows() if row.nodes))
+        assert len(nodes) == 3
+        first = until(lambda: [read_start(attempt) for attempt in trains.run().attempts()])[0]
+        assert first is not None
+        assert expand(first.nodes) == nodes[:2]
+        sandbox.fault(nodes[1], FaultKind.CRASH)
+        (trains.place / "lost").touch()
+        ends = await_finish(trains)
+        assert [end["outcome"] for end in ends] == ["node-failed", "finished"]
+        assert ends[0]["suspects"] == [nodes[1]]
+        second = read_start(trains.run().attempt(ends[1]["attempt"]))
+        assert second is not None
+        assert expand(second.nodes) == [nodes[0], nodes[2]]
+        [kept] = [e for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, AllocationKept)]
+        assert kept.nodes == f"{nodes[0]},{nodes[2]}"
+
+
+def test_restart_runs_the_edited_files_in_the_same_job(trains: Trains) -> None:
+    launch(trains, last=2000, at_step_5="true", more="stop_after_seconds = 0.5")
+    until((trains.place / "failed-1").exists)
+    changed = trains.place / "changed.toml"
+    changed.write_text((trains.place / "t.toml").read_text().replace("train.sh'", "short.sh'"))
+    (trains.place / "short.sh").write_text("echo ' iteration 2000/ 2000 | lm loss: 2.5 |'")
+    assert "starts again on the same nodes" in trains.opsctl("edit", "t", changed, "--now")
+    ends = await_finish(trains)
+    assert [end["outcome"] for end in ends] == ["restarted", "finished"]
+    assert [trains.run().attempt(end["attempt"]).number for end in ends] == [0, 1]
+    assert not list(trains.run().switches.iterdir())
+
+
+def test_kill_switch_outweighs_a_restart(trains: Trains) -> None:
+    launch(trains, last=2000)
+    until((trains.place / "failed-1").exists)
+    trains.opsctl("kill-switch", "arm", "t", "--reason", "stop")
+    until(lambda: not trains.rows())
+    assert {end["outcome"] for end in list_ends(trains)} <= {"crashed", "killed"}
