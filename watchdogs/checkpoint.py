@@ -33,7 +33,7 @@ LARGE_SIZE_RATIO = 1.5
 """Ratio to the usual size that gives a warning: such as a save of whole buffers instead of views."""
 REMEMBERED = 20
 REQUESTED_ENDS = frozenset(
-    {"stopped", "cancelled", "paused", "finished", "killed", "refused", "node-refused", "skipped"}
+    {"stopped", "restarted", "cancelled", "paused", "finished", "killed", "refused", "node-refused", "skipped"}
 )
 """Outcomes that say nothing about progress."""
 

@@ -18,6 +18,7 @@ from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
 from opsctl.guard.restart import Allocation, Restart, choose_nodes, decide_restart
 from opsctl.guard.stop_request import StopKind, read_stop_request
+from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.allocation import list_allocated, use_nodes
@@ -65,6 +66,8 @@ class KeptAllocation:
             restart = Restart(why=request.why)
         else:
             restart = decide_restart(ended, self._list_starts(ended), allocation, self.rules)
+        if restart.nodes and (other := self._find_other_task()):
+            restart = Restart(why=f"task {other} of this train runs already")
         if restart.nodes:
             restart = self._clear(restart, allocation)
         if not restart.nodes:
@@ -93,6 +96,17 @@ class KeptAllocation:
         earlier = [run.attempt(name) for name in history.started if name != ended.attempt]
         own = [attempt for attempt in earlier if attempt.job == self.attempt.job]
         return [*(start for attempt in own if (start := read_end(attempt))), ended]
+
+    def _find_other_task(self) -> str:
+        """Return a task of this train that has started beside this one, else keep the others from it; empty if none.
+
+        Once Slurm has taken a lost node out of this task, it may start the next one of the array.
+        """
+        snapshot = self.arrays.check()
+        others = [job.full_id for job in snapshot.active if not is_row_of(job, self.attempt)]
+        if not others and len(list_allocated(self.env)) > 1:
+            self.arrays.slurm.start_after(snapshot.waiting, self.attempt.job)
+        return next(iter(others), "")
 
     def _clear(self, restart: Restart, allocation: Allocation) -> Restart:
         """End what the attempt left behind; leave out nodes that do not answer or cannot be cleared."""

@@ -15,7 +15,7 @@ from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.run_dir import Attempt
 
-PROBE_TIMEOUT_S = 8.0
+PROBE_TIMEOUT_S = 5.0
 """A step of a few processes starts within 3 s on a thousand nodes."""
 NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""

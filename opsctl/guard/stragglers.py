@@ -13,7 +13,7 @@ from pathlib import Path
 from opsctl.base.ports import Clock
 from opsctl.state.files import MAX_NUMBER_BYTES, read_text
 
-PROBE_AFTER_S = 5.0
+PROBE_AFTER_S = 2.0
 """Before that, Slurm is about to end the other ranks."""
 
 

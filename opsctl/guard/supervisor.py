@@ -154,6 +154,8 @@ class Supervisor:
             self._record_start()
         self.deadline.begin(self.env, self.tolerated)  # its file lies in the directory that the record has made
         finalized = self.earlier.finalize()
+        with self.tolerated("waiting for another task"):
+            finalized += self.earlier.await_end(self.stopping.check_switches)
         self.during.has_news |= bool(finalized)
         if reason := self.earlier.find_reason_to_leave(finalized):
             self.stopping.request(*reason)

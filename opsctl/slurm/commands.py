@@ -191,6 +191,16 @@ class Slurm:
         done = self._run("scontrol", "update", f"JobId={checked(job)}", f"ExcNodeList={nodes}")
         raise_for_error(done, fine=(GONE, NOT_PENDING))
 
+    def start_after(self, waiting: Sequence[Job], task: str) -> None:
+        """Let queued tasks start only once `task` has ended, in any way. Idempotent.
+
+        When Slurm 22.05 takes a lost node out of a running task, it lets the next task of a `%1` array start beside it.
+        """
+        for job in waiting:
+            after = f"Dependency=afterany:{checked(task)}"
+            done = self._run("scontrol", "update", f"JobId={name_tasks(job)}", after)
+            raise_for_error(done, fine=(GONE, NOT_PENDING))
+
     def excluded(self, job: str) -> str:
         """Return the nodes that the queued tasks of `job` must not get, folded; empty without any."""
         # --array prints one row a task. A row for several tasks shows the node list of only one of them.
@@ -255,6 +265,11 @@ def whole(done: Completed, mark: str, width: int) -> str:
     if (lines and not marks) or marks % width:
         raise Unreachable(f"{done.argv[0]} printed an incomplete list: {lines[-1][:80]!r}", hint=HINT)
     return done.out
+
+
+def name_tasks(job: Job) -> str:
+    """Return the queued tasks of one row of the queue in Slurm's notation: `12_[3-10]`."""
+    return f"{job.array}_[{','.join(map(str, job.tasks))}]" if job.tasks else job.id
 
 
 def checked(job: str) -> str:

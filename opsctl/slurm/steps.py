@@ -26,8 +26,8 @@ NOT_REACHED = re.compile(r"srun: error: Task launch for .* failed on node \S+: (
 STEP_SETTINGS = ("NTASKS_PER_NODE", "DISTRIBUTION", "EXCLUSIVE", "GRES", "NODELIST", "LABELIO", "JOB_ID", "JOBID")
 REMOVED_ENV = {f"{prefix}_{name}": None for prefix, name in product(("SLURM", "SRUN"), STEP_SETTINGS)}
 """Variables that this process may have from its own job, and that would change the step."""
-TIMED_OUT = frozenset({124, 137})
-"""Exit codes of timeout(1) for a command that it has ended."""
+TIMED_OUT = frozenset({124, 137, -9})
+"""Exit codes of timeout(1) for a command that it has ended: by KILL it ends itself as well."""
 GRANTED = re.compile(r"Granted job allocation (\d+)")
 ANSWER_S = 30.0
 """Time limit for Slurm's commands, beyond the wait for the start of the job."""
