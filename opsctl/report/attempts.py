@@ -11,6 +11,7 @@ from opsctl.guard.end_record import read_end
 from opsctl.report.contents import NamedAttempt, known_cause
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import (
+    AllocationKept,
     ArrayLost,
     AttemptFinalized,
     AttemptStarted,
@@ -40,14 +41,19 @@ class _Queue:
     """Number of tasks without a start, by array."""
     started: set[str] = field(default_factory=set)
     is_held: bool = False
+    is_kept: bool = False
+    """Whether the next start of a task uses the allocation of the last one."""
 
     @property
     def bucket(self) -> Bucket:
+        if self.is_kept:
+            return Bucket.RESTART
         if not any(self.arrays.values()) and not self.pending:
             return Bucket.NOT_QUEUED
         return Bucket.HELD if self.is_held else Bucket.QUEUE
 
     def take(self, event: Event) -> None:
+        self.is_kept = isinstance(event, AllocationKept) or (self.is_kept and not isinstance(event, AttemptStarted))
         match event:
             case Submitting():
                 self.pending[event.nonce] = max(1, event.tasks)

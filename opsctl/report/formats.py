@@ -22,6 +22,7 @@ MEANING: dict[Bucket, str] = {
     Bucket.START_UP: "from the start of a task to its first step",
     Bucket.HANG: "from the last step to the end of a task that hung, crashed or lost a node",
     Bucket.QUEUE: "submitted, waiting for Slurm to start a task",
+    Bucket.RESTART: "between two starts in the same allocation",
     Bucket.HELD: "submitted, and held",
     Bucket.NOT_QUEUED: "no task was in the queue",
     Bucket.UNKNOWN: "no record shows what the time was spent on",

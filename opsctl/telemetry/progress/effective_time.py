@@ -36,6 +36,8 @@ class Bucket(StrEnum):
     """From the start of an attempt to its first step; the whole attempt when it did no step."""
     HANG = "hang until noticed"
     """From the last step to the end of an attempt that hung, crashed or lost a node."""
+    RESTART = "restart in place"
+    """From the decision to keep the allocation to the next start in it."""
     QUEUE = "queue"
     HELD = "held"
     NOT_QUEUED = "nothing queued"

@@ -1,0 +1,36 @@
+"""The environment of a start that uses a part of its job's nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from opsctl.slurm.allocation import list_allocated, use_nodes
+
+JOB = {
+    "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURM_NNODES": "3",
+    "SLURM_NTASKS": "12",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_JOB_CPUS_PER_NODE": "8(x2),16",
+    "HOME": "/root",
+}
+
+
+def test_variables_of_slurm_tell_of_the_chosen_nodes_alone() -> None:
+    env = use_nodes(JOB, ["n1", "n3"], allocated=["n1", "n3"])
+    expected = {"SLURM_JOB_NODELIST": "n[1,3]", "SLURM_NNODES": "2", "SLURM_NTASKS": "8", "SLURM_NPROCS": "8"}
+    assert {key: env[key] for key in expected} == expected
+    assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_JOB_CPUS_PER_NODE"], env["HOME"]) == ("4(x2)", "8,16", "/root")
+
+
+def test_left_out_node_stays_out() -> None:
+    first = use_nodes(JOB, ["n1", "n2"], allocated=["n1", "n2", "n3"])
+    assert list_allocated(first) == ["n1", "n2", "n3"]
+    second = use_nodes(first, ["n1", "n3"], allocated=["n1", "n3"])
+    assert list_allocated(second) == ["n1", "n3"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "4(xx)"])
+def test_unknown_counts_are_left_as_they_are(text: str) -> None:
+    env = use_nodes({**JOB, "SLURM_JOB_CPUS_PER_NODE": text}, ["n1"], allocated=["n1"])
+    assert env["SLURM_JOB_CPUS_PER_NODE"] == text
