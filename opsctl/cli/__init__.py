@@ -40,7 +40,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "release": CommandEntry("queue:release", "Run", "Release a held or paused train."),
     "cancel": CommandEntry("queue:cancel", "Run", "Cancel a train, or one task of a train."),
     "kill-switch": CommandEntry("switches:kill_switch", "Run", "Ask a train to save and stop, and cancel its queue."),
-    "restart": CommandEntry("switches:restart", "Run", "Start a train again on its nodes, without the queue."),
+    "restart": CommandEntry("switches:restart", "Run", "Restart a train on its nodes, without the queue."),
     "save-switch": CommandEntry("switches:save_switch", "Run", "Ask a train to save a checkpoint and continue."),
     "edit": CommandEntry("edit:edit", "Run", "Change what the next task of a train runs."),
     "rollback": CommandEntry("rollback:rollback", "Run", "Go back to an earlier checkpoint of a train."),

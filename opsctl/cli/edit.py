@@ -31,7 +31,7 @@ from opsctl.state.switches import Switch
 @train_argument
 @click.argument("changed", type=click.Path(path_type=Path))
 @allow_option
-@click.option("--now", is_flag=True, help="Restart the running task on its nodes with the changed files.")
+@click.option("--now", is_flag=True, help="Restart the running task with the changed files.")
 @app_json_and_dry_run
 def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bool, dry_run: bool) -> None:
     """Change what the next task of a train runs.

@@ -113,7 +113,7 @@ def save_switch(app: App, train: str, *, reason: str, dry_run: bool) -> None:
 @click.option("--reason", default="", help="Reason, recorded and shown with the request.")
 @app_json_and_dry_run
 def restart(app: App, train: str, *, reason: str, dry_run: bool) -> None:
-    """Save, stop and start again in the same allocation.
+    """Restart a train on its nodes, without the queue.
 
     The running task of TRAIN keeps its nodes: its trainer is asked to save and stop, and starts again with the files of
     the run directory as they are then. No place in the queue is lost. Afterwards the task has a new attempt.

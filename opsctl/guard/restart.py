@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 
+from opsctl.base.tables import read_package_table
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
 
@@ -47,7 +46,7 @@ class RestartRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class JobNodes:
     """The nodes of a running job, and its time."""
 
     usable: tuple[str, ...]
@@ -77,7 +76,7 @@ class Restart:
 @cache
 def restart_rules() -> tuple[RestartRule, ...]:
     """Return the rows of restart.toml."""
-    rows = tomllib.loads(files("opsctl.guard").joinpath("restart.toml").read_text())["rule"]
+    rows = read_package_table("guard/restart.toml")["rule"]
     return tuple(
         RestartRule(
             then=Then(row["then"]),
@@ -91,7 +90,7 @@ def restart_rules() -> tuple[RestartRule, ...]:
 
 
 def decide_restart(
-    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: Allocation, rules: GuardSettings
+    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: JobNodes, rules: GuardSettings
 ) -> Restart:
     """Return the nodes of the next start in this allocation, or why the allocation goes back.
 
@@ -117,7 +116,7 @@ def choose_nodes(usable: Sequence[str], used: Sequence[str], needed: int) -> tup
 
 
 def _find_obstacle(
-    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: Allocation, rules: GuardSettings
+    ended: FinishedAttempt, starts: Sequence[FinishedAttempt], allocation: JobNodes, rules: GuardSettings
 ) -> str:
     """Return why no further start would help, empty if one may."""
     if allocation.left_s is not None:

@@ -317,9 +317,9 @@ class Supervisor:
     def _keep_nodes(self, finalized: list[FinishedAttempt]) -> None:
         if not finalized or self.stopping.kill_at_s is not None:
             return
-        from opsctl.guard.kept_allocation import KeptAllocation  # noqa: PLC0415 (after the body)
+        from opsctl.guard.next_start import NextStart  # noqa: PLC0415 (after the body)
 
-        kept = KeptAllocation(
+        next_start = NextStart(
             arrays=self.arrays,
             rules=self.rules,
             runner=self.runner,
@@ -327,7 +327,7 @@ class Supervisor:
             attempt=self.attempt,
             deadline=self.deadline,
         )
-        self.next_env = kept.prepare_next(finalized[0])
+        self.next_env = next_start.prepare(finalized[0])
 
     def _send_alerts(self) -> None:
         with self.tolerated("sending alerts"):

@@ -11,7 +11,6 @@ from opsctl.guard.end_record import read_end
 from opsctl.report.contents import NamedAttempt, known_cause
 from opsctl.slurm.past_jobs import JobRun
 from opsctl.state.events import (
-    AllocationKept,
     ArrayLost,
     AttemptFinalized,
     AttemptStarted,
@@ -19,6 +18,7 @@ from opsctl.state.events import (
     Event,
     Held,
     HoldReleased,
+    RestartDecided,
     SubmitRefused,
     Submitted,
     Submitting,
@@ -41,19 +41,21 @@ class _Queue:
     """Number of tasks without a start, by array."""
     started: set[str] = field(default_factory=set)
     is_held: bool = False
-    is_kept: bool = False
+    is_restarting: bool = False
     """Whether the next start of a task uses the allocation of the last one."""
 
     @property
     def bucket(self) -> Bucket:
-        if self.is_kept:
+        if self.is_restarting:
             return Bucket.RESTART
         if not any(self.arrays.values()) and not self.pending:
             return Bucket.NOT_QUEUED
         return Bucket.HELD if self.is_held else Bucket.QUEUE
 
     def take(self, event: Event) -> None:
-        self.is_kept = isinstance(event, AllocationKept) or (self.is_kept and not isinstance(event, AttemptStarted))
+        self.is_restarting = isinstance(event, RestartDecided) or (
+            self.is_restarting and not isinstance(event, AttemptStarted)
+        )
         match event:
             case Submitting():
                 self.pending[event.nonce] = max(1, event.tasks)

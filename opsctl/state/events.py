@@ -91,7 +91,7 @@ class NodesLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationKept(Event):
+class RestartDecided(Event):
     """The next start of the task uses the same allocation: why, on which nodes, and which nodes wait as spares."""
 
     attempt: AttemptName
@@ -282,7 +282,7 @@ KINDS: Mapping[str, type[Event]] = {
     "array-lost": ArrayLost,
     "attempt-started": AttemptStarted,
     "nodes-lost": NodesLost,
-    "allocation-kept": AllocationKept,
+    "restart-decided": RestartDecided,
     "stop-step": StopStep,
     "diagnosed": Diagnosed,
     "exclusion-decided": ExclusionDecided,

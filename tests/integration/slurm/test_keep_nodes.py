@@ -11,7 +11,7 @@ from opsctl.base.nodesets import expand
 from opsctl.guard.attempt_record import read_start
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.sandbox.faults import FaultKind
-from opsctl.state.events import AllocationKept
+from opsctl.state.events import RestartDecided
 from opsctl.state.journal import Journal
 from tests.support.trains import Trains, trains_on, until
 
@@ -63,7 +63,7 @@ def test_killed_rank_costs_no_task(trains: Trains) -> None:
     assert (second.job, second.number) == (first.job, 1)
     starts = [read_start(attempt) for attempt in (first, second)]
     assert len({start.nodes for start in starts if start}) == 1
-    assert AllocationKept in trains.kinds()
+    assert RestartDecided in trains.kinds()
 
 
 def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
@@ -90,7 +90,7 @@ def test_spare_takes_the_place_of_a_dead_node(fresh_slurm: Callable[..., Sandbox
         second = read_start(trains.run().attempt(ends[1]["attempt"]))
         assert second is not None
         assert expand(second.nodes) == [nodes[0], nodes[2]]
-        [kept] = [e for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, AllocationKept)]
+        [kept] = [e for e in Journal(trains.run(), trains.app.clock).events() if isinstance(e, RestartDecided)]
         assert kept.nodes == f"{nodes[0]},{nodes[2]}"
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from opsctl.guard.action import ACTIONS
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
-from opsctl.guard.restart import Allocation, choose_nodes, decide_restart
+from opsctl.guard.restart import JobNodes, choose_nodes, decide_restart
 from opsctl.settings.loader import GuardSettings
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
-FOUR = Allocation(usable=("n1", "n2", "n3", "n4"), used=("n1", "n2", "n3"), needed=3, left_s=None)
+FOUR = JobNodes(usable=("n1", "n2", "n3", "n4"), used=("n1", "n2", "n3"), needed=3, left_s=None)
 RULES = GuardSettings()
 
 
@@ -60,12 +60,12 @@ def test_setting_gives_the_nodes_back() -> None:
 
 @pytest.mark.parametrize(("left_s", "is_kept"), [(60.0, False), (119.0, False), (121.0, True)])
 def test_time_for_a_start_is_needed(left_s: float, is_kept: bool) -> None:
-    allocation = Allocation(usable=("n1",), used=("n1",), needed=1, left_s=left_s)
+    allocation = JobNodes(usable=("n1",), used=("n1",), needed=1, left_s=left_s)
     assert bool(decide_restart(end(Outcome.CRASHED, limit_minutes=1200.0), [], allocation, RULES).nodes) is is_kept
 
 
 def test_time_for_a_checkpoint_is_needed() -> None:
-    allocation = Allocation(usable=("n1",), used=("n1",), needed=1, left_s=600.0)
+    allocation = JobNodes(usable=("n1",), used=("n1",), needed=1, left_s=600.0)
     ended = end(Outcome.CRASHED, limit_minutes=1200.0, save_gap_minutes=9.0)
     assert not decide_restart(ended, [], allocation, RULES).nodes
 

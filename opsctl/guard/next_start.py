@@ -16,7 +16,7 @@ from opsctl.base.ports import Runner
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
-from opsctl.guard.restart import Allocation, Restart, choose_nodes, decide_restart
+from opsctl.guard.restart import JobNodes, Restart, choose_nodes, decide_restart
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
@@ -24,7 +24,7 @@ from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_tom
 from opsctl.slurm.allocation import list_allocated, use_nodes
 from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import run_on_all
-from opsctl.state.events import AllocationKept
+from opsctl.state.events import RestartDecided
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -38,7 +38,7 @@ FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_L
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAllocation:
+class NextStart:
     """The allocation of the running job, after the attempt of this guard."""
 
     arrays: TrainArrays
@@ -49,13 +49,13 @@ class KeptAllocation:
     attempt: Attempt
     deadline: DeadlineFile
 
-    def prepare_next(self, ended: FinishedAttempt) -> dict[str, str] | None:
+    def prepare(self, ended: FinishedAttempt) -> dict[str, str] | None:
         """Return the environment of the next start, whose nodes are clear; None if the nodes go back.
 
         Raises OpsctlError and TimedOut.
         """
         used = tuple(expand_nodes(self.env))
-        allocation = Allocation(
+        allocation = JobNodes(
             usable=tuple(list_allocated(self.env)),
             used=used,
             needed=_count_needed(self.arrays.run, used),
@@ -74,7 +74,7 @@ class KeptAllocation:
             log.info("the nodes go back: %s", restart.why)
             return None
         self.arrays.note(
-            AllocationKept(
+            RestartDecided(
                 attempt=self.attempt.name,
                 nodes=",".join(restart.nodes),
                 spares=",".join(restart.spares),
@@ -108,7 +108,7 @@ class KeptAllocation:
             self.arrays.slurm.start_after(snapshot.waiting, self.attempt.job)
         return next(iter(others), "")
 
-    def _clear(self, restart: Restart, allocation: Allocation) -> Restart:
+    def _clear(self, restart: Restart, allocation: JobNodes) -> Restart:
         """End what the attempt left behind; leave out nodes that do not answer or cannot be cleared."""
         argv = (sys.executable, "-P", "-m", "opsctl.guard.leftovers", self.attempt.name, f"{CLEAR_S:g}")
         done = run_on_all(self.runner, own_job(self.env), restart.usable, argv, timeout=CLEAR_S + STEP_S)
