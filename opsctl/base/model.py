@@ -264,7 +264,7 @@ class JobSpec:
     tasks: int
     spare_nodes: int = 0
     """Nodes beside `nodes` that replace lost and faulty ones."""
-    keeps_nodes: bool = False
+    survives_nodes: bool = False
     """Whether the job goes on when Slurm loses one of its nodes."""
     gpus_per_node: int = 0
     partition: str = ""

@@ -99,7 +99,7 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
     progress = read_attempt_progress(run, attempt, start, next_start)
     is_idle = progress.highest_step is None and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
-    lost = [event.nodes for event in journal.events() if isinstance(event, NodesLost) and event.attempt == attempt.name]
+    lost = _find_lost_nodes(journal, attempt, start, job)
     evidence, at = gather_evidence(
         run, attempt, job, on_exit_0=on_exit_0, is_idle_again=is_idle_again, next_start=next_start
     )
@@ -110,13 +110,16 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
         started=start.at if start else history.started.get(attempt.name, at or now),
         ended=at or now,
         progress=progress,
-        evidence=replace(
-            evidence,
-            is_idle=is_idle,
-            lacks_signs=not progress.shows_training,
-            lost_nodes=tuple(expand(lost[-1])) if lost else (),
-        ),
+        evidence=replace(evidence, is_idle=is_idle, lacks_signs=not progress.shows_training, lost_nodes=lost),
     )
+
+
+def _find_lost_nodes(journal: Journal, attempt: Attempt, start: Start | None, job: Job | None) -> tuple[str, ...]:
+    """Return the nodes that did not answer the guard, or that Slurm has taken out of the job."""
+    if start and job and job.nodes and (gone := sorted(set(expand(start.nodes)) - set(expand(job.nodes)))):
+        return tuple(gone)
+    noted = (event for event in journal.events() if isinstance(event, NodesLost))
+    return next((tuple(expand(event.nodes)) for event in noted if event.attempt == attempt.name), ())
 
 
 def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:

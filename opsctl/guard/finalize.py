@@ -21,7 +21,7 @@ from opsctl.guard.end_record import Action, FinishedAttempt, Outcome, read_end
 from opsctl.guard.last_output import date_last_output
 from opsctl.guard.node_care import NodeCare
 from opsctl.guard.outcome import decide_outcome
-from opsctl.guard.unfinalized import find_final_row, find_vanished, list_ended, load_past_jobs
+from opsctl.guard.unfinalized import find_final_row, find_headless, find_vanished, list_ended, load_past_jobs
 from opsctl.launch.train_arrays import TrainArrays, TrainSnapshot
 from opsctl.settings.loader import GuardSettings
 from opsctl.state.events import AttemptFinalized, Event
@@ -44,8 +44,12 @@ def finalize_ended(
 ) -> list[FinishedAttempt]:
     """Finalize every ended attempt that is not finalized, in the order of their starts; never `own`.
 
-    `past` holds accounting's rows of jobs that have left the queue; accounting is asked if `past` is None.
+    `past` holds accounting's rows of jobs that have left the queue; accounting is asked if `past` is None. A running
+    task whose guard is gone with its node is cancelled; its attempt has then ended at the next call.
     """
+    for job in find_headless(arrays.run, snapshot):
+        log.warning("cancelling %s: Slurm has taken the node of its guard out of the job", job.full_id)
+        arrays.slurm.cancel(job.full_id)
     ended = [attempt for attempt in list_ended(arrays.run, snapshot) if attempt.name != own]
     if past is None:
         past = load_past_jobs(arrays.slurm, find_vanished(arrays.run, snapshot) if ended else [])

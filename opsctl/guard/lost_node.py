@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
+from opsctl.base.nodesets import expand
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.stop_request import StopKind, read_stop_request
@@ -29,6 +30,13 @@ def find_missing_nodes(runner: Runner, env: Mapping[str, str]) -> tuple[str, ...
         return find_silent_nodes(runner, own_job(env), expand_nodes(env), timeout=PROBE_TIMEOUT_S)
     except (OpsctlError, OSError, TimedOut):
         return ()
+
+
+def find_removed_nodes(slurm: Slurm, attempt: Attempt, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes of this start that Slurm has taken out of the job, which goes on without them."""
+    rows = [job for job in slurm.jobs() if is_row_of(job, attempt) and job.nodes]
+    remaining = set(expand(rows[0].nodes)) if rows else set()
+    return tuple(node for node in expand_nodes(env) if node not in remaining) if remaining else ()
 
 
 def find_lost_node(slurm: Slurm, attempt: Attempt) -> Job | None:

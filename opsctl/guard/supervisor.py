@@ -24,7 +24,7 @@ from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.during_body import DuringBody
 from opsctl.guard.earlier_attempts import EarlierAttempts
 from opsctl.guard.free_space import await_space
-from opsctl.guard.lost_node import find_lost_node, find_missing_nodes
+from opsctl.guard.lost_node import find_lost_node, find_missing_nodes, find_removed_nodes
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
@@ -36,6 +36,7 @@ from opsctl.host.processes import adopt_orphans, count_descendants, end_descenda
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, read_toml
+from opsctl.slurm.allocation import CHOSEN
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.events import AttemptStarted, NodesLost
 from opsctl.state.run_dir import Attempt, RunDir
@@ -266,8 +267,8 @@ class Supervisor:
         log.info("the body ended with exit code %d", code)
         with self.tolerated("recording the exit"):
             self.run.write(self.attempt.body_exit, f"{code}\n")
-        if lost_nodes := self.stragglers.lost_nodes:
-            with self.tolerated("recording lost nodes"):
+        with self.tolerated("recording lost nodes"):
+            if lost_nodes := self._find_lost_nodes(code):
                 self.arrays.note(NodesLost(attempt=self.attempt.name, nodes=",".join(lost_nodes)))
         if code == 128 + signal.SIGTERM:
             self._await_own_term(signals)
@@ -279,6 +280,11 @@ class Supervisor:
                 self.checkpoint_hook.finish()
         self._end_all_below()
         return code
+
+    def _find_lost_nodes(self, code: int) -> tuple[str, ...]:
+        if self.stragglers.lost_nodes or code == 0 or not self.env.get(CHOSEN):
+            return self.stragglers.lost_nodes
+        return find_removed_nodes(self.arrays.slurm, self.attempt, self.env)
 
     def _await_own_term(self, signals: Signals) -> None:
         """Wait up to 1 s for our own TERM: Slurm signals the processes of a job one after another."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from opsctl.base.errors import Unreachable
-from opsctl.base.model import Job
+from opsctl.base.model import Job, JobState
+from opsctl.base.nodesets import expand
 from opsctl.guard.attempt_record import read_start
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.slurm.commands import Slurm
@@ -40,6 +41,16 @@ def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
     return attempt.has_successor or all(
         job.restarts > restarts or job.state.is_final or job.state.is_waiting for job in rows
     )
+
+
+def find_headless(run: RunDir, snapshot: TrainSnapshot) -> list[Job]:
+    """Return the running tasks whose guard is gone with its node, which Slurm has taken out of the job."""
+    headless = []
+    for job in (job for job in snapshot.active if job.state is JobState.RUNNING):
+        start = read_start(run.attempt(snapshot.history.newest_attempt(job.full_id)))
+        if start and start.node and job.nodes and start.node not in expand(job.nodes):
+            headless.append(job)
+    return headless
 
 
 def find_final_row(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:

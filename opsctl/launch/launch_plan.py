@@ -45,7 +45,7 @@ def job_spec(
         name=train.name,
         nodes=table.nodes,
         spare_nodes=table.spare_nodes,
-        keeps_nodes=train.guard.restart_in_place,
+        survives_nodes=train.guard.restart_in_place and table.spare_nodes > 0,
         processes_per_node=table.processes_per_node,
         cpus_per_process=table.cpus_per_process,
         gpus_per_node=table.gpus_per_node,

@@ -86,7 +86,7 @@ def directives(spec: JobSpec) -> list[str]:
         "--signal": f"B:USR1@{spec.signal_seconds}" if spec.signal_seconds else "",
     }
     flags = ["--no-requeue"]
-    flags += ["--no-kill"] if spec.keeps_nodes and spec.nodes + spec.spare_nodes > 1 else []
+    flags += ["--no-kill"] if spec.survives_nodes else []
     flags += ["--exclusive"] if spec.exclusive else []
     return [f"{key}={value}" for key, value in options.items() if value != ""] + flags + list(spec.extra)
 

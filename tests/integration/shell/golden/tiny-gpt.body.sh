@@ -31,7 +31,7 @@ code=0
 # No limit: rank 0 may save, evaluate or upload long after the other ranks have ended.
 # The guard names the nodes of a start that does not use all nodes of the job. Slurm may still count resources of the
 # step before it, which waits for a lost node: hence --overlap.
-srun ${TRAIN_NODES:+--overlap --nodes="$NNODES" --nodelist="$TRAIN_NODES"} --kill-on-bad-exit=1 --wait=0 /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
+srun --kill-on-bad-exit=1 --wait=0 ${TRAIN_NODES:+--overlap --nodes="$NNODES" --nodelist="$TRAIN_NODES"} /opt/opsctl/bin/python -P -m opsctl.guard.rank --logs "$TRAIN_ATTEMPT_LOGS" -- \
     /opt/opsctl/bin/python -P -m opsctl.trainer /scratch/trains/tiny-gpt/trainer.json || code=$?
 # When a rank fails, srun ends the others and returns 143; the exit code of the first failed rank is in first-exit.
 [[ $code -ne 0 && -s $TRAIN_ATTEMPT_LOGS/first-exit ]] && read -r code <"$TRAIN_ATTEMPT_LOGS/first-exit"
