@@ -16,7 +16,7 @@ from opsctl.base.ports import Runner
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
-from opsctl.guard.restart import JobNodes, Restart, choose_nodes, decide_restart
+from opsctl.guard.restart import JobNodes, Restart, Then, choose_nodes, decide_restart, find_rule
 from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
@@ -71,7 +71,8 @@ class NextStart:
         if restart.nodes:
             restart = self._clear(restart, allocation)
         if not restart.nodes:
-            log.info("the nodes go back: %s", restart.why)
+            is_usual = find_rule(ended).then is Then.END
+            log.log(logging.DEBUG if is_usual else logging.INFO, "the nodes go back: %s", restart.why)
             return None
         self.arrays.note(
             RestartDecided(

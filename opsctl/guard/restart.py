@@ -96,7 +96,7 @@ def decide_restart(
 
     `starts` are the finalized starts in this allocation, `ended` included.
     """
-    rule = next(rule for rule in restart_rules() if rule.fits(ended))
+    rule = find_rule(ended)
     if not rules.restart_in_place:
         return Restart(why="[guard] restart_in_place is false")
     if rule.then is Then.END:
@@ -107,6 +107,11 @@ def decide_restart(
     if len(usable) < allocation.needed:
         return Restart(why=f"{len(usable)} good nodes are left of the {allocation.needed} that the train needs")
     return Restart(nodes=choose_nodes(usable, allocation.used, allocation.needed), usable=usable, why=rule.why)
+
+
+def find_rule(ended: FinishedAttempt) -> RestartRule:
+    """Return the row of restart.toml for an end."""
+    return next(rule for rule in restart_rules() if rule.fits(ended))
 
 
 def choose_nodes(usable: Sequence[str], used: Sequence[str], needed: int) -> tuple[str, ...]:

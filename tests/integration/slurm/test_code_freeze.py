@@ -47,7 +47,8 @@ def find_codes(trains: Trains) -> list[str]:
 
 def test_queued_task_runs_the_code_of_its_launch(trains: Trains) -> None:
     code = write_code(trains, 1)
-    more = f"short_attempts = 9\nfault_attempts = 9\n[setup]\nfreeze = 'copy'\ndirectory = '{code}'"
+    guard = "restart_in_place = false\nshort_attempts = 9\nfault_attempts = 9"
+    more = f"{guard}\n[setup]\nfreeze = 'copy'\ndirectory = '{code}'"
     path = trains.toml(command=("bash", "train.sh"), more=more, extra=())
     trains.opsctl("launch", path)
     first = read_record(trains.run())["hash"]

@@ -200,7 +200,7 @@ def test_train_with_a_bug_is_held_with_its_age(slurm: Sandbox) -> None:
         night.wait_until_over()
         assert night.finalized == [("crashed", "continue"), ("crashed", "continue"), ("crashed", "hold-queued")]
         [held] = night.trains.rows()
-        assert (held.is_held, held.tasks) == (True, (4, 5, 6))
+        assert (held.is_held, held.tasks) == (True, (2, 3, 4, 5, 6))
         assert held.accrued == waiting.accrued
         mail = " ".join(night.read_only_mail().split())
         for words in (

@@ -64,7 +64,7 @@ def test_attempt_with_a_stopped_rank_is_ended(trains: Trains) -> None:
     assert "stopped by a signal (state T): rank 0 on node00" in end["why"]
     events = Journal(trains.run(), trains.app.clock).events()
     assert [event.step for event in events if isinstance(event, StopStep)] == ["requested"]
-    until(lambda: len(list(trains.run().path.glob("attempts/*_2.0/start.json"))) == 1)
+    until(lambda: len(list(trains.run().path.glob("attempts/*_1.1/start.json"))) == 1)
     [evidence] = find_evidence(trains)
     assert "== node node001 rank 0" in evidence.read_text()
 

@@ -17,7 +17,11 @@ def test_rank_0_of_each_attempt_continues_one_run(slurm: Sandbox) -> None:
         script.write_text(TRAINER)
         environment = '[environment]\nWANDB_ENTITY = "team"\nWANDB_PROJECT = "big"\nWANDB_MODE = "online"'
         config = trains.toml(
-            command=("bash", str(script), str(trains.place)), extra=(), tasks=2, processes_per_node=2, more=environment
+            command=("bash", str(script), str(trains.place)),
+            extra=(),
+            tasks=2,
+            processes_per_node=2,
+            more=f"restart_in_place = false\n{environment}",
         )
         trains.opsctl("launch", config)
         until(lambda: not trains.rows())
