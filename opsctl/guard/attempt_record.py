@@ -61,8 +61,8 @@ class Start:
     """Size of main_log in bytes at the start. Later bytes belong to this attempt."""
     code: str = ""
     """Hash of the frozen code; empty without a freeze."""
-    restarts: int = 0
-    """How often Slurm had started the job anew."""
+    restarts: int | None = None
+    """How often Slurm had started the job anew; None in records from before there were restarts in place."""
     commit: str = ""
     """Commit of the frozen code, `+N` for N changed files; empty without `freeze = "git"`."""
 

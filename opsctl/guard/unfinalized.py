@@ -35,11 +35,10 @@ def is_row_of(job: Job, attempt: Attempt) -> bool:
 
 def _is_over(attempt: Attempt, jobs: Sequence[Job]) -> bool:
     """Return whether the task was started again, or the queue shows no running job of the attempt."""
-    start = read_start(attempt)
-    restarts = start.restarts if start else attempt.number
+    requeues = count_requeues(attempt)
     rows = [job for job in jobs if is_row_of(job, attempt)]
     return attempt.has_successor or all(
-        job.restarts > restarts or job.state.is_final or job.state.is_waiting for job in rows
+        job.restarts > requeues or job.state.is_final or job.state.is_waiting for job in rows
     )
 
 
@@ -55,9 +54,17 @@ def find_headless(run: RunDir, snapshot: TrainSnapshot) -> list[Job]:
 
 def find_final_row(attempt: Attempt, jobs: Sequence[Job]) -> Job | None:
     """Return Slurm's final row of this attempt, not of a later attempt of the same job."""
-    if attempt.has_successor:
-        return None
-    return next((job for job in jobs if is_row_of(job, attempt) and job.state.is_final), None)
+    requeues = count_requeues(attempt)
+    if attempt.has_successor and count_requeues(attempt.successor) == requeues:
+        return None  # the task went on in its allocation
+    rows = (job for job in jobs if is_row_of(job, attempt) and job.restarts == requeues)
+    return next((job for job in rows if job.state.is_final), None)
+
+
+def count_requeues(attempt: Attempt) -> int:
+    """Return how often Slurm had requeued the job before an attempt."""
+    start = read_start(attempt)
+    return attempt.number if start is None or start.restarts is None else start.restarts
 
 
 def find_vanished(run: RunDir, snapshot: TrainSnapshot) -> list[str]:

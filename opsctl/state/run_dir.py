@@ -62,9 +62,14 @@ class Attempt:
         return int(self.name.rpartition(".")[2])
 
     @property
+    def successor(self) -> Attempt:
+        """The next start of the task, whether or not there was one."""
+        return Attempt(self.path.with_name(f"{self.job}.{self.number + 1}"))
+
+    @property
     def has_successor(self) -> bool:
         """Whether the task was started again since."""
-        return self.path.with_name(f"{self.job}.{self.number + 1}").is_dir()
+        return self.successor.path.is_dir()
 
     @property
     def start(self) -> Path:
