@@ -10,7 +10,7 @@ import pytest
 
 from opsctl.base.errors import OpsctlError, Unreachable
 from opsctl.base.model import Job, JobState
-from opsctl.guard.attempt_record import find_newest_checkpoint, read_start
+from opsctl.guard.attempt_record import claim_attempt, find_newest_checkpoint, read_start
 from opsctl.guard.end_record import Action, Outcome
 from opsctl.guard.finalize import finalize, finalize_ended
 from opsctl.guard.stop_request import StopKind, request_stop
@@ -265,13 +265,14 @@ def test_directory_of_another_name_is_ignored(train: QueuedTrain) -> None:
     assert list_unfinalized(train.run, train.chain.check().history) == []
 
 
-def test_reused_attempt_name_is_finalized_again(train: QueuedTrain) -> None:
-    first = train.start_attempt()
+def test_every_start_of_a_task_has_an_attempt_of_its_own(train: QueuedTrain) -> None:
+    """Slurm may start a task twice without counting, and a killed controller uses job ids again."""
+    env = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1"}
+    first = train.start_attempt(claim_attempt(train.run, env).name)
     train.end_body(first, 1)
     finalize(train.chain, train.rules, first)
-    train.clock.sleep(60)
-    second = train.start_attempt()
-    assert not second.end.exists()
+    second = train.start_attempt(claim_attempt(train.run, env).name)
+    assert (first.name, second.name, first.has_successor) == ("12_1.0", "12_1.1", True)
     train.stop_trainer(second, TrainerStop.FINISHED)
     assert finalize(train.chain, train.rules, second).outcome is Outcome.FINISHED
 
