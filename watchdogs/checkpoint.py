@@ -18,6 +18,7 @@ from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.records import decode
 from opsctl.state.time_stamps import date_by_first_sight
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
+from opsctl.telemetry.progress.run_progress import predict_next_save
 from opsctl.telemetry.progress.signs import find_train_saves
 from opsctl.telemetry.progress.step_pace import median_step_s
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table
@@ -60,6 +61,8 @@ class CheckpointObservation:
     standing: tuple[EndedAttempt, ...] = ()
     """The attempts that did not advance the step; empty if the train advances."""
     newest: Save | None = None
+    lack: str = "none"
+    """What was found instead of a checkpoint."""
     limit_s: float = UNKNOWN_S
     size: int | None = None
     """Size of the newest checkpoint, in bytes."""
@@ -105,6 +108,7 @@ class CheckpointAge:
             running_s=0.0 if target.is_over else measure_running_s(target, _find_begin(target, newest), context.now),
             standing=_find_standing(target),
             newest=newest,
+            lack=("" if newest or embedded else predict_next_save(target.run, 0, None).note) or "none",
             limit_s=_limit_s(target, intervals),
             size=sizes.get(newest.path.name) if newest else None,
             usual=median(earlier) if earlier else None,
@@ -113,7 +117,7 @@ class CheckpointAge:
         )
 
     def judge(self, observation: CheckpointObservation, now: datetime) -> list[Finding]:
-        train, newest = observation.train, observation.newest.path.name if observation.newest else "none"
+        train, newest = observation.train, observation.newest.path.name if observation.newest else observation.lack
         key = f"{self.name}/{train}"
         level, says = Level.OK, state("checkpoint.newest", train=train, newest=newest)
         if observation.is_running or observation.running_s:

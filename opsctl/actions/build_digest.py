@@ -104,7 +104,7 @@ def _from_status(app: App, status: TrainStatus, actions: tuple[str, ...]) -> Tra
     return TrainDigest(
         train=status.train,
         state=status.state,
-        step=progress.step if progress else None,
+        step=progress.step if progress and progress.is_step_known else None,
         last_step=progress.last_step if progress else None,
         loss=progress.loss if progress else None,
         end=now + timedelta(seconds=left.likely) if left and left.likely else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -124,6 +124,21 @@ def list_checkpoints_in(directories: Iterable[Path], limit: int = MAX_FOUND) -> 
         ordered = sorted(walk.candidates.values(), key=lambda candidate: candidate.order, reverse=True)
         found += map(_judge, ordered[:limit])
     return sorted(found, key=lambda checkpoint: -1 if checkpoint.step is None else checkpoint.step, reverse=True)
+
+
+def describe_stepless(found: Sequence[FoundCheckpoint], limit: int) -> str:
+    """Return what `list_checkpoints_in` found, in words: `43 found, none recognised as complete: NAME: REASON`.
+
+    Of a usable checkpoint, whose step is unknown to the reader as well, only the name. Empty if nothing was found. Of
+    one directory at most `limit` were looked at.
+    """
+    newest = max(found, key=lambda checkpoint: checkpoint.changed_ns, default=None)
+    if newest is None:
+        return ""
+    if usable := [checkpoint for checkpoint in found if not checkpoint.is_partial]:
+        return max(usable, key=lambda checkpoint: checkpoint.changed_ns).path.name
+    count = f"{len(found)}{' or more' * (len(found) >= limit)}"
+    return f"{count} found, none recognised as complete: {newest.path.name}: {newest.reason}"
 
 
 def _walk(walk: _Walk, top: Path) -> None:

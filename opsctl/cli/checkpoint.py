@@ -13,7 +13,7 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.units import format_size, format_time
 from opsctl.checkpoints import catalog, offload
 from opsctl.checkpoints.save_directories import SaveDirectory
-from opsctl.checkpoints.scan import FoundCheckpoint, list_checkpoints_in
+from opsctl.checkpoints.scan import FoundCheckpoint, describe_stepless, list_checkpoints_in
 from opsctl.cli.checkpoint_convert import bf16, compare, export, import_model, of_step, reshape, shrink
 from opsctl.cli.checkpoint_offload import leased, offload_, ours, recheck, steps
 from opsctl.cli.output import (
@@ -61,6 +61,8 @@ def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundChe
         rows.append((*texts, checkpoint.reason))
     if rows:
         print_table(make_table(rows, ("step", "state", "written", "path", "reason")))
+        if all(checkpoint.is_partial for checkpoint in found):
+            print_text(describe_stepless(found, MAX_LISTED))
     else:
         print_text("no checkpoints")
     for directory in directories:

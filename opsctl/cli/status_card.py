@@ -163,7 +163,7 @@ def _for(since: datetime | None, now: datetime) -> str:
 
 
 def _step(progress: Progress, now: datetime, *, is_running: bool) -> str:
-    parts = [f"step {progress.step}"]
+    parts = [progress.place.replace(",", "")]
     if progress.last_step:
         parts = [f"step {progress.step} of {progress.last_step}", f"{100 * progress.step / progress.last_step:.3g} %"]
     if progress.tokens:
@@ -208,7 +208,8 @@ def _compare(recent: float, usual: float | None) -> str:
 
 def _checkpoint(progress: Progress, now: datetime, *, is_running: bool) -> str:
     ago = f", {format_duration((now - progress.checkpoint_at).total_seconds())} ago" if progress.checkpoint_at else ""
-    parts = [f"at step {progress.checkpoint_step}{ago}"] if progress.checkpoint_step is not None else []
+    newest = progress.checkpoint_note if progress.checkpoint_step is None else f"at step {progress.checkpoint_step}"
+    parts = [f"{newest}{ago}"] if newest else []
     if is_running and progress.next_save:
         steps = progress.next_save - progress.step
         when = f", in {format_duration(progress.next_save_s)}" if progress.next_save_s else ""

@@ -169,6 +169,8 @@ def describe_progress(status: TrainStatus) -> tuple[float | None, str]:
     if progress is None:
         return None, "step unknown"
     of = f" of {progress.last_step:,}" if progress.last_step else ""
+    if progress.epoch is not None or not progress.is_step_known:
+        return None, progress.place
     saved = progress.checkpoint_step
     if status.state not in STOPPED or (saved is not None and saved >= progress.step):
         return _share(progress.step, progress.last_step), f"step {progress.step:,}{of}"

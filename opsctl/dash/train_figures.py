@@ -73,9 +73,12 @@ def _describe_end(status: TrainStatus, history: TrainHistory, queue_end: QueueEn
 
 
 def _describe_checkpoint(progress: Progress | None, now: datetime, state: str) -> Figure:
-    if progress is None or progress.checkpoint_step is None:
-        return Figure(name="Checkpoint", value="none yet" if progress else "unknown")
+    if progress is None:
+        return Figure(name="Checkpoint", value="unknown")
     age = format_ago(now, progress.checkpoint_at) if progress.checkpoint_at else "age unknown"
+    if progress.checkpoint_step is None:
+        value, _, detail = progress.checkpoint_note.partition(", ")
+        return Figure(name="Checkpoint", value=value or "none yet", detail=detail or (age if value else ""))
     soon = f"next in {format_duration(progress.next_save_s)}" if progress.next_save_s else ""
     if state != "running":
         soon = f"no checkpoint while {state}" if state in {"held", "queued"} else ""

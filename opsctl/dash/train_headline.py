@@ -160,7 +160,7 @@ def _describe_ended(status: TrainStatus, history: TrainHistory) -> Headline:
 
 
 def _describe_finished(status: TrainStatus, _: TrainHistory) -> Headline:
-    text = f"finished at step {status.progress.step:,}" if status.progress else "the last step is done"
+    text = f"finished at {status.progress.place}" if status.progress else "the last step is done"
     return Headline(tone=Tone.GREEN, text=text, since=status.last_attempt.at if status.last_attempt else None)
 
 
@@ -247,8 +247,8 @@ def _describe_running(status: TrainStatus) -> str:
     if progress is None:
         return "no step yet"
     if progress.phase not in ("", "train"):
-        return f"in the phase {progress.phase} at step {progress.step:,}"
-    return f"training at step {progress.step:,}"
+        return f"in the phase {progress.phase} at {progress.place}"
+    return f"training at {progress.place}"
 
 
 def _describe_waiting(status: TrainStatus) -> str:

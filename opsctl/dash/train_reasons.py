@@ -16,6 +16,7 @@ from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
+from opsctl.telemetry.progress.run_progress import Progress
 
 EXCLUDE = re.compile(r"^Exclude the node(?:[;,.]\s*|$)")
 
@@ -98,9 +99,14 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
     if is_stuck and saved is not None:
         parts.append(f"no progress since the checkpoint of step {saved:,}")
     elif parts or count:
-        parts.append(f"newest checkpoint: step {saved:,}" if saved is not None else "no checkpoint yet")
+        parts.append(f"newest checkpoint: step {saved:,}" if saved is not None else _lack(status.progress))
     text = "; ".join(parts)
     return text[:1].upper() + text[1:]
+
+
+def _lack(progress: Progress | None) -> str:
+    note = progress.checkpoint_note if progress else ""
+    return f"checkpoint: {note}" if note else "no checkpoint yet"
 
 
 def _find_reason(history: TrainHistory) -> Reason | None:

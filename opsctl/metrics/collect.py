@@ -155,7 +155,7 @@ def _files(run: RunDir) -> Iterator[MetricSample]:
 
 def _progress(train: str, progress: Progress) -> Iterator[MetricSample]:
     figures: Iterable[tuple[str, float | None]] = (
-        ("step", progress.step),
+        ("step", progress.step if progress.is_step_known else None),
         ("last_step", progress.last_step),
         ("loss", progress.loss),
         ("tokens", progress.tokens),

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError
 from opsctl.calc.time_left import Eta, time_left
-from opsctl.checkpoints.scan import list_checkpoints_in
-from opsctl.state.files import is_regular, read_change_s
+from opsctl.checkpoints.scan import FoundCheckpoint, describe_stepless, list_checkpoints_in
+from opsctl.state.files import is_regular, read_change_s, read_size_bytes
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.iteration_lines import Iteration, sampled, tail
-from opsctl.telemetry.progress.signs import find_directories
+from opsctl.telemetry.progress.signs import find_directories, read_log_signs
 from opsctl.telemetry.progress.step_pace import median_of_known, median_step_s
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table, read_settings, read_step_pattern
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
@@ -28,6 +28,8 @@ STEP_TIME_LINES = 50
 """Newest lines for the median time of a step."""
 TFLOPS_LINES = 20
 """Newest lines for the median TFLOPs."""
+EPOCH_BYTES = 1 << 18
+"""The end of a log without steps in which epochs are looked for."""
 MAX_LEFT_S = 1e10
 """Three centuries: a longer time left comes from wrong numbers in a log."""
 MAX_CHECKPOINTS = 64
@@ -44,6 +46,8 @@ class NextSave:
     next: int | None = None
     at: datetime | None = None
     """When the newest checkpoint was written, by the file system's clock; None if it lies elsewhere."""
+    note: str = ""
+    """What was found instead of a checkpoint with a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,10 @@ class Progress:
     """The progress of a run; None for unknown values."""
 
     step: int
+    """Of a trainer that logs no steps: that of the newest checkpoint, or 0 if that has none either."""
+    is_step_known: bool = True
+    epoch: float | None = None
+    """The newest epoch in the log, if neither log nor heartbeat name a step."""
     last_step: int | None = None
     loss: float | None = None
     losses: tuple[float, ...] = ()
@@ -87,11 +95,20 @@ class Progress:
     """The newest checkpoint."""
     checkpoint_at: datetime | None = None
     """When the newest checkpoint was written."""
+    checkpoint_note: str = ""
+    """What was found instead of a checkpoint with a step: a file without one, or checkpoints that seem incomplete."""
     next_save: int | None = None
     """The step of the next checkpoint."""
     next_save_s: float | None = None
     left: Eta | None = None
     """Seconds to the last step; None if the last step or the time of a step is unknown, or no task is queued."""
+
+    @property
+    def place(self) -> str:
+        """How far the run is: `step 1,300`, or `epoch 0.52` where no step is known."""
+        if self.epoch is not None:
+            return f"epoch {self.epoch:g}"
+        return f"step {self.step:,}" if self.is_step_known else "step unknown"
 
 
 def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskPace | None = None) -> Progress | None:
@@ -104,7 +121,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
     pattern = read_step_pattern(run)
     placed = tail(run.main_log, CURVE_LINES, pattern)
     if heartbeat is None and not placed:
-        return _read_from_checkpoints(run)
+        return _read_without_steps(run, pattern)
     lines = [iteration for _, iteration in placed]
     line = lines[-1] if lines else Iteration(step=0)
     is_behind = bool(
@@ -141,18 +158,30 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         note=heartbeat.note if heartbeat else "",
         checkpoint_step=saves.newest,
         checkpoint_at=saves.at,
+        checkpoint_note=saves.note,
         next_save=saves.next,
         next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
     )
 
 
-def _read_from_checkpoints(run: RunDir) -> Progress | None:
-    """Return what the checkpoints alone show: the step of the newest, and when it was written."""
+def _read_without_steps(run: RunDir, pattern: str) -> Progress | None:
+    """Return what the epochs and the checkpoints alone show: the step of the newest, and when it was written."""
     saves = predict_next_save(run, 0, None)
-    if saves.newest is None:
+    begin = max(0, (read_size_bytes(run.main_log) or 0) - EPOCH_BYTES)
+    log = read_log_signs(run.main_log, begin, pattern)
+    if log.highest_epoch is None and saves.newest is None and not saves.note:
         return None
-    return Progress(step=saves.newest, at=saves.at, checkpoint_step=saves.newest, checkpoint_at=saves.at)
+    return Progress(
+        step=saves.newest or 0,
+        is_step_known=saves.newest is not None,
+        epoch=log.highest_epoch,
+        loss=log.loss,
+        at=_time(read_change_s(run.main_log)) if log.highest_epoch is not None else saves.at,
+        checkpoint_step=saves.newest,
+        checkpoint_at=saves.at,
+        checkpoint_note=saves.note,
+    )
 
 
 def _step(heartbeat: Heartbeat | None, line: Iteration, *, is_behind: bool) -> int:
@@ -200,7 +229,10 @@ def _left(step: int, last: int | None, step_s: float | None, pace: TaskPace) -> 
 def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: int | None = None) -> NextSave:
     """Return the checkpoints around `step`. `newest` overrides the newest checkpoint in the directory."""
     is_embedded = is_regular(run.trainer_config)
-    times = _find_checkpoints(run, is_embedded=is_embedded)
+    found = [] if is_embedded else _find_checkpoints(run)
+    times = _list_times(run, found, is_embedded=is_embedded)
+    stepless_ns = [checkpoint.changed_ns for checkpoint in found if not checkpoint.is_partial]
+    stepless_at = _time(max(stepless_ns) / 1e9) if stepless_ns else None
     steps = sorted(times)
     every = read_checkpoint_table(run).get("every") if is_embedded else _observed_interval(steps)
     due = last_step if is_embedded else None
@@ -213,18 +245,29 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
     return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,
-        at=times.get(newest) if newest is not None else None,
+        at=stepless_at if newest is None else times.get(newest),
+        note=describe_stepless(found, MAX_CHECKPOINTS) if newest is None else "",
     )
 
 
-def _find_checkpoints(run: RunDir, *, is_embedded: bool) -> dict[int, datetime | None]:
+def _find_checkpoints(run: RunDir) -> list[FoundCheckpoint]:
+    """Return the checkpoints of a foreign trainer. The log is read only if no other place holds any."""
+    settings = read_settings(run)
+    directories = [directory.path for directory in find_directories(run, settings)] if settings else []
+    found = list_checkpoints_in(directories or [run.checkpoints], MAX_CHECKPOINTS)
+    if not found and settings:
+        logged = read_log_signs(run.main_log, 0, settings.progress.pattern).saved_paths
+        places = find_directories(run, settings, logged=logged) if logged else []
+        found = list_checkpoints_in([place.path for place in places], MAX_CHECKPOINTS)
+    return found
+
+
+def _list_times(run: RunDir, found: Sequence[FoundCheckpoint], *, is_embedded: bool) -> dict[int, datetime | None]:
     """Return when the checkpoints of any trainer were written, by their steps. Partial ones are left out."""
     if is_embedded:
         return {checkpoint.step: _completed_at(checkpoint.path) for checkpoint in _list_embedded(run)}
     times: dict[int, datetime | None] = {}
-    settings = read_settings(run)
-    directories = [directory.path for directory in find_directories(run, settings)] if settings else []
-    for checkpoint in list_checkpoints_in(directories or [run.checkpoints], MAX_CHECKPOINTS):
+    for checkpoint in found:
         if checkpoint.step is not None and not checkpoint.is_partial:
             times[checkpoint.step] = datetime.fromtimestamp(checkpoint.changed_ns / 1e9, UTC)
     return times

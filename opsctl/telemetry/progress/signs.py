@@ -65,6 +65,8 @@ class LogSigns:
     first_epoch: float | None = None
     """The first epoch that the log names; None unless the epochs advance, or a line has values of an epoch."""
     highest_epoch: float | None = None
+    loss: float | None = None
+    """The newest loss, of whatever line."""
 
     def has(self, *kinds: ProgressEventKind) -> bool:
         return any(event.kind in kinds for event in self.events)
@@ -136,6 +138,7 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         newest.append(step)
 
     epochs: list[float] = []
+    loss: float | None = None
     for data in parts:
         epochs += find_epochs(data)
         reader = StepReader(formats_for(pattern))
@@ -143,6 +146,7 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         for _, line in reader.find_lines(data):
             facts = reader.read(line, is_candidate=True)
             events += facts.events
+            loss = facts.values.get("loss", loss)
             for step in facts.iterations:
                 add(step)
         if last := reader.rest():
@@ -156,6 +160,7 @@ def _read_parts(parts: Sequence[bytes], pattern: str) -> LogSigns:
         events=tuple(events),
         first_epoch=epochs[0] if epochs else None,
         highest_epoch=max(epochs, default=None),
+        loss=loss,
     )
 
 

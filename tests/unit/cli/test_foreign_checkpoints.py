@@ -60,3 +60,13 @@ def test_directories_without_checkpoints_are_named(saved: Path) -> None:
     assert "no checkpoints" in checkpoint_list().stdout
     assert f"searched: {saved}" in checkpoint_list().stdout
     assert json.loads(checkpoint_list("--json").stdout) == []
+
+
+def test_checkpoints_of_which_none_is_complete_are_counted(saved: Path) -> None:
+    for step in (10, 20):
+        make(saved, step, "training_args.bin")
+    words = " ".join(checkpoint_list().stdout.split())
+    found = "2 found, none recognised as complete: checkpoint-20: trainer_state.json is missing or empty"
+    assert found in words
+    make(saved, 30, "trainer_state.json")
+    assert "none recognised" not in checkpoint_list().stdout

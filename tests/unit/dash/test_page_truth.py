@@ -27,6 +27,7 @@ from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.monitor.status import Running, TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import NeededChange, Reason, ReasonKind
+from opsctl.telemetry.progress.run_progress import Progress
 from tests.support.dash_site import DashSite
 from tests.unit.dash.test_headline import AT, alert, crashes, last, status
 
@@ -42,10 +43,10 @@ PAGES = (render_overview, render_wall)
 SHORT = QueueEnd(queued=44, needed=156, at=AT + timedelta(hours=15), command="opsctl launch train.toml --tasks 112")
 
 
-def progress(**fields: Any) -> Any:
+def progress(**fields: Any) -> Progress:
     known = {"step": 130, "last_step": 4000, "loss": 2.486, "tflops": 152.0, "step_s": 23.9, "phase": ""}
     known |= {"checkpoint_step": 100, "checkpoint_at": AT, "next_save_s": 480.0, "left": None}
-    return SimpleNamespace(**{**known, "at": AT + timedelta(minutes=1), **fields})
+    return Progress(**{**known, "at": AT + timedelta(minutes=1), **fields})
 
 
 def running(**fields: Any) -> TrainStatus:
@@ -345,3 +346,19 @@ def test_one_lost_node_is_one_row() -> None:
 )
 def test_far_and_unmeasured_horizons_are_hidden(part: Statement, *, is_shown: bool) -> None:
     assert is_worth_showing(part) is is_shown
+
+
+def test_page_says_what_was_found_instead_of_a_checkpoint() -> None:
+    note = "43 found, none recognised as complete: iter_0000043: common.pt is missing or empty"
+    train = status("running", running=(RUNNING,), progress=progress(checkpoint_step=None, checkpoint_note=note))
+    assert figures(train)["Checkpoint"] == tuple(note.split(", "))
+    snapshot = progress(checkpoint_step=None, checkpoint_note="snapshot.pt")
+    value, detail = figures(status("running", running=(RUNNING,), progress=snapshot))["Checkpoint"]
+    assert (value, detail.replace("\u00a0", " ")) == ("snapshot.pt", "6 min ago (03:00 UTC)")
+    assert figures(status("running", progress=progress(checkpoint_step=None)))["Checkpoint"] == ("none yet", "")
+
+
+def test_page_shows_epochs_where_no_step_is_known() -> None:
+    train = status("running", running=(RUNNING,), progress=progress(step=0, is_step_known=False, epoch=0.52))
+    assert describe_progress(train) == (None, "epoch 0.52")
+    assert headline(train).text == "Training at epoch 0.52"

@@ -341,3 +341,25 @@ def test_nan_and_infinity_are_null_in_json() -> None:
 )
 def test_duration_has_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+TRAIN = 'name = "gpt"\ncommand = ["train"]\n[slurm]\nnodes = 1\ntime_limit = "2"\n'
+
+
+def test_checkpoints_that_seem_incomplete_are_no_missing_ones(run: RunDir) -> None:
+    run.config.write_text(TRAIN)
+    for step in (20, 40):
+        (run.checkpoints / f"iter_{step:07}").mkdir(parents=True)
+        (run.checkpoints / f"iter_{step:07}" / "weights.bin").write_text("1")
+    (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("40")
+    run.main_log.write_text(LINE.format(50) + "\n")
+    note = "2 found, none recognised as complete: iter_0000040: mp_rank_*/model_*rng.pt is missing or empty"
+    status = read(run, row(JobState.RUNNING, 1, start=NOW))
+    assert f"checkpoint {note}" in " ".join(render(status).split())
+
+
+def test_epochs_are_shown_where_no_step_is_known(run: RunDir) -> None:
+    run.config.write_text(TRAIN)
+    run.main_log.write_text("{'loss': 2.5, 'epoch': 0.01}\n{'loss': 2.25, 'epoch': 0.52}\n")
+    words = render(read(run, row(JobState.RUNNING, 1, start=NOW))).split()
+    assert "progress epoch 0.52 loss 2.25" in " ".join(words)

@@ -243,3 +243,12 @@ def test_attempts_that_advance_are_ok(bench: Bench, end: dict[str, object]) -> N
         run_attempt(bench, task, minutes=50)
     run_attempt(bench, 3, minutes=50, **end)  # type: ignore[arg-type]  # one of the fields is an argument
     assert [finding.key for finding in bench.judge_all("checkpoint")] == ["checkpoint/gpt"]
+
+
+def test_checkpoints_that_seem_incomplete_are_named(bench: Bench, hours: Hours) -> None:
+    bench.start_task()
+    (bench.run.checkpoints / "iter_0000043").mkdir()
+    (bench.run.checkpoints / "iter_0000043" / "weights.bin").write_text("1")
+    (bench.run.checkpoints / "latest_checkpointed_iteration.txt").write_text("43")
+    summary = bench.judge("checkpoint", after=hours(13)).summary
+    assert "newest: 1 found, none recognised as complete: iter_0000043: mp_rank_*/model_*rng.pt is missing" in summary

@@ -182,3 +182,37 @@ def test_checkpoints_alone_show_progress(run: RunDir) -> None:
     progress = read_progress(run)
     assert progress is not None
     assert (progress.step, progress.checkpoint_step, progress.loss, progress.step_s) == (40, 40, None, None)
+
+
+def read_foreign(run: RunDir, log: str, *command: str) -> Progress:
+    """Return the progress of a foreign trainer, which logs no step."""
+    words = list(command or ("python", "train.py"))
+    run.config.write_text(f'name = "{run.name}"\ncommand = {words}\n[slurm]\nnodes = 1\ntime_limit = "2"\n')
+    run.main_log.write_text(log)
+    progress = read_progress(run)
+    assert progress is not None
+    return progress
+
+
+def test_epochs_are_progress_where_no_step_is_known(run: RunDir) -> None:
+    progress = read_foreign(run, "{'loss': 2.5, 'epoch': 0.01}\n{'loss': 2.25, 'epoch': 0.52}\n")
+    assert (progress.place, progress.loss, progress.is_step_known) == ("epoch 0.52", 2.25, False)
+    tutorial = read_foreign(run, "[GPU0] Epoch 56 | Batchsize: 32\n[GPU0] Epoch 57 | Batchsize: 32\n")
+    assert tutorial.place == "epoch 57"
+
+
+def test_checkpoints_that_seem_incomplete_are_counted(run: RunDir) -> None:
+    for step in range(1, 44):
+        (run.checkpoints / f"iter_{step:07}").mkdir(parents=True)
+        (run.checkpoints / f"iter_{step:07}" / "weights.bin").write_text("1")
+    (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("43")
+    progress = read_foreign(run, " iteration 44/ 90 | lm loss: 2.0E+00 |\n")
+    note = "43 found, none recognised as complete: iter_0000043: mp_rank_*/model_*rng.pt is missing or empty"
+    assert (progress.checkpoint_step, progress.checkpoint_note) == (None, note)
+
+
+def test_file_that_only_the_log_names_is_a_checkpoint(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "snapshot.pt").write_text("1")
+    progress = read_foreign(run, f"Checkpoint saved to {tmp_path}/elsewhere/snapshot.pt\nEpoch 1\nEpoch 2\n")
+    assert (progress.checkpoint_note, progress.checkpoint_at is not None) == ("snapshot.pt", True)
