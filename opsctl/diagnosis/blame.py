@@ -18,8 +18,10 @@ EXCLUDE = "exclude-nodes"
 class Proof(StrEnum):
     """The evidence that convicts a node."""
 
+    SLURM = "slurm"
+    """Slurm reports that it lost the node."""
     MESSAGE = "message"
-    """One message of the driver, the kernel or Slurm about the node."""
+    """Messages of the driver or the kernel about the node: one makes the node suspect, the next one convicts."""
     CHECK = "check"
     """A failed health check of the node."""
     PAIR = "pair"
@@ -46,6 +48,8 @@ class BlameTable:
     rules: tuple[Rule, ...]
     voices: int
     """Nodes that must complain about a node before the network to this node is suspected."""
+    crowd: int
+    """Nodes with the same line in one attempt from which on the line is no evidence about any of them."""
     repeats: dict[Proof, int]
     """Attempts through which a failure follows a node before a healthy check no longer acquits the node."""
 
@@ -57,6 +61,10 @@ class Accusation:
     node: str
     verdict: Verdict | None = None
     """The health check of the node; None if the node was not checked."""
+    is_lost: bool = False
+    """Whether Slurm reports that it lost the node."""
+    crowd: int = 1
+    """Nodes of the attempt whose ranks print the same line, this node included."""
     voices: int = 0
     """Other nodes that complain about this node."""
     is_cut_off: bool | None = None
@@ -103,16 +111,23 @@ def _weigh(rule: Rule, proof: Proof, accusation: Accusation) -> tuple[bool, str]
     table, verdict = blame_table(), accusation.verdict
     if verdict and verdict.is_bad:
         return True, "its health check failed"
+    if accusation.crowd >= table.crowd and not (proof is Proof.SLURM and accusation.is_lost):
+        return False, f"the same line on {accusation.crowd} nodes has one cause, not {accusation.crowd} bad nodes"
     if accusation.repeats >= table.repeats[proof]:
         return True, f"the failure followed the node through {accusation.repeats} attempts"
     is_blind = verdict is not None and rule.kind is CauseKind.GPU and not verdict.saw_gpus
     if verdict and verdict.health is Health.HEALTHY and not is_blind:
         return False, "its health check found no fault"
+    return _weigh_proof(rule, proof, accusation)
+
+
+def _weigh_proof(rule: Rule, proof: Proof, accusation: Accusation) -> tuple[bool, str]:
+    """Weigh what is known besides health checks and earlier attempts."""
+    if proof is Proof.SLURM and accusation.is_lost:
+        return True, "Slurm lost it"
     if proof is Proof.PAIR:
-        return _weigh_pair(accusation, table.voices)
-    if proof is Proof.CHECK:
-        return False, f"its health is unknown, and the log alone is no evidence: {rule.why}"
-    return True, rule.why
+        return _weigh_pair(accusation, blame_table().voices)
+    return False, f"its health is unknown, and the log alone is no evidence: {rule.why}"
 
 
 def _weigh_pair(accusation: Accusation, voices: int) -> tuple[bool, str]:

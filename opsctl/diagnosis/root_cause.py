@@ -85,17 +85,20 @@ class Diagnosis:
 
     voices: tuple[str, ...] = ()
     """Nodes whose ranks complain about `node`."""
+    also_on: tuple[str, ...] = ()
+    """Other nodes whose ranks print the same line."""
 
     @property
     def accused(self) -> tuple[str, ...]:
         """Return the nodes that the logs name as faulty. Exclusion needs more: see blame.toml."""
         names_node = self.scope in {Scope.GPU, Scope.NODE} and may_exclude(self.kind)
-        return (self.node,) if self.node and names_node else ()
+        return (self.node, *self.also_on) if self.node and names_node else ()
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """Return the nodes to exclude on the evidence of the logs alone."""
-        return self.accused if find_rule(self.kind, self.cause).proof is Proof.MESSAGE else ()
+        """Return the nodes that the logs alone make suspect."""
+        is_suspect = find_rule(self.kind, self.cause).proof in {Proof.MESSAGE, Proof.SLURM} and not self.also_on
+        return self.accused if is_suspect else ()
 
 
 def find_root_cause(
@@ -142,6 +145,7 @@ def find_root_cause(
         advice=cause.advice,
         iteration=iteration,
         voices=_find_voices(events, culprit.node),
+        also_on=_find_other_nodes(chosen, culprit.node, events),
         sure=cause.sure,
         link=cause.link,
     )
@@ -313,6 +317,14 @@ def _find_voices(events: Sequence[LogEvent], peer: str) -> tuple[str, ...]:
     """Return the nodes that name `peer` in an echo."""
     voices = (event.speaker.node for event in events if event.peer and event.peer == peer)
     return tuple(dict.fromkeys(voice for voice in voices if voice and voice != peer))
+
+
+def _find_other_nodes(chosen: LogEvent, culprit: str, events: Sequence[LogEvent]) -> tuple[str, ...]:
+    """Return the nodes, other than that of the culprit, whose ranks report the same about themselves."""
+    if _reports_other_rank(chosen):
+        return ()
+    nodes = dict.fromkeys(event.speaker.node for event in events if event.cause is chosen.cause)
+    return tuple(node for node in nodes if node not in {"", culprit})
 
 
 def _list_facts(chosen: LogEvent, events: Sequence[LogEvent], ranks: int | None) -> Iterable[str]:

@@ -23,7 +23,7 @@ from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.guard.attempt_record import find_next_start, read_start
 from opsctl.guard.dossier import Dossier
 from opsctl.guard.end_record import Outcome
-from opsctl.guard.node_care import NodeCare, find_accused, resolve_nodes
+from opsctl.guard.node_care import NodeCare, find_accused, find_lost, resolve_nodes
 from opsctl.guard.repeated_blame import Blamed, count_repeats, list_allocations, read_blamed
 from opsctl.guard.stop_request import read_stop_request
 from opsctl.host.isolation import Failed, Isolation
@@ -97,15 +97,21 @@ def find_cause(
     nodes = _list_nodes(arrays, diagnosis) if dossier.nodes else []
     accused = find_accused(diagnosis, dossier.nodes, nodes)
     verdicts = care.check(arrays.slurm, accused, timeout_s=rules.node_check_seconds)
-    trial = _Trial(arrays=arrays, care=care, diagnosis=diagnosis, dossier=dossier, nodes=nodes)
+    trial = _Trial(
+        arrays=arrays,
+        care=care,
+        diagnosis=diagnosis,
+        dossier=dossier,
+        nodes=nodes,
+        accused=accused,
+        lost=find_lost(dossier.nodes, nodes),
+    )
     rulings = [trial.judge(node, verdicts) for node in accused]
     return FoundCause(
         diagnosis=diagnosis,
         accused=accused,
         suspects=tuple(ruling.node for ruling in rulings if ruling.is_convicted),
-        acquitted=tuple(
-            f"did not exclude {ruling.node}: {ruling.why}" for ruling in rulings if not ruling.is_convicted
-        ),
+        acquitted=_explain_acquittals(rulings),
         verdicts=verdicts,
     )
 
@@ -127,6 +133,15 @@ def _blame_lost_nodes(dossier: Dossier) -> FoundCause:
     return FoundCause(diagnosis=diagnosis, accused=lost, suspects=lost)
 
 
+def _explain_acquittals(rulings: Sequence[Ruling]) -> tuple[str, ...]:
+    """Return why accused nodes are not excluded, one line a reason."""
+    nodes: dict[str, list[str]] = {}
+    for ruling in rulings:
+        if not ruling.is_convicted:
+            nodes.setdefault(ruling.why, []).append(ruling.node)
+    return tuple(f"did not exclude {fold(names)}: {why}" for why, names in nodes.items())
+
+
 def needs_diagnosis(outcome: Outcome, dossier: Dossier, rules: GuardSettings) -> bool:
     """Return whether the logs may explain the end. A long attempt that exited with 0 needs no diagnosis."""
     is_short = dossier.minutes < rules.short_attempt_minutes and not dossier.progress.new_checkpoint
@@ -142,6 +157,9 @@ class _Trial:
     diagnosis: Diagnosis
     dossier: Dossier
     nodes: Sequence[Node]
+    accused: tuple[str, ...]
+    lost: frozenset[str]
+    """The nodes of the attempt that Slurm reports as lost."""
 
     def judge(self, node: str, verdicts: Sequence[Verdict]) -> Ruling:
         """Weigh the evidence against one accused node. The connection is tested only if the test can decide."""
@@ -150,6 +168,8 @@ class _Trial:
         accusation = Accusation(
             node=node,
             verdict=next((verdict for verdict in verdicts if verdict.node == node), None),
+            is_lost=node in self.lost,
+            crowd=len(self.accused),
             voices=len(voices),
             repeats=self._count_repeats(node),
         )

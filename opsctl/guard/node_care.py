@@ -13,6 +13,7 @@ from opsctl.base.errors import InputError, OpsctlError, SlurmError, Unreachable
 from opsctl.base.model import Node
 from opsctl.base.nodesets import expand, fold
 from opsctl.base.ports import Clock
+from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.diagnosis.root_cause import Diagnosis
@@ -44,6 +45,8 @@ from opsctl.state.run_dir import Attempt
 log = logging.getLogger(__name__)
 Reach = Callable[[Mapping[str, str], Collection[str]], Fanout]
 """Builds the fan-out to nodes, from our running job on each node and the idle nodes."""
+LOST_STATES = frozenset({"DOWN", "NOT_RESPONDING"})
+"""Words of Slurm for the state of a node that it has lost."""
 CHECK_SPARE_S = 5.0
 """How much longer than its slowest probe a node check may take."""
 
@@ -143,6 +146,7 @@ class NodeCare:
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
         try:
+            self._check_daily_limit(suspects)
             out = self.out_of_service(nodes, suspects)
             arrays.exclude(text, needed=count_needed_nodes(arrays), until=until, out=out)
         except Unreachable:
@@ -158,6 +162,12 @@ class NodeCare:
             lines.append(f"{text} is not excluded for later launches: {error}")
         lines += self._drain(arrays.slurm, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
+
+    def _check_daily_limit(self, suspects: Sequence[str]) -> None:
+        """Raise InputError if the suspects are more nodes than may be excluded in a day."""
+        limit, recent = self.site.exclude_per_day, self.exclusions.last_day()
+        if len(recent | set(suspects)) > max(limit, len(recent)):
+            raise InputError(f"{len(recent)} nodes were excluded in 24 h, and [health] exclude_per_day is {limit}")
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
         """Return the nodes, other than suspects, on which no job can start now."""
@@ -202,15 +212,21 @@ class NodeCare:
 def find_accused(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:
     """Return the nodes of the attempt that the diagnosis names, by Slurm's names.
 
-    After a node failure without a name in any log, the accused is the node of the attempt that is down, if there is
-    exactly one.
+    Of a node failure the log names the speaker, or nobody: the accused is the node of the attempt that is down, if
+    there is exactly one.
     """
     accused = resolve_nodes(diagnosis.accused, allocated, nodes)
-    if accused or diagnosis.kind is not CauseKind.NODE or diagnosis.accused:
+    asks_slurm = find_rule(diagnosis.kind, diagnosis.cause).proof is Proof.SLURM
+    if diagnosis.kind is not CauseKind.NODE or (diagnosis.accused and not asks_slurm):
         return accused
+    down = find_lost(allocated, nodes)
+    return tuple(down) if len(down) == 1 else accused
+
+
+def find_lost(allocated: str, nodes: Sequence[Node]) -> frozenset[str]:
+    """Return the nodes of the attempt that Slurm reports as down or not responding."""
     own = _expand(allocated)
-    down = [node.name for node in nodes if node.name in own and state_words(node) & {"DOWN", "NOT_RESPONDING"}]
-    return tuple(down) if len(down) == 1 else ()
+    return frozenset(node.name for node in nodes if node.name in own and state_words(node) & LOST_STATES)
 
 
 def resolve_nodes(names: Sequence[str], allocated: str, nodes: Sequence[Node]) -> tuple[str, ...]:

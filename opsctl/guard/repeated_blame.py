@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from opsctl.base.errors import InputError
 from opsctl.base.nodesets import expand
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Event
+
+MESSAGES = frozenset({Proof.MESSAGE, Proof.SLURM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +62,14 @@ def count_repeats(
 ) -> int:
     """Return through how many attempts, `own` included, the failure followed `node`; 1 if it did not follow.
 
-    Messages about a node count as they are. A suspicion follows a node only if the same cause named no other node, and
-    if an attempt without the node ended by another cause, or by none.
+    Messages count back to the last one that named another node. A suspicion follows a node only if the same cause named
+    no other node, and if an attempt without the node ended by another cause, or by none.
     """
     others = [blamed for blamed in earlier if blamed.attempt != own.attempt]
-    if find_rule(kind, own.cause).proof is Proof.MESSAGE:
-        is_message = [find_rule(blamed.kind, blamed.cause).proof is Proof.MESSAGE for blamed in others]
-        return 1 + sum(named and node in blamed.nodes for named, blamed in zip(is_message, others, strict=True))
+    if find_rule(kind, own.cause).proof in MESSAGES:
+        named = (blamed for blamed in others if blamed.nodes)
+        messages = [blamed for blamed in named if find_rule(blamed.kind, blamed.cause).proof in MESSAGES]
+        return 1 + len(list(takewhile(lambda blamed: blamed.nodes == (node,), reversed(messages))))
     same = [blamed for blamed in others if blamed.cause == own.cause]
     if any(blamed.nodes != (node,) for blamed in same):
         return 1

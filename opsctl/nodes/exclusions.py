@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,24 +36,32 @@ class Exclusions:
         now = self.clock.now().timestamp()
         return [exclusion for exclusion in self._read() if exclusion.until > now]
 
+    def last_day(self) -> frozenset[str]:
+        """Return the nodes that were excluded in the last 24 hours."""
+        return frozenset(exclusion.node for exclusion in self._read() if self._is_recent(exclusion))
+
+    def _is_recent(self, exclusion: Exclusion) -> bool:
+        return exclusion.since > (self.clock.now() - timedelta(days=1)).timestamp()
+
     def add(self, reasons: Sequence[tuple[str, str]], *, hours: float) -> None:
         """Exclude nodes, as (node, reason) pairs, for `hours` from now. Raises RunDirError, Busy."""
         self.site.create()
         with lease(self.site.nodes, self.clock):
             now = self.clock.now()
             until = (now + timedelta(hours=hours)).timestamp()
-            exclusions = {exclusion.node: exclusion for exclusion in self.now()}
+            since_by_node = {exclusion.node: exclusion.since for exclusion in self.now()}
+            exclusions = {exclusion.node: exclusion for exclusion in self._read()}
             for node, reason in reasons:
-                since = exclusions[node].since if node in exclusions else now.timestamp()
+                since = since_by_node.get(node, now.timestamp())
                 exclusions[node] = Exclusion(node=node, reason=reason, since=since, until=until)
-            self._write(list(exclusions.values()))
+            self._write(exclusions.values())
 
     def remove(self, nodes: Sequence[str]) -> None:
         """End the exclusions of these nodes. Raises RunDirError, Busy."""
         if not any(exclusion.node in nodes for exclusion in self._read()):
             return
         with lease(self.site.nodes, self.clock):
-            self._write([exclusion for exclusion in self.now() if exclusion.node not in nodes])
+            self._write([exclusion for exclusion in self._read() if exclusion.node not in nodes])
 
     @property
     def _path(self) -> Path:
@@ -65,5 +73,8 @@ class Exclusions:
         except (OSError, ValueError, TypeError):
             return []
 
-    def _write(self, exclusions: Sequence[Exclusion]) -> None:
+    def _write(self, exclusions: Iterable[Exclusion]) -> None:
+        """Store the exclusions that have not expired, and those of the last day."""
+        now = self.clock.now().timestamp()
+        exclusions = [exclusion for exclusion in exclusions if exclusion.until > now or self._is_recent(exclusion)]
         self.site.write(self._path, json.dumps([asdict(exclusion) for exclusion in exclusions], indent=1) + "\n")

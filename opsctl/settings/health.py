@@ -148,6 +148,9 @@ class HealthSettings(SettingsTable):
     exclude_hours: float = Field(
         72, gt=0, description="hours for which a node is excluded from trains, where drain is not permitted"
     )
+    exclude_per_day: int = Field(
+        4, ge=1, description="nodes excluded in 24 hours from which on the end of an attempt excludes no more"
+    )
     undrain_reasons: tuple[str, ...] = Field(
         ("Kill task failed",),
         description="drain reasons, not set by opsctl, from which a healthy node may be resumed; `*` ends a beginning",

@@ -34,7 +34,8 @@ def render_proof(proof: Proof | None) -> str:
     if proof is None:
         return "none: never excluded"
     texts = {
-        Proof.MESSAGE: "one such message about the node",
+        Proof.SLURM: "a failed health check of the node; or Slurm reports that it lost the node",
+        Proof.MESSAGE: "a failed health check of the node",
         Proof.CHECK: "a failed health check of the node",
         Proof.PAIR: f"{table.voices} other nodes complain, and the connection test fails; or a failed health check",
     }

@@ -42,6 +42,8 @@ accusations = st.builds(
     Accusation,
     node=st.just("node001"),
     verdict=st.sampled_from([None, *map(make_verdict, Health)]),
+    is_lost=st.booleans(),
+    crowd=st.integers(1, 9),
     voices=st.integers(0, 9),
     is_cut_off=st.sampled_from([None, True, False]),
     repeats=st.integers(1, 99),
@@ -74,13 +76,22 @@ def test_healthy_check_acquits_without_repeats(kind: CauseKind, cause: str, accu
 @pytest.mark.parametrize(
     ("kind", "cause", "accusation", "is_convicted"),
     [
-        (CauseKind.GPU, "gpu-ecc", WITHOUT_GPUS, True),
+        (CauseKind.GPU, "gpu-ecc", WITHOUT_GPUS, False),
+        (CauseKind.GPU, "gpu-ecc", replace(WITHOUT_GPUS, repeats=2), True),
         (CauseKind.GPU, "cuda-error", WITHOUT_GPUS, False),
         (CauseKind.NODE, "node-failure", WITHOUT_GPUS, False),
-        (CauseKind.GPU, "gpu-ecc", ACCUSED, True),
+        (CauseKind.GPU, "gpu-ecc", ACCUSED, False),
+        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, repeats=2), True),
+        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, repeats=2, crowd=2), False),
+        (CauseKind.GPU, "gpu-ecc", replace(FAULTY, crowd=9), True),
+        (CauseKind.GPU, "gpu-ecc", replace(ACCUSED, is_lost=True), False),
         (CauseKind.GPU, "gpu-ecc", HEALTHY, False),
         (CauseKind.GPU, "gpu-ecc", replace(HEALTHY, repeats=2), True),
-        (CauseKind.NODE, "node-failure", ACCUSED, True),
+        (CauseKind.NODE, "node-failure", ACCUSED, False),
+        (CauseKind.NODE, "node-failure", replace(ACCUSED, is_lost=True), True),
+        (CauseKind.NODE, "node-failure", replace(ACCUSED, is_lost=True, crowd=2), True),
+        (CauseKind.NODE, "node-failure", replace(HEALTHY, is_lost=True), False),
+        (CauseKind.NODE, "node-kernel", replace(ACCUSED, is_lost=True), False),
         (CauseKind.GPU, "gpu-memory-taken", ACCUSED, False),
         (CauseKind.GPU, "gpu-memory-taken", FAULTY, True),
         (CauseKind.GPU, "gpu-memory-taken", replace(ACCUSED, repeats=2), False),
@@ -96,10 +107,15 @@ def test_evidence_convicts(kind: CauseKind, cause: str, accusation: Accusation, 
     assert judge_accusation(kind, cause, accusation).is_convicted is is_convicted
 
 
+@given(kind=st.sampled_from(CauseKind), cause=st.sampled_from(NAMES))
+def test_log_alone_never_convicts(kind: CauseKind, cause: str) -> None:
+    assert not judge_accusation(kind, cause, ACCUSED).is_convicted
+
+
 def test_logs_alone_suspect_only_by_messages() -> None:
     for cause in causes():
-        is_text_enough = find_rule(cause.kind, cause.name).proof is Proof.MESSAGE
-        assert is_text_enough <= may_exclude(cause.kind)
+        makes_suspect = find_rule(cause.kind, cause.name).proof in {Proof.MESSAGE, Proof.SLURM}
+        assert makes_suspect <= may_exclude(cause.kind)
 
 
 def read_cases_without_node_evidence() -> list[dict[str, object]]:

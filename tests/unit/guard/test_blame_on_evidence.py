@@ -147,6 +147,81 @@ def test_node_cut_off_from_two_others_is_excluded(train: QueuedTrain, care: Node
     assert train.queue.excludes == {"12": "node002"}
 
 
+ALL_CLEAR = "volatile uncorrectable ECC errors = 0, all GPUs fine"
+BUG = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "KeyError: 'learning_rate'")
+
+
+def crash_everywhere(train: QueuedTrain, lines: Sequence[str], *, task: int = 1) -> str:
+    """End an attempt on all nodes, of which a rank on each logged `lines`."""
+    attempt = train.start_attempt(f"12_{task}.0", nodes="node[001-004]")
+    logs = train.run.attempt_logs(attempt.name)
+    logs.mkdir(parents=True, exist_ok=True)
+    for rank, node in enumerate(NODES):
+        (logs / f"{node}-{rank}.log").write_text("\n".join(lines) + "\n")
+    train.end_body(attempt, 1, after=3600)
+    return attempt.name
+
+
+def test_all_clear_in_every_log_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
+    """Ranks print a healthy check at their start, and then the program fails."""
+    for task in (1, 2, 3):
+        ended = end(train, care, crash_everywhere(train, [ALL_CLEAR, *BUG], task=task))
+        assert (ended.kind, ended.suspects) == (CauseKind.CODE, ())
+    assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
+
+
+def test_log_alone_makes_suspect_and_a_second_attempt_excludes(train: QueuedTrain, care: NodeCare) -> None:
+    first = end(train, care, crash(train, [ECC]))
+    assert (first.action, first.suspects, train.queue.excludes) == (Action.CONTINUE, (), {})
+    assert first.done[0].startswith("did not exclude node001: its health is unknown, and the log alone is no evidence")
+    second = end(train, care, crash(train, [ECC], task=2))
+    assert (second.action, train.queue.excludes) == (Action.EXCLUDE_NODES, {"12": "node001"})
+
+
+def test_message_that_wanders_from_node_to_node_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
+    for task, node in enumerate(("node001", "node002", "node001", "node003"), start=1):
+        assert end(train, care, crash(train, [ECC], task=task, node=node)).suspects == ()
+    assert end(train, care, crash(train, [ECC], task=5, node="node003")).suspects == ("node003",)
+
+
+def test_same_message_on_every_node_has_one_cause(train: QueuedTrain, care: NodeCare) -> None:
+    for task in (1, 2, 3):
+        ended = end(train, care, crash_everywhere(train, [ECC], task=task))
+        assert (ended.cause, ended.suspects) == ("gpu-ecc", ())
+        assert ended.done == ("did not exclude node[001-004]: the same line on 4 nodes has one cause, not 4 bad nodes",)
+    assert (train.queue.excludes, care.exclusions.now()) == ({}, [])
+
+
+NODE_FAILURE = "slurmstepd: error: *** JOB 3 ON node001 CANCELLED AT 2026-03-01T20:00:01 DUE TO NODE FAILURE ***"
+"""Slurm prints this line on a node that is left."""
+
+
+def test_printed_node_failure_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
+    ended = end(train, care, crash(train, [NODE_FAILURE]))
+    assert (ended.cause, ended.suspects, train.queue.excludes) == ("node-failure", (), {})
+
+
+def test_node_that_slurm_lost_is_excluded(train: QueuedTrain, care: NodeCare) -> None:
+    train.queue.states["node002"] = "DOWN+NOT_RESPONDING"
+    ended = end(train, care, crash(train, [NODE_FAILURE]))
+    assert (ended.action, train.queue.excludes) == (Action.EXCLUDE_NODES, {"12": "node002"})
+
+
+def test_exclusions_of_a_day_have_a_limit(train: QueuedTrain, care: NodeCare) -> None:
+    care = replace(care, site=care.site.model_copy(update={"exclude_per_day": 1}))
+    care.exclusions.add([("node004", "opsctl: xid: Xid 79")], hours=1)
+    for task in (1, 2):
+        ended = end(train, care, crash(train, [ECC], task=task, minutes=600))
+    assert (ended.action, ended.done, train.queue.excludes) == (
+        Action.CONTINUE,
+        ("node001 was not excluded: 1 nodes were excluded in 24 h, and [health] exclude_per_day is 1",),
+        {},
+    )
+    assert [event.excluded for event in train.chain.journal.events() if isinstance(event, ExclusionDecided)] == [False]
+    train.clock.sleep(86_400)
+    assert end(train, care, crash(train, [ECC], task=3)).action is Action.EXCLUDE_NODES
+
+
 def test_healthy_check_overrules_one_message(train: QueuedTrain, looking_care: NodeCare) -> None:
     first = end(train, looking_care, crash(train, [ECC]))
     assert (first.action, first.suspects, train.queue.excludes) == (Action.CONTINUE, (), {})

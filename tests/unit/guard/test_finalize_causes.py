@@ -54,18 +54,42 @@ def crash_attempt(
     return attempt
 
 
+def suspect(train: QueuedTrain) -> None:
+    """Record that an earlier attempt has made node001 suspect: a log line alone excludes nothing."""
+    earlier = Diagnosed(
+        attempt="11_1.0",
+        cause_kind="gpu",
+        cause="gpu-ecc",
+        says="",
+        node="node001",
+        rank=3,
+        suspects=(),
+        evidence=(),
+        also=(),
+        advice="",
+        accused=("node001",),
+    )
+    train.chain.journal.append(earlier)
+
+
+def crash_again(train: QueuedTrain, *, task: int = 1) -> Attempt:
+    """Finish a second attempt that the same message of node001 ends."""
+    suspect(train)
+    return crash_attempt(train, ECC, task=task)
+
+
 def events(train: QueuedTrain, kind: type[E]) -> list[E]:
     return [event for event in train.chain.journal.events() if isinstance(event, kind)]
 
 
 def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) -> None:
     train.queue.excludes["12"] = "node004"
-    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, CauseKind.GPU)
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
     assert train.queue.excludes == {"12": "node[001,004]"}
     assert not any(job.is_held for job in train.queue.waiting)
-    [cause] = events(train, Diagnosed)
+    [_, cause] = events(train, Diagnosed)
     assert (cause.cause_kind, cause.cause, cause.suspects) == ("gpu", "gpu-ecc", ("node001",))
     assert cause.evidence[-1] == ECC
     assert train.event_kinds()[-4:] == [
@@ -86,7 +110,7 @@ def test_earlier_health_findings_are_journalled(train: QueuedTrain, care: NodeCa
 
 
 def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: NodeCare) -> None:
-    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
     [exclusion] = care.exclusions.now()
     assert exclusion.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
     assert exclusion.until - exclusion.since == 72 * 3600
@@ -96,7 +120,7 @@ def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: 
 
 def test_too_few_nodes_left_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
     train.queue.excludes["12"] = "node[002-003]"
-    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
     literal = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (literal,))
     assert train.queue.excludes == {"12": "node[002-003]"}
@@ -155,6 +179,7 @@ def test_two_different_faults_are_no_loop(train: QueuedTrain, care: NodeCare) ->
 
 def test_excluded_nodes_do_not_make_a_crash_loop(train: QueuedTrain, care: NodeCare) -> None:
     rules = train.rules.model_copy(update={"short_attempts": 2})
+    suspect(train)
     for task in (1, 2, 3):
         ended = finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care)
         assert ended.action is Action.EXCLUDE_NODES
@@ -163,6 +188,7 @@ def test_excluded_nodes_do_not_make_a_crash_loop(train: QueuedTrain, care: NodeC
 
 def test_mistaken_cause_does_not_take_every_node(train: QueuedTrain, care: NodeCare) -> None:
     rules = train.rules.model_copy(update={"stalled_attempts": 3})
+    suspect(train)
     ended = [finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care) for task in (1, 2, 3)]
     assert [finished.action for finished in ended] == [
         Action.EXCLUDE_NODES,
@@ -231,9 +257,10 @@ def test_node_of_repeated_hangs_gets_a_score(train: QueuedTrain, care: NodeCare)
 
 
 def test_cause_in_the_log_of_a_hang_comes_first(train: QueuedTrain, care: NodeCare) -> None:
+    suspect(train)
     ended = finalize(train.chain, train.rules, hang_attempt(train, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
-    [cause] = events(train, Diagnosed)
+    [_, cause] = events(train, Diagnosed)
     assert any("read_batch" in line for line in cause.also)
 
 
@@ -275,7 +302,7 @@ def test_slow_diagnosis_is_abandoned(train: QueuedTrain, care: NodeCare) -> None
 
 @pytest.mark.parametrize("calls", range(8))
 def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: NodeCare, calls: int) -> None:
-    attempt = crash_attempt(train, ECC)
+    attempt = crash_again(train)
     train.queue.breaks_after = calls
     try:
         finalize(train.chain, train.rules, attempt, care=care)
@@ -283,7 +310,7 @@ def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: N
         assert list_unfinalized(train.run, train.chain.check([]).history) == [attempt]
     train.queue.breaks_after = None
     finalize(train.chain, train.rules, attempt, care=care)
-    assert len(events(train, Diagnosed)) == len(events(train, AttemptFinalized)) == 1
+    assert (len(events(train, Diagnosed)), len(events(train, AttemptFinalized))) == (2, 1)
     assert train.queue.excludes == {"12": "node001"}
 
 
@@ -295,7 +322,7 @@ class Killed(BaseException):
 def test_finalize_killed_before_a_write_excludes_once(
     train: QueuedTrain, care: NodeCare, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    attempt, writes_left = crash_attempt(train, ECC), writes
+    attempt, writes_left = crash_again(train), writes
     literal = "excluded node001 for queued tasks and later launches, until "
 
     def kill_after_writes(original: Callable[..., object]) -> Callable[..., object]:
@@ -315,14 +342,14 @@ def test_finalize_killed_before_a_write_excludes_once(
             finalize(train.chain, train.rules, attempt, care=care)
     assert not attempt.end.exists()
     finalize(train.chain, train.rules, attempt, care=care)
-    assert len(events(train, Diagnosed)) == len(events(train, AttemptFinalized)) == 1
+    assert (len(events(train, Diagnosed)), len(events(train, AttemptFinalized))) == (2, 1)
     assert (train.queue.excludes, train.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
     assert train.end(attempt)["done"][0].startswith(literal)
 
 
 def test_reconcile_finalizes_with_the_cause(train: QueuedTrain, care: NodeCare) -> None:
-    crash_attempt(train, ECC)
+    crash_again(train)
     assert "exclude-nodes" in reconcile(train.chain, care=care)[0]
     [ended] = finalize_ended(train.chain, train.rules, train.chain.check(), care=care) or [None]
     assert ended is None
@@ -330,7 +357,7 @@ def test_reconcile_finalizes_with_the_cause(train: QueuedTrain, care: NodeCare) 
 
 def test_node_is_readmitted_when_its_exclusion_ends(train: QueuedTrain, care: NodeCare) -> None:
     train.chain.exclude("node003", needed=2)
-    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    finalize(train.chain, train.rules, crash_again(train), care=care)
     assert reconcile(train.chain, care=care) == []
     train.clock.sleep(72 * 3600)
     assert reconcile(train.chain, care=care) == ["node001 may be used again: the exclusion is over"]
@@ -340,7 +367,7 @@ def test_node_is_readmitted_when_its_exclusion_ends(train: QueuedTrain, care: No
 
 def test_node_excluded_by_a_person_stays_excluded(train: QueuedTrain, care: NodeCare) -> None:
     train.chain.exclude("node001", needed=2)
-    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    finalize(train.chain, train.rules, crash_again(train), care=care)
     train.clock.sleep(72 * 3600)
     assert reconcile(train.chain, care=care) == []
     assert train.queue.excludes == {"12": "node001"}
