@@ -13,6 +13,7 @@ from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, advise, quote, state, type_now
 from opsctl.checkpoints.discovery import Save, size_of
+from opsctl.launch.switch_readers import UnansweredSave, find_unanswered_save
 from opsctl.state.events import RollbackUndone, RolledBack
 from opsctl.state.files import MAX_RECORD_BYTES, read_json
 from opsctl.state.records import decode
@@ -61,6 +62,8 @@ class CheckpointObservation:
     standing: tuple[EndedAttempt, ...] = ()
     """The attempts that did not advance the step; empty if the train advances."""
     newest: Save | None = None
+    unanswered: UnansweredSave | None = None
+    """An armed save switch."""
     lack: str = "none"
     """What was found instead of a checkpoint."""
     limit_s: float = UNKNOWN_S
@@ -108,6 +111,7 @@ class CheckpointAge:
             running_s=0.0 if target.is_over else measure_running_s(target, _find_begin(target, newest), context.now),
             standing=_find_standing(target),
             newest=newest,
+            unanswered=find_unanswered_save(target.run, job.start if job else None, context.now),
             lack=("" if newest or embedded else predict_next_save(target.run, 0, None).note) or "none",
             limit_s=_limit_s(target, intervals),
             size=sizes.get(newest.path.name) if newest else None,
@@ -128,6 +132,8 @@ class CheckpointAge:
         findings = [Finding(key=key, level=level, says=says, train=train, fix=save)]
         if observation.standing:
             findings.append(_judge_standstill(observation.standing, key, train))
+        if observation.unanswered and observation.unanswered.is_overdue:
+            findings.append(_judge_unanswered(observation.unanswered, f"{key}/switch", train))
         size, usual = observation.size, observation.usual
         if size is not None and usual and size > LARGE_SIZE_RATIO * usual:
             sizes = {"more_percent": 100 * (size / usual - 1), "size_bytes": size, "usual_bytes": usual}
@@ -147,6 +153,16 @@ class CheckpointAge:
                 )
             )
         return findings
+
+
+def _judge_unanswered(save: UnansweredSave, key: str, train: str) -> Finding:
+    return Finding(
+        key=key,
+        level=Level.WARNING,
+        says=state("checkpoint.unanswered", save.why, train=train, age_s=save.age_s),
+        train=train,
+        fix=type_now(("opsctl", "save-switch", train, "--disarm")),
+    )
 
 
 def _find_begin(train: WatchedTrain, newest: Save | None) -> datetime | None:

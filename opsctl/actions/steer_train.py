@@ -13,7 +13,9 @@ from opsctl.actions.owner_actions import reconcile_own_train
 from opsctl.app import App
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.base.nodesets import nodeset
+from opsctl.base.statements import state
 from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back, without_rollback
+from opsctl.launch.switch_readers import reads_save_switch
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Armed, Switch, arm, journal_switches
@@ -208,7 +210,8 @@ def _coming(
     """Return what will happen because of an armed switch. `would_act`: this is the dry run of the owner."""
     if switch is Switch.SAVE:
         who = "the running task" if snapshot is None or snapshot.active else "the next task"
-        return [f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"]
+        saves = f"{who} saves a checkpoint at its next step and goes on, if its trainer reads the save switch"
+        return [saves] if reads_save_switch(run) else [saves, str(state("checkpoint.not_read"))]
     if switch is Switch.RESTART:
         return [describe_stop_of(run), "the trainer starts again on the same nodes, with the files as they are then"]
     then = f"{QUEUE_ACTION[switch]} the queued tasks"

@@ -11,6 +11,7 @@ from opsctl.actions.steer_train import arm_switch, describe_switch
 from opsctl.app import App
 from opsctl.cli.output import app_and_json, app_json_and_dry_run, print_result, print_train_result, train_argument
 from opsctl.launch.rollback_state import without_rollback
+from opsctl.state.run_dir import RunDir
 from opsctl.state.switches import Switch
 
 pause_option = click.option("--pause", is_flag=True, help="Use the pause switch: hold queued tasks, cancel none.")
@@ -67,12 +68,7 @@ def disarm_kill(app: App, train: str, *, pause: bool, dry_run: bool) -> None:
     switch = Switch.PAUSE if pause else Switch.KILL
     # A rollback stops the train by the pause switch.
     with without_rollback(run, app.clock) if pause else contextlib.nullcontext():
-        was_armed = read_switch(run, switch) is not None
-        if was_armed and not dry_run:
-            disarm_switch(app, run, switch)
-    word = "would be disarmed" if dry_run else "disarmed"
-    text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
-    print_train_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text)
+        _disarm(app, run, switch, dry_run=dry_run)
 
 
 @kill_switch.command("show")
@@ -95,17 +91,21 @@ def show(app: App, train: str) -> None:
 @click.command("save-switch")
 @train_argument
 @click.option("--reason", default="", help="Reason, recorded and shown with the switch.")
+@click.option("--disarm", is_flag=True, help="Take the switch back, which the trainer has not answered.")
 @app_json_and_dry_run
-def save_switch(app: App, train: str, *, reason: str, dry_run: bool) -> None:
+def save_switch(app: App, train: str, *, reason: str, disarm: bool, dry_run: bool) -> None:
     """Ask a train to save a checkpoint and continue.
 
     The running task of TRAIN saves at its next step, otherwise the next task. A trainer that does not read the save
-    switch ignores it. A train that has ended is refused.
+    switch ignores it; `opsctl status` says so. A train that has ended is refused.
 
     \b
     opsctl save-switch tiny-gpt --reason "before the maintenance"
     """
-    _arm(app, train, Switch.SAVE, reason, dry_run=dry_run)
+    if disarm:
+        _disarm(app, app.find(train), Switch.SAVE, dry_run=dry_run)
+    else:
+        _arm(app, train, Switch.SAVE, reason, dry_run=dry_run)
 
 
 @click.command()
@@ -122,6 +122,15 @@ def restart(app: App, train: str, *, reason: str, dry_run: bool) -> None:
     opsctl restart tiny-gpt --reason "new version of the data loader"
     """
     _arm(app, train, Switch.RESTART, reason, dry_run=dry_run)
+
+
+def _disarm(app: App, run: RunDir, switch: Switch, *, dry_run: bool) -> None:
+    was_armed = read_switch(run, switch) is not None
+    if was_armed and not dry_run:
+        disarm_switch(app, run, switch)
+    word = "would be disarmed" if dry_run else "disarmed"
+    text = f"the {switch} switch {'is ' * (not dry_run)}{word}" if was_armed else f"the {switch} switch was not armed"
+    print_train_result(run.name, {"switch": switch.value, "was_armed": was_armed}, text)
 
 
 def _arm(app: App, train: str, switch: Switch, reason: str, *, dry_run: bool) -> None:

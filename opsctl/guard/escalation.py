@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from opsctl.base.ports import Clock
-from opsctl.checkpoints.trainer_command.read_command import SCRIPT_SUFFIXES, read_scripts
-from opsctl.checkpoints.trainer_command.shell import split_command
 from opsctl.guard.stop_request import StopKind, StopRequest
+from opsctl.launch.switch_readers import names_in_body
 from opsctl.settings.loader import GuardSettings
-from opsctl.state.files import MAX_SETTINGS_BYTES, is_regular, read_bounded
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 
@@ -115,20 +113,8 @@ def plan_stop(
 
 
 def reads_stop_request(run: RunDir) -> bool:
-    """Return whether the trainer certainly reads the stop request: the embedded one, or a command that names the file.
-
-    The body holds the rendered command. The scripts that the body names are searched as well.
-    """
-    if is_regular(run.trainer_config):
-        return True
-    try:
-        body = read_bounded(run.body, MAX_SETTINGS_BYTES).decode(errors="replace")
-    except OSError:
-        return False
-    changes = [line.removeprefix("cd -- ").strip("\"'") for line in body.splitlines() if line.startswith("cd -- ")]
-    directory = run.path / changes[0] if changes else run.path
-    texts = [body, *read_scripts(split_command([body]), directory, (".py", *SCRIPT_SUFFIXES)).values()]
-    return any(READS_REQUEST.search(text) for text in texts)
+    """Return whether the trainer certainly reads the stop request."""
+    return names_in_body(run, READS_REQUEST)
 
 
 def describe_plan(run: RunDir, rules: GuardSettings) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
+from opsctl.base.statements import state
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.guard.attempt_record import read_start
 from opsctl.guard.escalation import describe_stop
 from opsctl.guard.stop_request import read_stop_request
+from opsctl.launch.switch_readers import find_unanswered_save
 from opsctl.launch.tracker_runs import tracker_links
 from opsctl.launch.train_arrays import TrainSnapshot, take_snapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, is_limit, word
@@ -154,9 +156,19 @@ def read_status(
         requests=tuple(waiting_requests(run)),
         alerts=tuple(alert for alert in alerts if alert.train == run.name),
         links=tracker_links(run, journal.events()),
-        notes=() if jobs is None else tuple(_notes(run, snapshot)),
+        notes=() if jobs is None else (*_notes(run, snapshot), *_describe_save(run, snapshot, now)),
         shortage=None if jobs is None else _find_shortage(run, snapshot, progress),
     )
+
+
+def _describe_save(run: RunDir, snapshot: TrainSnapshot, now: datetime) -> list[str]:
+    """Say that the running task does not answer the save switch, or probably never will."""
+    start = snapshot.active[0].start if snapshot.active else None
+    save = find_unanswered_save(run, start, now)
+    if save is None or (save.is_read and not save.is_overdue):
+        return []
+    says = state("checkpoint.unanswered", save.why, train=run.name, age_s=save.age_s)
+    return [f"{says}; opsctl save-switch {run.name} --disarm takes it back"]
 
 
 def unreadable(run: RunDir, why: str, *, away: str = "") -> TrainStatus:

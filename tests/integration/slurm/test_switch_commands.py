@@ -49,9 +49,12 @@ def test_save_switch_is_armed(trains: Trains) -> None:
     text = trains.opsctl("save-switch", "t")
     assert text == (
         "t: the save switch is armed: the next task saves a checkpoint at its next step and goes on,"
-        " if its trainer reads the save switch\n"
+        " if its trainer reads the save switch; neither the command nor its scripts name TRAIN_SAVE_SWITCH, so the"
+        " trainer probably does not read it\n"
     )
     assert (trains.run().switches / "save").exists()
+    assert trains.opsctl("save-switch", "t", "--disarm") == "t: the save switch is disarmed\n"
+    assert not (trains.run().switches / "save").exists()
 
 
 @pytest.mark.parametrize("words", [("kill-switch", "arm", "t", "--reason", "x"), ("save-switch", "t")])

@@ -363,3 +363,18 @@ def test_epochs_are_shown_where_no_step_is_known(run: RunDir) -> None:
     run.main_log.write_text("{'loss': 2.5, 'epoch': 0.01}\n{'loss': 2.25, 'epoch': 0.52}\n")
     words = render(read(run, row(JobState.RUNNING, 1, start=NOW))).split()
     assert "progress epoch 0.52 loss 2.25" in " ".join(words)
+
+
+def test_save_switch_that_the_trainer_does_not_read_is_noted_at_once(run: RunDir) -> None:
+    run.body.write_text("srun python train.py\n")
+    switches.arm(run, Switch.SAVE, why="")
+    assert read(run, row(JobState.PENDING, 1)).notes == ()
+    since = datetime.now(UTC) - timedelta(minutes=1)
+    [note] = read_status(
+        run, Journal(run, SystemClock()), [row(JobState.RUNNING, 1, start=since)], datetime.now(UTC)
+    ).notes
+    assert "name TRAIN_SAVE_SWITCH, so the trainer probably does not read it" in note
+    assert note.endswith("opsctl save-switch gpt --disarm takes it back")
+    run.body.write_text("srun python train.py # opsctl_contract\n")
+    running = row(JobState.RUNNING, 1, start=since)
+    assert read_status(run, Journal(run, SystemClock()), [running], datetime.now(UTC)).notes == ()

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from opsctl.base.findings import Level
+from opsctl.state import switches
 from opsctl.state.events import AttemptFinalized, AttemptStarted, RolledBack
+from opsctl.state.switches import Switch
 from opsctl.trainer.manifest import FileRecord, Manifest, directory_name, write_manifest
 from tests.support.watch_context import T0, Bench, waiting
 
@@ -252,3 +254,35 @@ def test_checkpoints_that_seem_incomplete_are_named(bench: Bench, hours: Hours) 
     (bench.run.checkpoints / "latest_checkpointed_iteration.txt").write_text("43")
     summary = bench.judge("checkpoint", after=hours(13)).summary
     assert "newest: 1 found, none recognised as complete: iter_0000043: mp_rank_*/model_*rng.pt is missing" in summary
+
+
+def find_unanswered(bench: Bench, minutes: float) -> list[str]:
+    """Return what the watchdog says about the save switch, `minutes` later."""
+    findings = bench.judge_all("checkpoint", after=timedelta(minutes=minutes))
+    return [finding.summary for finding in findings if finding.key == "checkpoint/gpt/switch"]
+
+
+def test_save_switch_that_the_trainer_does_not_read_is_reported(bench: Bench) -> None:
+    bench.run.body.write_text("srun python train.py\n")
+    switches.arm(bench.run, Switch.SAVE, why="")
+    os.utime(bench.run.switches / "save", (T0.timestamp(), T0.timestamp()))
+    assert find_unanswered(bench, 60) == []  # no task runs
+    bench.start_task(since=bench.clock.time)
+    assert find_unanswered(bench, 4) == []
+    assert find_unanswered(bench, 2) == [
+        "gpt: the save switch has not been answered for 6m: neither the command nor its scripts name"
+        " TRAIN_SAVE_SWITCH, so the trainer probably does not read it"
+    ]
+    switches.disarm(bench.run, Switch.SAVE)
+    assert find_unanswered(bench, 60) == []
+
+
+def test_trainer_that_reads_the_save_switch_has_time_to_save(bench: Bench) -> None:
+    bench.run.body.write_text('srun python train.py --save-when "$TRAIN_SAVE_SWITCH"\n')
+    bench.start_task()
+    switches.arm(bench.run, Switch.SAVE, why="")
+    os.utime(bench.run.switches / "save", (T0.timestamp(), T0.timestamp()))
+    assert find_unanswered(bench, 29) == []
+    assert find_unanswered(bench, 2) == [
+        "gpt: the save switch has not been answered for 31m: the trainer reads it, and has not saved since"
+    ]
