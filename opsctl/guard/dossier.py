@@ -97,7 +97,8 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
     start = read_start(attempt)
     next_start = find_next_start(run, attempt, list(history.started))
     progress = read_attempt_progress(run, attempt, start, next_start)
-    is_idle = progress.highest_step is None and not progress.new_checkpoint
+    has_counted = progress.highest_step is not None or progress.highest_epoch is not None
+    is_idle = not has_counted and not progress.new_checkpoint
     is_idle_again = is_idle and _has_left_before(run, attempt, history)
     lost = _find_lost_nodes(journal, attempt, start, job)
     evidence, at = gather_evidence(
@@ -123,12 +124,13 @@ def _find_lost_nodes(journal: Journal, attempt: Attempt, start: Start | None, jo
 
 
 def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:
-    """Whether the attempt before made steps, whose log is therefore readable, and exited with 0 by itself."""
+    """Whether the attempt before made steps or epochs, whose log is therefore readable, and exited with 0 by itself."""
     started = list(history.started)
     position = started.index(attempt.name) if attempt.name in started else len(started)
     previous = read_end(run.attempt(started[position - 1])) if position else None
-    has_left = previous is not None and previous.outcome in {Outcome.EXITED, Outcome.DEADLINE}
-    return has_left and previous is not None and previous.highest_step is not None
+    if previous is None or previous.outcome not in {Outcome.EXITED, Outcome.DEADLINE}:
+        return False
+    return previous.highest_step is not None or previous.highest_epoch is not None
 
 
 def gather_evidence(

@@ -172,8 +172,8 @@ def _by_exit_0(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 _WITHOUT_STEP = (
-    "ended without a step: neither its log nor a checkpoint shows any training; correct the command by opsctl edit, or"
-    " describe its progress in [progress] of TRAIN.toml, then release"
+    "ended without a step: neither its log nor a checkpoint shows any training; if the training is over: opsctl cancel;"
+    " otherwise correct the command (opsctl edit), or describe its progress in [progress], then release"
 )
 
 

@@ -34,6 +34,19 @@ fi
 echo " iteration 12/ 12 | lm loss: 2.0E+00 |"
 """
 
+TUTORIAL = """
+cd "$1"
+first=$(cat snapshot.pt 2>/dev/null || echo 0)
+[ "$first" = 0 ] || echo "Resuming training from snapshot at Epoch $first"
+for epoch in $(seq "$first" $((first + 2))); do
+    echo "[GPU0] Epoch $epoch | Batchsize: 32 | Steps: 64"
+    echo $((epoch + 1)) >snapshot.pt
+    echo "Epoch $epoch | Training snapshot saved at snapshot.pt"
+done
+[ "$epoch" -lt 11 ] || exit 0
+kill -KILL $$
+"""
+
 
 @pytest.fixture
 def trains(slurm: Sandbox) -> Iterator[Trains]:
@@ -103,3 +116,12 @@ def test_program_without_any_sign_of_training_holds_the_train(trains: Trains, sc
     assert wait(trains) == [("idle", "hold-queued")]
     [finding] = failures("gpt", Journal(trains.run(), trains.app.clock).events(), datetime.now(UTC))
     assert (finding.level, why in finding.summary) == (Level.CRITICAL, True)
+
+
+def test_ddp_tutorial_that_is_killed_from_outside_is_not_held(trains: Trains) -> None:
+    """The trainer names epochs alone, and saves to its working directory."""
+    (trains.place / "train.sh").write_text(TUTORIAL)
+    command = ("bash", str(trains.place / "train.sh"), str(trains.place))
+    trains.opsctl("launch", trains.toml(command=command, tasks=6, extra=()))
+    assert wait(trains) == [("crashed", "continue")] * 3 + [("finished", "cancel-queued")]
+    assert "epoch 11" in trains.opsctl("status", "t")

@@ -93,7 +93,8 @@ def test_kill_switch_overrides_the_stop_request() -> None:
             Evidence(code=0, is_idle=True, lacks_signs=True),
             Outcome.IDLE,
             "the body exited with 0, but ended without a step: neither its log nor a checkpoint shows any training;"
-            " correct the command by opsctl edit, or describe its progress in [progress] of TRAIN.toml, then release",
+            " if the training is over: opsctl cancel; otherwise correct the command (opsctl edit), or describe its"
+            " progress in [progress], then release",
         ),
         (
             Evidence(code=0, is_idle_again=True, lacks_signs=True),

@@ -364,3 +364,14 @@ def test_loss_and_epoch_of_transformers_are_progress(train: QueuedTrain) -> None
         append(train, f"{{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': {epoch + 0.3:.2f}}}\n")
         end(train, attempt)
     assert not any(job.is_held for job in train.queue.waiting)
+
+
+def test_second_exit_without_an_epoch_ends_a_train_of_epochs(train: QueuedTrain) -> None:
+    ends = []
+    for task, text in enumerate(("Epoch 1\nEpoch 2\n", "Epoch 3\nEpoch 4\n", ""), 1):
+        attempt = start(train, f"12_{task}.0")
+        attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
+        append(train, text)
+        train.end_body(attempt, 0, after=60 if not text else 400)
+        ends.append(finalize(train.chain, train.rules, attempt).outcome)
+    assert ends == [Outcome.DEADLINE, Outcome.DEADLINE, Outcome.FINISHED]
