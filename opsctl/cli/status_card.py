@@ -94,7 +94,7 @@ def card_lines(status: TrainStatus, now: datetime, *, ramp: str = BLOCKS) -> lis
     if status.stop:
         lines.append(CardLine("stop", status.stop, Rank.NEEDED, "yellow"))
     for job in status.running or ():
-        text = f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job, now)}"
+        text = f"{job.job} on {job.nodes or '?'}, {_for(job.since, now)}{describe_limit(job, now)}{job.in_place}"
         lines.append(CardLine("runs", text, Rank.NEEDED))
     for waiting in status.waiting or ():
         tasks = f"{waiting.tasks} task{'s' * (waiting.tasks != 1)} of array {waiting.array}"

@@ -56,7 +56,7 @@ def _facts(status: TrainStatus, now: datetime) -> Iterator[str]:
     for request in status.requests:
         yield f"{request.verb} requested by {request.by} {format_duration(now - request.since)} ago"
     for job in status.running or ():
-        yield f"on {job.nodes or '?'}{describe_limit(job, now)}"
+        yield f"on {job.nodes or '?'}{describe_limit(job, now)}{job.in_place}"
     if status.state == "held" and status.last_attempt:
         yield _ended(status.last_attempt, now)
     yield from (waiting.why for waiting in status.waiting or ())

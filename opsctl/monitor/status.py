@@ -11,6 +11,7 @@ from pathlib import Path
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
+from opsctl.base.nodesets import expand
 from opsctl.base.statements import state
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.guard.attempt_record import read_start
@@ -65,6 +66,17 @@ class Running:
     nodes: str
     since: datetime | None
     ends: datetime | None
+    spares: tuple[str, ...] = ()
+    """Nodes of the job on which no rank runs."""
+    restarts: int = 0
+    """How often the trainer was started again in this allocation."""
+
+    @property
+    def in_place(self) -> str:
+        """Spares and restarts in words; empty without both."""
+        spares = f", spare: {', '.join(self.spares)}" if self.spares else ""
+        times = "once" if self.restarts == 1 else f"{self.restarts} times"
+        return spares + (f", restarted in place {times}" if self.restarts else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +158,7 @@ def read_status(
         train=run.name,
         state=state,
         slurm=away,
-        running=None if jobs is None else tuple(_running(job) for job in snapshot.active),
+        running=None if jobs is None else tuple(_running(run, snapshot, job) for job in snapshot.active),
         waiting=None if jobs is None else tuple(_waiting(job) for job in snapshot.waiting),
         begun=begun,
         progress=progress,
@@ -188,8 +200,19 @@ def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
     return "ended" if history.arrays or history.started else "not submitted"
 
 
-def _running(job: Job) -> Running:
-    return Running(job=job.full_id, state=job.state.value, nodes=job.nodes, since=job.start, ends=job.end)
+def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
+    attempt = run.attempt(snapshot.history.newest_attempt(job.full_id))
+    start = read_start(attempt)
+    used = set(expand(start.nodes)) if start else set()
+    return Running(
+        job=job.full_id,
+        state=job.state.value,
+        nodes=job.nodes,
+        since=job.start,
+        ends=job.end,
+        spares=tuple(node for node in expand(job.nodes) if node not in used) if used else (),
+        restarts=attempt.number,
+    )
 
 
 def _waiting(job: Job) -> Waiting:

@@ -66,6 +66,14 @@ def test_killed_rank_costs_no_task(trains: Trains) -> None:
     assert RestartDecided in trains.kinds()
 
 
+def test_status_counts_restarts_in_place(trains: Trains) -> None:
+    launch(trains, last=2000)
+    until(lambda: (trains.run().path / "attempts").is_dir() and len(trains.run().attempts()) == 2)
+    until(lambda: "restarted in place once" in trains.opsctl("status", "t"))
+    [running] = json.loads(trains.opsctl("status", "t", "--json"))[0]["running"]
+    assert (running["restarts"], running["spares"]) == (1, [])
+
+
 def test_without_restart_in_place_the_next_task_goes_on(trains: Trains) -> None:
     launch(trains, more="restart_in_place = false")
     ends = await_finish(trains)
@@ -82,6 +90,7 @@ def test_spare_takes_the_place_of_a_dead_node(fresh_slurm: Callable[..., Sandbox
         first = until(lambda: [read_start(attempt) for attempt in trains.run().attempts()])[0]
         assert first is not None
         assert expand(first.nodes) == nodes[:2]
+        assert f"spare: {nodes[2]}" in trains.opsctl("status", "t")
         sandbox.fault(nodes[1], FaultKind.CRASH)
         (trains.place / "lost").touch()
         ends = await_finish(trains)
