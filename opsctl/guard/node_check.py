@@ -31,23 +31,30 @@ class NodeCheck:
 
 
 def check_nodes(
-    arrays: TrainArrays, care: NodeCare, rules: GuardSettings, attempt: Attempt, nodes: Sequence[str]
+    arrays: TrainArrays,
+    care: NodeCare,
+    rules: GuardSettings,
+    attempt: Attempt,
+    nodes: Sequence[str],
+    *,
+    spares: Sequence[str] = (),
 ) -> NodeCheck:
     """Check `nodes`, and journal faulty nodes. Takes little longer than `node_check_seconds`.
 
-    A faulty node is refused only if queued tasks can run without this node. Raises OpsctlError.
+    A faulty node is refused only if a healthy spare or the queued tasks can go on without it. Raises OpsctlError.
     """
     config = parse(TrainSettings, read_toml(arrays.run.config), str(arrays.run.config))
     gpus = config.slurm.gpus_per_node
     if not (gpus if rules.node_check is None else rules.node_check):
         return NodeCheck()
-    verdicts = care.check(arrays.slurm, nodes, timeout_s=rules.node_check_seconds, gpus=gpus)
+    verdicts = care.check(arrays.slurm, [*nodes, *spares], timeout_s=rules.node_check_seconds, gpus=gpus)
     faulty = [verdict for verdict in verdicts if verdict.health is Health.FAULTY and verdict.evidence]
-    if not faulty:
-        return NodeCheck()
+    if not {verdict.node for verdict in faulty} & set(nodes):
+        return NodeCheck()  # a faulty spare harms nobody before it is used, and is checked again then
     diagnosis = _make_diagnosis(attempt, faulty)
     names = [verdict.node for verdict in faulty]
-    if why := _find_need(arrays, care, names, needed=config.slurm.nodes):
+    has_spares = len(nodes) + len(spares) - len(names) >= config.slurm.nodes
+    if not has_spares and (why := _find_need(arrays, care, names, needed=config.slurm.nodes)):
         until = care.clock.now() + timedelta(hours=care.site.exclude_hours)
         arrays.note(
             ExclusionDecided(

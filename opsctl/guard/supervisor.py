@@ -36,7 +36,7 @@ from opsctl.host.processes import adopt_orphans, count_descendants, end_descenda
 from opsctl.launch.tracker_runs import tracker_variables
 from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import GuardSettings, read_toml
-from opsctl.slurm.allocation import CHOSEN
+from opsctl.slurm.allocation import CHOSEN, list_allocated
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.events import AttemptStarted, NodesLost
 from opsctl.state.run_dir import Attempt, RunDir
@@ -188,7 +188,8 @@ class Supervisor:
         from opsctl.guard.node_check import check_nodes  # noqa: PLC0415 (with GPUs only)
 
         nodes = attempt_record.expand_nodes(self.env)
-        node_check = check_nodes(self.arrays, self.make_care(), self.rules, self.attempt, nodes)
+        spares = [node for node in list_allocated(self.env) if node not in nodes]
+        node_check = check_nodes(self.arrays, self.make_care(), self.rules, self.attempt, nodes, spares=spares)
         if node_check.refusal:
             self.stopping.request(StopKind.NODE_REFUSED, node_check.refusal)
         elif not node_check.concession:
