@@ -85,6 +85,14 @@ def expand(text: str) -> list[str]:
     return list(nodeset(text))
 
 
+def expand_if_list(text: str) -> tuple[str, ...]:
+    """Return every node of a list, in order; nothing for a text that is no node list."""
+    try:
+        return tuple(expand(text))
+    except InputError:
+        return ()
+
+
 def fold(nodes: Iterable[str]) -> str:
     """Return the shortest list of these nodes."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow import)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.alerts.open_alerts import OpenAlert
-from opsctl.base.errors import InputError, OpsctlError
-from opsctl.base.nodesets import expand
+from opsctl.base.errors import OpsctlError
+from opsctl.base.nodesets import expand, expand_if_list
 from opsctl.dash.alert_groups import AlertGroup, group_alerts
 from opsctl.dash.queue_end import find_queue_end
 from opsctl.dash.train_figures import Figure, list_figures
@@ -130,10 +130,7 @@ def _find_last_nodes(status: TrainStatus, events: Sequence[Event]) -> tuple[str,
     last = status.last_attempt.attempt if status.last_attempt else ""
     for event in reversed(events):
         if isinstance(event, AttemptStarted) and event.attempt == last:
-            try:
-                return tuple(expand(event.nodes))
-            except InputError:
-                return ()
+            return expand_if_list(event.nodes)
     return ()
 
 

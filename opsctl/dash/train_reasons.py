@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from opsctl.base.errors import InputError
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.dash.show_times import format_ago
 from opsctl.dash.train_headline import PLANNED, find_cause, list_same_cause, name_attempt
 from opsctl.diagnosis.excerpt import find_matched_line
@@ -117,11 +116,8 @@ def _find_reason(history: TrainHistory) -> Reason | None:
 
 def advise(advice: str, nodes: str, excluded: Collection[str]) -> str:
     """Return the advice without the exclusion of nodes that are excluded already."""
-    try:
-        is_excluded = bool(nodes) and set(expand(nodes)) <= set(excluded)
-    except InputError:
-        is_excluded = False
-    shorter = EXCLUDE.sub("", advice) if is_excluded else advice
+    named = expand_if_list(nodes)
+    shorter = EXCLUDE.sub("", advice) if named and set(named) <= set(excluded) else advice
     return shorter[:1].upper() + shorter[1:]
 
 

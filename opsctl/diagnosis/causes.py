@@ -181,9 +181,9 @@ def _matches(cause: Cause, text: str) -> bool:
 
 def _is_all_clear(match: re.Match[str]) -> bool:
     """Return whether a match is denied, counted as zero, asked about or only a threshold."""
-    patterns, text = _all_clear_patterns(), match.string
+    patterns, text = _level_patterns(), match.string
     around = f"{text[: match.start()]}\0{text[match.end() :]}"
-    return bool(patterns["around"].search(around) or patterns["within"].search(match[0]))
+    return bool(patterns["all_clear_around"].search(around) or patterns["all_clear_within"].search(match[0]))
 
 
 def _is_survived(cause: Cause, text: str) -> bool:
@@ -223,9 +223,3 @@ def _level_patterns() -> dict[str, re.Pattern[str]]:
     table = {mark: "|".join(patterns) for mark, patterns in read_table("line_levels")["marks"].items()}
     table["goes_on"] = rf"(?i)\b(?:{table['goes_on']})"
     return {mark: re.compile(pattern) for mark, pattern in table.items()}
-
-
-@cache
-def _all_clear_patterns() -> dict[str, re.Pattern[str]]:
-    table = read_table("line_levels")["all_clear"]
-    return {place: re.compile("(?i)" + "|".join(patterns)) for place, patterns in table.items()}

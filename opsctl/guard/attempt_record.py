@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opsctl.base.errors import ConfigError, InputError
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.checkpoints.scan import scan_directories
 from opsctl.guard.newest_checkpoint import find_newest
 from opsctl.launch.code_freeze import read_record
@@ -96,10 +96,7 @@ def _make(directory: Path) -> bool:
 
 def expand_nodes(env: Mapping[str, str]) -> list[str]:
     """Return the nodes of a batch job; empty if the node list cannot be parsed."""
-    try:
-        return expand(own_nodes(env))
-    except InputError:
-        return []
+    return list(expand_if_list(own_nodes(env)))
 
 
 def choose_first_nodes(run: RunDir, env: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from opsctl.base.errors import InputError, OpsctlError, SlurmError, Unreachable
 from opsctl.base.model import Node
-from opsctl.base.nodesets import expand, fold
+from opsctl.base.nodesets import expand_if_list, fold
 from opsctl.base.ports import Clock
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
@@ -128,7 +128,7 @@ class NodeCare:
 
     def note_step_times(self, train: str, attempt: Attempt, nodes: str, at: datetime) -> None:
         """Record how fast the `nodes` of an attempt were against each other. Does nothing else; raises nothing."""
-        ratios = compare_nodes(read_times(attempt.step_times, _expand(nodes)), at)
+        ratios = compare_nodes(read_times(attempt.step_times, expand_if_list(nodes)), at)
         try:
             if ratios:
                 self.history.note_step_times(f"{train}/{attempt.name}", ratios)
@@ -225,7 +225,7 @@ def find_accused(diagnosis: Diagnosis, allocated: str, nodes: Sequence[Node]) ->
 
 def find_lost(allocated: str, nodes: Sequence[Node]) -> frozenset[str]:
     """Return the nodes of the attempt that Slurm reports as down or not responding."""
-    own = _expand(allocated)
+    own = frozenset(expand_if_list(allocated))
     return frozenset(node.name for node in nodes if node.name in own and state_words(node) & LOST_STATES)
 
 
@@ -234,19 +234,12 @@ def resolve_nodes(names: Sequence[str], allocated: str, nodes: Sequence[Node]) -
 
     Logs name host names and addresses as well.
     """
-    own = _expand(allocated)
+    own = frozenset(expand_if_list(allocated))
     shared = Counter(address for address, _ in {(node.address, node.name) for node in nodes})
     aliases = {node.address: node.name for node in nodes if node.name in own and shared[node.address] == 1}
     aliases |= {node.name: node.name for node in nodes if node.name in own}
     found = (aliases.get(name) or aliases.get(name.partition(".")[0], "") for name in names)
     return tuple(dict.fromkeys(filter(None, found)))
-
-
-def _expand(nodes: str) -> frozenset[str]:
-    try:
-        return frozenset(expand(nodes))
-    except InputError:
-        return frozenset()
 
 
 def _reason(diagnosis: Diagnosis, bad: Sequence[Verdict], node: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from opsctl.base.errors import InputError
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.nodes.history import NodeHistory
@@ -23,10 +22,7 @@ def add_node_history(
 
     Adds lines for people, and changes neither cause nor suspects. `days` limits how old history may be.
     """
-    try:
-        nodes = expand(allocated)
-    except InputError:
-        nodes = []
+    nodes = expand_if_list(allocated)
     names = (diagnosis.node, diagnosis.node.partition(".")[0])
     blamed = next((name for name in names if name and name in nodes), "")
     lines: list[str] = []

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from opsctl.base.errors import InputError
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.diagnosis.blame import Proof, find_rule
 from opsctl.diagnosis.causes import CauseKind
 from opsctl.state.events import AttemptFinalized, AttemptStarted, Diagnosed, Event
@@ -46,15 +45,8 @@ def list_allocations(events: Sequence[Event]) -> dict[str, frozenset[str]]:
     allocations: dict[str, frozenset[str]] = {}
     for event in events:
         if isinstance(event, AttemptStarted) and event.attempt in finalized:
-            allocations[event.attempt] = _expand(event.nodes)
+            allocations[event.attempt] = frozenset(expand_if_list(event.nodes))
     return allocations
-
-
-def _expand(nodes: str) -> frozenset[str]:
-    try:
-        return frozenset(expand(nodes))
-    except InputError:
-        return frozenset()
 
 
 def count_repeats(

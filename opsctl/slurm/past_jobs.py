@@ -10,7 +10,7 @@ from pathlib import Path
 
 from opsctl.base.errors import InputError, cannot_read
 from opsctl.base.model import Job, JobState
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.base.units import format_size
 from opsctl.slurm.states import parse_state
 
@@ -37,10 +37,7 @@ class JobRun:
 
     @property
     def node_count(self) -> int:
-        try:
-            return len(expand(self.nodes)) if self.nodes else 0
-        except InputError:
-            return 0
+        return len(expand_if_list(self.nodes))
 
 
 def convert_jobs(jobs: Sequence[Job]) -> list[JobRun]:
