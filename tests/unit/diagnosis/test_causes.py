@@ -84,6 +84,16 @@ ALL_CLEAR = [
     "mce: [Hardware Error]: Machine check events logged",
     "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
     "fabric manager: 0 failures",
+    "no kernel panics or soft lockups in the last day",
+    "amdgpu: no GPU hang",
+    "HW Exception by GPU node: none",
+    "If you see 'GPU has fallen off the bus', reboot the node",
+    "hint: uncorrectable ECC errors mean that the GPU must be replaced",
+    "uncorrectable ECC error ........ OK",
+    "uncorrectable ECC errors: GPU0=0 GPU1=0 GPU2=0 GPU3=0",
+    '"uncorrectable ECC errors": 0, "xid": []',
+    'gpu_health{check="uncorrectable ECC error"} 0',
+    "uncorrectable ECC error | 0 | 0 | 0",
 ]
 
 
@@ -98,6 +108,9 @@ FAULTS = {
     "rank 0: uncorrectable ECC error encountered rank=0": "gpu-ecc",
     "GPU 0 has fallen off the bus": "gpu-off-the-bus",
     "uncorrectable ECC errors = 3": "gpu-ecc",
+    "uncorrectable ECC errors: GPU0=0 GPU1=2 GPU2=0 GPU3=0": "gpu-ecc",
+    "uncorrectable ECC error | 0 | 7 | 0": "gpu-ecc",
+    "CUDA error: uncorrectable ECC error encountered (code = 0)": "gpu-ecc",
     "no checkpoint was written: CUDA error: uncorrectable ECC error encountered": "gpu-ecc",
     "0 uncorrectable ECC errors at start; now CUDA error: uncorrectable ECC error encountered": "gpu-ecc",
     "NVRM: GPU 0000:0f:00.0: RmInitAdapter failed! (0x26:0x56:1463)": "gpu-off-the-bus",
