@@ -71,12 +71,13 @@ def test_main_log_is_closed_at_the_start(train):
 @pytest.mark.attack("a log that everybody can write excludes an innocent node")
 @pytest.mark.parametrize(("mode", "excluded"), [(0o666, {}), (0o644, {"12": "node001"})])
 def test_log_of_everybody_is_no_evidence(train, care, mode, excluded):
-    attempt = train.start_attempt("12_1.0")
-    logs = train.run.attempt_logs(attempt.name)
-    log = logs / "node001-3.log"
-    log.write_text(f"Traceback (most recent call last):\n  at train.py:7\n{ECC}\n")
-    log.chmod(mode)
-    train.end_body(attempt, 1)
-    ended = finalize(train.chain, train.rules, attempt, care=care)
+    for task in (1, 2):
+        attempt = train.start_attempt(f"12_{task}.0")
+        logs = train.run.attempt_logs(attempt.name)
+        log = logs / "node001-3.log"
+        log.write_text(f"Traceback (most recent call last):\n  at train.py:7\n{ECC}\n")
+        log.chmod(mode)
+        train.end_body(attempt, 1)
+        ended = finalize(train.chain, train.rules, attempt, care=care)
     assert train.queue.excludes == excluded
     assert (ended.action is Action.EXCLUDE_NODES) == bool(excluded)

@@ -17,7 +17,7 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.slurm.commands import Slurm
-from opsctl.state.events import AttemptStarted
+from opsctl.state.events import AttemptStarted, Diagnosed
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir
 from opsctl.trainer.contract import StopReason, TrainerStop, to_json
@@ -151,6 +151,24 @@ class Train(Place):
         if stop:
             attempt.stop_reason.write_text(to_json(StopReason(reason=stop, step=9, at=now.timestamp())))
         attempt.body_exit.write_text(f"{code}\n")
+
+    def lived_again(self, *, code: int, log: str) -> None:
+        """The same, after an attempt that made node002 suspect: a log line alone excludes nothing."""
+        earlier = Diagnosed(
+            attempt="1_1.0",
+            cause_kind="gpu",
+            cause="gpu-ecc",
+            says="",
+            node="node002",
+            rank=3,
+            suspects=(),
+            evidence=(),
+            also=(),
+            advice="",
+            accused=("node002",),
+        )
+        self.journal.append(earlier)
+        self.lived(code=code, log=log)
 
     def kinds(self) -> State:
         """What was journalled, in whatever order: an attempt that starts at once writes too."""

@@ -144,7 +144,7 @@ SLURM: dict[str, dict[str, Any]] = {
         "words": ("watch", "failures", "--once"),
         "before": (LAUNCH,),
         "without": SITE,
-        "happened": partial(Train.lived, code=1, log=ECC),
+        "happened": partial(Train.lived_again, code=1, log=ECC),
     },
     "cron start": {
         "words": ("cron", "start"),
