@@ -68,9 +68,6 @@ class Progress:
 
     step: int
     """Of a trainer that logs no steps: that of the newest checkpoint, or 0 if that has none either."""
-    is_step_known: bool = True
-    epoch: float | None = None
-    """The newest epoch in the log, if neither log nor heartbeat name a step."""
     last_step: int | None = None
     loss: float | None = None
     losses: tuple[float, ...] = ()
@@ -102,6 +99,9 @@ class Progress:
     next_save_s: float | None = None
     left: Eta | None = None
     """Seconds to the last step; None if the last step or the time of a step is unknown, or no task is queued."""
+    is_step_known: bool = True
+    epoch: float | None = None
+    """The newest epoch in the log, if neither log nor heartbeat name a step."""
 
     @property
     def place(self) -> str:

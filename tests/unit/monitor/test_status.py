@@ -365,7 +365,7 @@ def test_epochs_are_shown_where_no_step_is_known(run: RunDir) -> None:
     assert "progress epoch 0.52 loss 2.25" in " ".join(words)
 
 
-def test_save_switch_that_the_trainer_does_not_read_is_noted_at_once(run: RunDir) -> None:
+def test_status_says_so_if_the_trainer_does_not_read_the_save_switch(run: RunDir) -> None:
     run.body.write_text("srun python train.py\n")
     switches.arm(run, Switch.SAVE, why="")
     assert read(run, row(JobState.PENDING, 1)).notes == ()
