@@ -146,7 +146,7 @@ class NodeCare:
         until = self.clock.now() + timedelta(hours=self.site.exclude_hours)
         text = fold(suspects)
         try:
-            self._check_daily_limit(suspects)
+            self.check_daily_limit(suspects)
             out = self.out_of_service(nodes, suspects)
             arrays.exclude(text, needed=count_needed_nodes(arrays), until=until, out=out)
         except Unreachable:
@@ -163,11 +163,11 @@ class NodeCare:
         lines += self._drain(arrays.slurm, nodes, bad, suspects, reasons)
         return RemovedNodes(nodes=text, until=until, is_excluded=True, done=tuple(lines))
 
-    def _check_daily_limit(self, suspects: Sequence[str]) -> None:
+    def check_daily_limit(self, suspects: Sequence[str]) -> None:
         """Raise InputError if the suspects are more nodes than may be excluded in a day."""
         limit, recent = self.site.exclude_per_day, self.exclusions.last_day()
         if len(recent | set(suspects)) > max(limit, len(recent)):
-            raise InputError(f"{len(recent)} nodes were excluded in 24 h, and [health] exclude_per_day is {limit}")
+            raise InputError(f"[health] exclude_per_day allows {limit} in 24 h, with {len(recent)} excluded so far")
 
     def out_of_service(self, nodes: Sequence[Node], suspects: Sequence[str]) -> frozenset[str]:
         """Return the nodes, other than suspects, on which no job can start now."""

@@ -98,6 +98,7 @@ def _find_need(arrays: TrainArrays, care: NodeCare, names: Sequence[str], *, nee
     if not arrays.check().waiting:
         return "no queued task could go on without it"
     try:
+        care.check_daily_limit(names)
         arrays.check_spare(fold(names), needed=needed, out=care.out_of_service(nodes, names))
     except InputError as error:
         return error.message

@@ -214,7 +214,7 @@ def test_exclusions_of_a_day_have_a_limit(train: QueuedTrain, care: NodeCare) ->
         ended = end(train, care, crash(train, [ECC], task=task, minutes=600))
     assert (ended.action, ended.done, train.queue.excludes) == (
         Action.CONTINUE,
-        ("node001 was not excluded: 1 nodes were excluded in 24 h, and [health] exclude_per_day is 1",),
+        ("node001 was not excluded: [health] exclude_per_day allows 1 in 24 h, with 1 excluded so far",),
         {},
     )
     assert [event.excluded for event in train.chain.journal.events() if isinstance(event, ExclusionDecided)] == [False]

@@ -32,7 +32,9 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
     runner = SystemRunner(env={"PATH": f"{tools}:{os.environ['PATH']}"})
     clock = SystemClock()
 
-    def check(output: str, *, first: str = "", drain_max: int = 4, **guard: object) -> NodeCheck:
+    def check(
+        output: str, *, first: str = "", drain_max: int = 4, exclude_per_day: int = 4, **guard: object
+    ) -> NodeCheck:
         (tmp_path / "says").write_text(output)
         for name, action in {
             "nvidia-smi": f'{first}\n[ "$*" != "-q -x" ] || cat {tmp_path}/says',
@@ -41,7 +43,7 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
             (tools / name).write_text(f"#!/bin/sh\n{action}\n")
             (tools / name).chmod(0o755)
         care = NodeCare(
-            site=HealthSettings(drain_max=drain_max, drain_percent=100),
+            site=HealthSettings(drain_max=drain_max, drain_percent=100, exclude_per_day=exclude_per_day),
             history=NodeHistory(site=site, clock=clock),
             clock=clock,
             exclusions=Exclusions(site=site, clock=clock),
@@ -89,6 +91,15 @@ def test_more_faulty_nodes_than_the_limit_are_accepted(check_with: Check) -> Non
     assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
         "",
         "2 faulty nodes at once exceed the limit of 1",
+    )
+
+
+def test_limit_of_exclusions_a_day_is_no_loop_of_refusals(check_with: Check) -> None:
+    """A node that the end of the attempt would not exclude would be refused by every queued task."""
+    node_check = check_with(render_smi(2, bad=1, failure="Yes"), exclude_per_day=1)
+    assert (node_check.refusal, node_check.concession.partition("), but ")[2]) == (
+        "",
+        "[health] exclude_per_day allows 1 in 24 h, with 0 excluded so far",
     )
 
 
