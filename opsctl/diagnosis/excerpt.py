@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from opsctl.diagnosis.causes import UNEXPLAINED, classify
 from opsctl.diagnosis.scan_logs import MAX_LINE_BYTES, LogEvent
@@ -63,6 +64,12 @@ def read_last_lines(event: LogEvent, limit: int) -> list[str]:
         return [""] * limit
     lines = [line for line in _read_around(event)[1][1:] if line.strip()]
     return [split(line)[1].decode(errors="replace") for line in lines[-limit:]]
+
+
+def read_between(event: LogEvent, end: int) -> list[str]:
+    """Return the lines of all speakers from behind an event to an offset, within 128 KiB, without prefixes."""
+    lines = _read_around(replace(event, end=end))[1][1:]
+    return [split(line)[1].decode(errors="replace") for line in lines if line.strip()]
 
 
 def read_following(event: LogEvent, limit: int) -> list[str]:

@@ -20,8 +20,16 @@ from opsctl.diagnosis.causes import (
     causes,
     classify,
     find_level,
+    is_exception,
 )
-from opsctl.diagnosis.excerpt import collect_excerpt, find_time, read_following, read_last_lines, read_preceding
+from opsctl.diagnosis.excerpt import (
+    collect_excerpt,
+    find_time,
+    read_between,
+    read_following,
+    read_last_lines,
+    read_preceding,
+)
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
@@ -43,6 +51,12 @@ PRINTED = re.compile(
 MAX_TRACEBACK_LINES = 60
 MAX_END_LINES = 8
 """Lines at the end of a log among which a notice may be why a program ended without an error."""
+MIN_ORDINARY_LINES = 12
+"""Ordinary lines behind a failure after which the program went on."""
+ENDING = re.compile(
+    r"^\s|^Traceback|^wandb: |NCCL INFO|^frame #|^Exception raised from|^During handling|[Ss]hutting down"
+)
+"""Lines of tracebacks, and of what libraries write while a program ends."""
 ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
 NO_CONNECTION = frozenset({"cannot-connect", "rendezvous-timeout", "infiniband"})
@@ -117,6 +131,7 @@ def find_root_cause(
     if chosen and chosen.cause is UNEXPLAINED:
         events = [event for event in events if not _is_echo(event)]
         chosen = _heaviest(events)
+    chosen = _find_later(chosen, events) if chosen else None
     if end and (end.is_final or chosen is None or chosen.cause.weight < end.yields_to):
         return _diagnose_by_report(end, events, iteration, ranks)
     if chosen is None:
@@ -167,6 +182,23 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     return chosen
 
 
+def _find_later(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
+    """Return the failure behind which the program did not go on: a later one, if it went on behind `chosen`."""
+    later = [event for event in events if event.path == chosen.path and event.offset > chosen.offset]
+    following = _heaviest(later)
+    if following is None or _rank(following) < min(_rank(chosen), (Weight.ERROR, 0)):
+        return chosen
+    if following.cause.kind is CauseKind.HANG or _count_ordinary(chosen, following) < MIN_ORDINARY_LINES:
+        return chosen
+    return _find_later(following, later)
+
+
+def _count_ordinary(event: LogEvent, until: LogEvent) -> int:
+    """Return the lines between two events that belong to no failure: a program that ended does not write them."""
+    lines = read_between(event, until.offset)
+    return sum(1 for line in lines if find_level(line) is not LineLevel.FATAL and not ENDING.search(line))
+
+
 def _explains_end(event: LogEvent, end: LogEvent) -> bool:
     """Return whether an event may be why ranks waited, or why Slurm or a user ended the job or its other tasks."""
     cause = event.cause
@@ -205,14 +237,18 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
 def _rank(event: LogEvent) -> tuple[Weight, int]:
     """Return how much an event explains: its weight, and an order among those that explain little.
 
-    A program survives what it prints without the mark of an error, if it ends by an exception later. A bare exit code
-    explains less than any message.
+    A program survives what it prints without the mark of an error, or without raising it, if it ends by an exception
+    later. A bare exit code explains less than any message.
     """
     cause = event.cause
     if cause.weight >= Weight.ERROR:
-        is_marked = cause.kind not in OF_PROGRAM or find_level(event.text) is LineLevel.FATAL
-        unmarked = 4 if cause.weight is Weight.CAUSE else 2
-        return (cause.weight, 0) if is_marked else (Weight.DEATH, unmarked)
+        if cause.kind not in OF_PROGRAM:
+            return cause.weight, 0
+        if is_exception(event.text):
+            return cause.weight, 2 * (cause.sure is not Confidence.POSSIBLE)
+        if find_level(event.text) is LineLevel.FATAL:
+            return Weight.ERROR, int(cause.weight is Weight.CAUSE)
+        return Weight.DEATH, 4 if cause.weight is Weight.CAUSE else 2
     if cause.weight is Weight.DEATH:
         return Weight.DEATH, DEATHS.get(cause.name, 3)
     if cause.name in NO_CONNECTION:
