@@ -18,20 +18,20 @@ from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 
 sys.path.insert(0, str(Path(__file__).parent))
-from diagnosis import CORPUS, TUNING, judge, read_cases  # noqa: E402 (a script beside this one)
+from diagnosis import CORPUS, TUNING, judge, read_cases
 
 STEPS = 30
 FORMATS = {
-    "megatron": " iteration {n:8d}/  1000 | consumed samples: {n} | elapsed time per iteration (ms): 900.1 | lm loss: 2.1E+00 |",
+    "megatron": " iteration {n:8d}/  1000 | elapsed time per iteration (ms): 900.1 | lm loss: 2.1E+00 |",
     "transformers": "{{'loss': 2.{n}, 'grad_norm': 0.7, 'learning_rate': 4e-05, 'epoch': 0.{n}}}",
     "bar": " {n}%|###       | {n}/100 [00:{n:02d}<01:10,  1.01it/s]",
     "lightning": "Epoch 0:  {n}%|##   | {n}/100 [00:{n:02d}<01:10,  1.01it/s, v_num=1, train_loss=2.1]",
-    "torchtitan": "[rank0]:[titan] 2024-03-01 10:00:{n:02d},000 - root - INFO - step: {n}  loss:  8.1  grad_norm:  1.2  memory: 8.1GiB",
+    "torchtitan": "[rank0]:[titan] 2024-03-01 10:00:{n:02d},000 - root - INFO - step: {n}  loss:  8.1  grad_norm:  1.2",
     "nanogpt": "iter {n}: loss 3.2, time 300.10ms, mfu 30.10%",
     "nemo": "Training epoch 0, iteration {n}/999 | lr: 1e-05 | global_step: {n} | reduced_train_loss: 9.1",
     "olmo": "2024-03-01 10:00:{n:02d}.000 node1:0 olmo.train:966 INFO [step={n}/1000,epoch=0]",
-    "fairseq": "2024-03-01 10:00:{n:02d} | INFO | train_inner | epoch 001: {n} / 400 loss=9.1, ppl=500, wps=100, num_updates={n}",
-    "deepspeed": "[2024-03-01 10:00:{n:02d},000] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped=0, lr=[1e-05]",
+    "fairseq": "2024-03-01 10:00:{n:02d} | INFO | train_inner | epoch 001: {n} / 400 loss=9.1, num_updates={n}",
+    "deepspeed": "[2024-03-01 10:00:{n:02d},000] [INFO] [logging.py:96] [Rank 0] step={n}, skipped=0, lr=[1e-05]",
     "epochs": "[GPU0] Epoch {n} | Batchsize: 32 | Steps: 64",
     "saves": "Epoch {n} | Training snapshot saved at snapshot.pt",
     "checkpoints": "2024-03-01 10:00:{n:02d} saved checkpoint to /data/ckpt/step_{n}.pt",

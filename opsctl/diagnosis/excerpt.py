@@ -66,8 +66,8 @@ def read_last_lines(event: LogEvent, limit: int) -> list[str]:
     return [split(line)[1].decode(errors="replace") for line in lines[-limit:]]
 
 
-def read_between(event: LogEvent, end: int) -> list[str]:
-    """Return the lines of all speakers from behind an event to an offset, within 128 KiB, without prefixes."""
+def read_between(event: LogEvent, end: int | None) -> list[str]:
+    """Return the lines of all speakers behind an event, without prefixes: up to an offset, and within 128 KiB."""
     lines = _read_around(replace(event, end=end))[1][1:]
     return [split(line)[1].decode(errors="replace") for line in lines if line.strip()]
 

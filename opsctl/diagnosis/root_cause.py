@@ -14,25 +14,30 @@ from opsctl.diagnosis.causes import (
     Cause,
     CauseKind,
     Confidence,
-    LineLevel,
     Scope,
     Weight,
     causes,
     classify,
-    find_level,
     is_exception,
 )
 from opsctl.diagnosis.excerpt import (
     collect_excerpt,
     find_time,
-    read_between,
     read_following,
-    read_last_lines,
     read_preceding,
 )
 from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.scan_logs import LogEvent
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker
+from opsctl.diagnosis.weigh_event import (
+    MESSAGE,
+    MIN_ORDINARY_LINES,
+    count_ordinary,
+    goes_on,
+    is_survived,
+    is_uncaught,
+    weigh,
+)
 
 NOTHING = "nothing"
 """The cause of an attempt whose log names none."""
@@ -44,25 +49,8 @@ LAUNCHER = re.compile(
     r'File "[^"]*(?:/bin/(?:torchrun|accelerate|deepspeed)|torch/distributed/(?:run|launch\w*|elastic/.*))"'
 )
 """Lines of tracebacks of launchers, which report the end of a rank."""
-PRINTED = re.compile(
-    r"^Exception ignored in|^--- Logging error ---|^Exception in thread .*(?:MsgRouter|ChkStop|NetStat)"
-)
-"""Lines above exceptions that Python prints and ignores."""
-MAX_TRACEBACK_LINES = 60
-MAX_END_LINES = 8
-"""Lines at the end of a log among which a notice may be why a program ended without an error."""
-MIN_ORDINARY_LINES = 12
-"""Ordinary lines behind a failure after which the program went on."""
-ENDING = re.compile(
-    r"^\s|^Traceback|^wandb: |NCCL INFO|^frame #|^Exception raised from|^During handling|[Ss]hutting down"
-)
-"""Lines of tracebacks, and of what libraries write while a program ends."""
 ENDS_OF_OTHERS = frozenset({"cancelled", "time-limit", "preempted", "rank-killed"})
 """Slurm's words about the end of jobs and tasks. What failed before made the job wait, or Slurm end its other tasks."""
-NO_CONNECTION = frozenset({"cannot-connect", "rendezvous-timeout", "infiniband"})
-"""Echoes of ranks that did not reach another rank. Other echoes are of ranks that lost one."""
-DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "interrupted": 0, "traceback": 0, "killed": 5}
-"""How much an end explains among the ends without a reason: least an exit code, most a signal of the kernel."""
 SUMMARY = "torchrun-summary"
 """The row of the catalogue for the title of the summary."""
 MAX_SUMMARY_LINES = 8
@@ -161,7 +149,7 @@ def find_root_cause(
         iteration=iteration,
         voices=_find_voices(events, culprit.node),
         also_on=_find_other_nodes(chosen, culprit.node, events),
-        sure=cause.sure,
+        sure=Confidence.POSSIBLE if goes_on(chosen) else cause.sure,
         link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)
@@ -173,30 +161,27 @@ def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:
     A rank that was killed before the others waited for it outweighs their wait. What failed before Slurm ended the
     job outweighs that end.
     """
-    chosen = next((event for event in _order_by_rank(events) if _is_uncaught(event) and not _is_survived(event)), None)
+    chosen = next((event for event in _order_by_rank(events) if is_uncaught(event) and not is_survived(event)), None)
     if chosen is None:
         return None
     earlier = events[: events.index(chosen)]
     if chosen.cause.kind is CauseKind.HANG or chosen.cause.name in ENDS_OF_OTHERS:
         return _heaviest([event for event in earlier if _explains_end(event, chosen)]) or chosen
-    return chosen
+    # A message before an exception of its class is the same failure, told first.
+    same = (event for event in earlier if event.cause.kind is chosen.cause.kind and weigh(event) == MESSAGE)
+    return next(same, chosen) if is_exception(chosen.text) else chosen
 
 
 def _find_later(chosen: LogEvent, events: Sequence[LogEvent]) -> LogEvent:
     """Return the failure behind which the program did not go on: a later one, if it went on behind `chosen`."""
     later = [event for event in events if event.path == chosen.path and event.offset > chosen.offset]
     following = _heaviest(later)
-    if following is None or _rank(following) < min(_rank(chosen), (Weight.ERROR, 0)):
+    least = (Weight.DEATH, 3) if chosen.cause.kind in OF_PROGRAM else (Weight.ERROR, 0)
+    if following is None or weigh(following) < min(weigh(chosen), least):
         return chosen
-    if following.cause.kind is CauseKind.HANG or _count_ordinary(chosen, following) < MIN_ORDINARY_LINES:
+    if following.cause.kind is CauseKind.HANG or count_ordinary(chosen, following.offset) < MIN_ORDINARY_LINES:
         return chosen
     return _find_later(following, later)
-
-
-def _count_ordinary(event: LogEvent, until: LogEvent) -> int:
-    """Return the lines between two events that belong to no failure: a program that ended does not write them."""
-    lines = read_between(event, until.offset)
-    return sum(1 for line in lines if find_level(line) is not LineLevel.FATAL and not ENDING.search(line))
 
 
 def _explains_end(event: LogEvent, end: LogEvent) -> bool:
@@ -208,16 +193,16 @@ def _explains_end(event: LogEvent, end: LogEvent) -> bool:
         return False
     if cause.kind is CauseKind.HANG:
         return True
-    return _rank(event) >= (Weight.DEATH, 0)
+    return weigh(event) >= (Weight.DEATH, 0)
 
 
 def _order_by_rank(events: Sequence[LogEvent]) -> list[LogEvent]:
     """Return the events, the heaviest first and equally heavy ones in their order."""
-    ordered = sorted(events, key=_rank, reverse=True)
-    first = _find_first_failure(events) if ordered and _rank(ordered[0]) >= (Weight.ERROR, 0) else None
+    ordered = sorted(events, key=weigh, reverse=True)
+    first = _find_first_failure(events) if ordered and weigh(ordered[0]) >= (Weight.ERROR, 0) else None
     if first is None:
         return ordered
-    return sorted(ordered, key=lambda event: (_rank(event), event.speaker.rank == first.rank), reverse=True)
+    return sorted(ordered, key=lambda event: (weigh(event), event.speaker.rank == first.rank), reverse=True)
 
 
 def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
@@ -232,51 +217,6 @@ def _find_first_failure(events: Sequence[LogEvent]) -> Speaker | None:
     fields = {match["name"]: match["value"] for match in matches}
     rank = fields.get("rank", "")
     return Speaker(node=fields.get("host", ""), rank=int(rank)) if rank.isdecimal() and len(rank) < 8 else None
-
-
-def _rank(event: LogEvent) -> tuple[Weight, int]:
-    """Return how much an event explains: its weight, and an order among those that explain little.
-
-    A program survives what it prints without the mark of an error, or without raising it, if it ends by an exception
-    later. A bare exit code explains less than any message.
-    """
-    cause = event.cause
-    if cause.weight >= Weight.ERROR:
-        if cause.kind not in OF_PROGRAM:
-            return cause.weight, 0
-        if is_exception(event.text):
-            return cause.weight, 2 * (cause.sure is not Confidence.POSSIBLE)
-        if find_level(event.text) is LineLevel.FATAL:
-            return Weight.ERROR, int(cause.weight is Weight.CAUSE)
-        return Weight.DEATH, 4 if cause.weight is Weight.CAUSE else 2
-    if cause.weight is Weight.DEATH:
-        return Weight.DEATH, DEATHS.get(cause.name, 3)
-    if cause.name in NO_CONNECTION:
-        return Weight.DEATH, 2
-    if cause.name == "loss-nan":
-        return Weight.DEATH, 1
-    return cause.weight, int(cause.kind is CauseKind.NUMERIC)
-
-
-def _is_uncaught(event: LogEvent) -> bool:
-    """Return whether an exception is not one of those that Python only prints while a program shuts down."""
-    is_exception = event.cause.weight >= Weight.ERROR and find_level(event.text) is LineLevel.FATAL
-    if not is_exception and event.cause is not UNEXPLAINED:
-        return True
-    for line in reversed(read_preceding(event, MAX_TRACEBACK_LINES)):
-        if PRINTED.search(line):
-            return False
-        if not line.startswith((" ", "\t")) and not line.startswith("Traceback"):
-            return True
-    return True
-
-
-def _is_survived(event: LogEvent) -> bool:
-    """Return whether a program went on for long after a notice, and did not repeat it at the end."""
-    if _rank(event) >= (Weight.ECHO, 0):
-        return False
-    last = read_last_lines(event, MAX_END_LINES + 1)
-    return len(last) > MAX_END_LINES and not any(event.cause.pattern.search(line) for line in last)
 
 
 def _summarize(cause: Cause, text: str) -> str:
@@ -323,13 +263,18 @@ def _refine(event: LogEvent, *, is_running: bool) -> Cause:
 def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:
     """Return the failed rank: the rank that reports the cause, or the first rank that Slurm reports as ended."""
     if _reports_other_rank(chosen):
-        return _find_blamed_peer(events)
+        missing = next((event.missing for event in events if event.missing is not None), None)
+        return _find_blamed_peer(events) if missing is None else _add_node(Speaker(rank=missing), events)
     if not chosen.speaker.is_known and (first := _find_first_failure(events)):
         return first
     same = (event for event in events if event.cause is chosen.cause)
     gone = (event for event in events if event.cause.weight is Weight.DEATH)
     named = (event.speaker for event in (chosen, *same, *gone) if event.speaker.is_known)
-    culprit = next(named, UNKNOWN_SPEAKER)
+    return _add_node(next(named, UNKNOWN_SPEAKER), events)
+
+
+def _add_node(culprit: Speaker, events: Sequence[LogEvent]) -> Speaker:
+    """Return the rank with its node, if one of its lines names the node."""
     if culprit.rank is None or culprit.node:
         return culprit
     same_rank = (event.speaker.node for event in events if event.speaker.rank == culprit.rank and event.speaker.node)
@@ -343,7 +288,8 @@ def _reports_other_rank(event: LogEvent) -> bool:
 
 def _find_blamed_peer(events: Sequence[LogEvent]) -> Speaker:
     """Return the peer that most echoes name. Return UNKNOWN_SPEAKER for a tie."""
-    peers = Counter(event.peer for event in events if event.peer).most_common(2)
+    named = {(event.speaker, event.peer) for event in events if event.peer}
+    peers = Counter(peer for _, peer in named).most_common(2)
     if not peers or (len(peers) > 1 and peers[0][1] == peers[1][1]):
         return UNKNOWN_SPEAKER
     return Speaker(node=peers[0][0])

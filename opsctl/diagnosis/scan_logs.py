@@ -40,7 +40,7 @@ _DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:
-    """The first line in which one speaker reports one cause."""
+    """The first or the last line in which one speaker reports one cause."""
 
     cause: Cause
     speaker: Speaker
@@ -50,6 +50,8 @@ class LogEvent:
     """Offset of the line in its log, in bytes: the order of the events of one log."""
     peer: str = ""
     """Host name or address of the peer that the line names."""
+    missing: int | None = None
+    """The first rank that the line names as missing in a collective."""
     begin: int = 0
     """Offset in the log where the attempt begins, in bytes."""
     end: int | None = None
@@ -95,6 +97,8 @@ class _LogScanner:
     progress: LastProgress = field(default_factory=LastProgress)
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
     events: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
+    repeated: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
+    """The last lines of the same keys: a program may have survived the first."""
 
     def read(self, handle: int) -> Scan:
         for at, chunk in _chunks_from_end(handle, max(self.begin, self.end - MAX_SCAN_BYTES), self.end):
@@ -102,22 +106,26 @@ class _LogScanner:
             if boundary is None and at + len(chunk) > self.end - MAX_PROGRESS_BYTES:
                 self.progress.feed(chunk, at, self.pattern)
                 boundary = self.progress.find_boundary()
-            self._find_events(at, chunk)
+            self._find_events(at, chunk, boundary or self.begin)
             if boundary is not None and at <= boundary:
                 break
-        boundary = self.progress.find_boundary() or self.begin
-        events = sorted(self.events.values(), key=lambda event: event.offset)
-        return Scan(events=[event for event in events if event.offset >= boundary], iteration=self.progress.step)
+        found = {event.offset: event for event in (*self.events.values(), *self.repeated.values())}
+        return Scan(events=[found[offset] for offset in sorted(found)], iteration=self.progress.step)
 
-    def _find_events(self, at: int, chunk: bytes) -> None:
-        """Add the events of a chunk. An earlier event replaces a later event of the same cause and speaker."""
+    def _find_events(self, at: int, chunk: bytes, boundary: int) -> None:
+        """Add the events of a chunk behind a boundary. An earlier event of the same cause and speaker comes first."""
         chunk_events: dict[tuple[str, Weight, Speaker], LogEvent] = {}
         for start, line in select_lines(chunk):
+            if at + start < boundary:
+                continue
             speaker, text = split(line, self.known)
             cause = self._classify(text)
-            if cause is not None:
-                event = self._event(cause, speaker, text, at + start)
-                chunk_events.setdefault((cause.name, cause.weight, event.speaker), event)
+            if cause is None:
+                continue
+            event = self._event(cause, speaker, text, at + start)
+            key = (cause.name, cause.weight, event.speaker)
+            chunk_events.setdefault(key, event)
+            self.repeated[key] = max(self.repeated.get(key, event), event, key=lambda found: found.offset)
         self.events |= chunk_events
 
     def _classify(self, text: bytes) -> Cause | None:
@@ -144,6 +152,7 @@ class _LogScanner:
             path=self.path,
             offset=offset,
             peer=groups.get("peer", ""),
+            missing=None if "node" in groups else _first_rank(groups.get("ranks")),
             begin=self.begin,
             end=self.end,
         )
