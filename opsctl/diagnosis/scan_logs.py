@@ -33,6 +33,8 @@ MAX_SCAN_BYTES = 256 << 20
 """Bytes at the end of an attempt's log that are read, if no sign of progress shortens the search."""
 MAX_PROGRESS_BYTES = 16 << 20
 """Bytes at the end of an attempt's log in which progress is searched. A trainer logs less between two steps."""
+MIN_DISTANCE_BYTES = 400
+"""A line of the same cause within this distance belongs to the same failure."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
 _DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
@@ -109,7 +111,10 @@ class _LogScanner:
             self._find_events(at, chunk, boundary or self.begin)
             if boundary is not None and at <= boundary:
                 break
-        found = {event.offset: event for event in (*self.events.values(), *self.repeated.values())}
+        later = [
+            last for key, last in self.repeated.items() if last.offset - self.events[key].offset > MIN_DISTANCE_BYTES
+        ]
+        found = {event.offset: event for event in (*self.events.values(), *later)}
         return Scan(events=[found[offset] for offset in sorted(found)], iteration=self.progress.step)
 
     def _find_events(self, at: int, chunk: bytes, boundary: int) -> None:
