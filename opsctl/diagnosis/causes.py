@@ -121,6 +121,8 @@ UNEXPLAINED = Cause(
 
 TABLES = ("own", "gpu", "limits", "storage", "slurm", "launch", "network", "environment", "settings", "program", "end")
 """The tables of the catalogue in the order of their search, without `.toml`."""
+MAX_AROUND = 1000
+"""Characters before and behind a match that may say that the fault is absent: a line may be long."""
 OF_HARDWARE = frozenset({CauseKind.GPU, CauseKind.NODE})
 """Lines that deny a fault of these classes, or ask about one, are everyday output of checks and monitors."""
 OF_PROGRAM = frozenset({CauseKind.CODE, CauseKind.CONFIG, CauseKind.DATA, CauseKind.NETWORK})
@@ -182,8 +184,12 @@ def _matches(cause: Cause, text: str) -> bool:
 def _is_all_clear(match: re.Match[str]) -> bool:
     """Return whether a match is denied, counted as zero, asked about or only a threshold."""
     patterns, text = _level_patterns(), match.string
-    around = f"{text[: match.start()]}\0{text[match.end() :]}"
-    return bool(patterns["all_clear_around"].search(around) or patterns["all_clear_within"].search(match[0]))
+    before, behind = (
+        text[max(0, match.start() - MAX_AROUND) : match.start()],
+        text[match.end() : match.end() + MAX_AROUND],
+    )
+    is_denied = patterns["all_clear_around"].search(f"{before}\0{behind}")
+    return bool(is_denied or patterns["all_clear_within"].search(match[0][:MAX_AROUND]))
 
 
 def _is_survived(cause: Cause, text: str) -> bool:

@@ -37,6 +37,8 @@ time_limit = "600"
 tasks = {tasks}
 memory_per_node = "10"
 extra = {extra}
+[guard]
+on_exit_0 = "continue"
 [watch]
 off = {off}
 hang_minutes = 25

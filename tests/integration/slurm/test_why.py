@@ -53,7 +53,7 @@ def trains(slurm):
 def test_first_failed_rank_is_found_on_its_node(trains, tmp_path):
     (tmp_path / "crash.py").write_text(CRASH)
     command = (sys.executable, str(tmp_path / "crash.py"))
-    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=()))
+    trains.opsctl("launch", trains.toml(command=command, nodes=2, tasks=1, extra=(), more="restart_in_place = false"))
     until(lambda: not trains.rows(), seconds=150)
     diagnosis = json.loads(trains.opsctl("why", "t", "--json"))
     [attempt] = trains.run().attempts()
