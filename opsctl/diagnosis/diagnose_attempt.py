@@ -14,12 +14,13 @@ from opsctl.diagnosis.exit_reasons import ExitReason
 from opsctl.diagnosis.flight_recorder import explain_dumps, read_dumps
 from opsctl.diagnosis.merge_logs import merge_in_order
 from opsctl.diagnosis.root_cause import NOTHING, Diagnosis, find_root_cause
-from opsctl.diagnosis.scan_logs import LogEvent, Scan, scan
+from opsctl.diagnosis.scan_logs import LogEvent, Scan, find_survived, scan
 from opsctl.diagnosis.speakers import speaker_of_file, split
 from opsctl.state.files import is_regular, open_regular
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.logs.log_lines import blank_own_lines
 from opsctl.telemetry.progress.last_lines import read_last_lines
+from opsctl.telemetry.progress.train_settings import read_step_pattern
 
 RANK_LOG_TAIL_BYTES = 4 << 20
 """Bytes read from the end of a rank's own log. A rank that ended writes nothing afterwards."""
@@ -38,6 +39,8 @@ class FinishedAttemptLogs:
     """Offset in main_log where the attempt begins, in bytes."""
     end: int | None = None
     """Offset in main_log where the next attempt begins, in bytes."""
+    earlier: tuple[tuple[int, int], ...] = ()
+    """Where earlier attempts begin and end in main_log, in bytes."""
     exit_reason: ExitReason | None = None
     ranks: int | None = None
     """Number of ranks."""
@@ -50,7 +53,9 @@ def diagnose_attempt(run: RunDir, attempt_logs: FinishedAttemptLogs, *, before: 
     """
     if attempt_logs.exit_reason and attempt_logs.exit_reason.is_final:
         return replace(find_root_cause([], end=attempt_logs.exit_reason), attempt=attempt_logs.attempt)
-    main = scan(run.main_log, begin=attempt_logs.begin, end=attempt_logs.end)
+    pattern = read_step_pattern(run)
+    survived = find_survived(run.main_log, attempt_logs.earlier, pattern)
+    main = scan(run.main_log, begin=attempt_logs.begin, end=attempt_logs.end, pattern=pattern, survived=survived)
     events = main.events
     if not any(event.cause.weight is Weight.CAUSE for event in events):
         rank_events = scan_ranks(sorted(run.attempt_logs(attempt_logs.attempt).glob("*.log")))

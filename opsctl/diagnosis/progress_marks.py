@@ -47,6 +47,22 @@ class LastProgress:
         return max(self.boundaries.values(), default=None)
 
 
+def find_advance(data: bytes, pattern: str) -> int:
+    """Return the length of the part of a log behind which the training went on; 0 without progress.
+
+    The part ends where the steps go back: a launcher has started the ranks again behind a failure.
+    """
+    highest, end = -1, len(data)
+    for mark in find_marks(data, 0, pattern):
+        if mark.step is not None and mark.step < highest:
+            end = mark.offset
+            break
+        highest = max(highest, mark.step or 0)
+    progress = LastProgress()
+    progress.feed(data[:end], 0, pattern)
+    return min(progress.boundaries.values(), default=0)
+
+
 def find_marks(data: bytes, at: int, pattern: str) -> Iterator[ProgressMark]:
     """Yield the lines of a part of a log, which begins at `at`, that show progress. `pattern` is that of TRAIN.toml."""
     reader = StepReader(formats_for(pattern))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from opsctl.base.errors import cannot_read
-from opsctl.diagnosis.causes import Cause, Weight, causes, classify, read_table
-from opsctl.diagnosis.progress_marks import LastProgress
+from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify, read_table
+from opsctl.diagnosis.progress_marks import LastProgress, find_advance
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
 from opsctl.telemetry.logs.log_lines import PREFIX, blank_own_lines
@@ -37,6 +38,10 @@ MIN_DISTANCE_BYTES = 400
 """A line of the same cause within this distance belongs to the same failure."""
 
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
+_CHANGING = re.compile(rb"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+|\d{4,}")
+"""Parts of a line that differ between attempts."""
+MAX_EARLIER_BYTES = 2 << 20
+"""Bytes at the beginning of an earlier attempt's log in which lines are looked up."""
 _DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
 
 
@@ -70,11 +75,17 @@ class Scan:
 
 
 def scan(
-    path: Path, *, begin: int = 0, end: int | None = None, known: Speaker = UNKNOWN_SPEAKER, pattern: str = ""
+    path: Path,
+    *,
+    begin: int = 0,
+    end: int | None = None,
+    known: Speaker = UNKNOWN_SPEAKER,
+    pattern: str = "",
+    survived: frozenset[bytes] = frozenset(),
 ) -> Scan:
     """Scan a log between two offsets. A missing log has no events. Raises RunDirError for an unreadable log.
 
-    `pattern` is that of the steps in TRAIN.toml.
+    `pattern` is that of the steps in TRAIN.toml; lines of the shapes `survived` are no events.
     """
     causes()  # a missing table is no missing log
     try:
@@ -82,11 +93,29 @@ def scan(
             size = os.fstat(file.fileno()).st_size
             begin = begin if begin <= size else 0  # another log has replaced this log
             end = size if end is None or end > size or end < begin else end
-            return _LogScanner(path, known, begin, end, pattern).read(file.fileno())
+            return _LogScanner(path, known, begin, end, pattern, survived).read(file.fileno())
     except FileNotFoundError:
         return Scan()
     except OSError as error:
         raise cannot_read(path, error) from error
+
+
+def find_survived(path: Path, attempts: Iterable[tuple[int, int]], pattern: str = "") -> frozenset[bytes]:
+    """Return the shapes of the lines behind which earlier attempts went on, by where these begin and end in a log.
+
+    Such a line is no cause: a warning of the start, or a retry. Raises nothing.
+    """
+    shapes: set[bytes] = set()
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        for begin, end in attempts:
+            data = blank_own_lines(os.pread(file.fileno(), max(0, min(end - begin, MAX_EARLIER_BYTES)), begin))
+            lines = select_lines(data[: find_advance(data, pattern)])
+            shapes |= {_find_shape(split(line)[1]) for _, line in lines}
+    return frozenset(shapes)
+
+
+def _find_shape(text: bytes) -> bytes:
+    return _CHANGING.sub(b"#", text.rstrip())
 
 
 @dataclass(slots=True)
@@ -96,6 +125,7 @@ class _LogScanner:
     begin: int
     end: int
     pattern: str
+    survived: frozenset[bytes]
     progress: LastProgress = field(default_factory=LastProgress)
     kinds: dict[bytes, Cause | None] = field(default_factory=dict)
     events: dict[tuple[str, Weight, Speaker], LogEvent] = field(default_factory=dict)
@@ -125,7 +155,7 @@ class _LogScanner:
                 continue
             speaker, text = split(line, self.known)
             cause = self._classify(text)
-            if cause is None:
+            if cause is None or (cause is not UNEXPLAINED and _find_shape(text) in self.survived):
                 continue
             event = self._event(cause, speaker, text, at + start)
             key = (cause.name, cause.weight, event.speaker)

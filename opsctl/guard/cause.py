@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from opsctl.base.errors import ConfigError, OpsctlError, Unreachable
@@ -53,6 +54,8 @@ _PLANNED = {
 LOST_NODE = "node-failure"
 """The cause that Slurm's word and our own step have in common."""
 FAILED = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.NODE_FAILED, Outcome.HUNG, Outcome.LOST})
+MAX_EARLIER_ATTEMPTS = 3
+"""Attempts before a failed one whose logs show what the train survives."""
 LEFT = frozenset({Outcome.EXITED, Outcome.DEADLINE})
 
 
@@ -255,10 +258,14 @@ def load_attempt_logs(
 ) -> FinishedAttemptLogs:
     """Return where the logs of an attempt lie and what else is known. `started` lists all attempts in order."""
     start, next_start = read_start(run.attempt(name)), find_next_start(run, run.attempt(name), started)
+    before = started[: started.index(name)][-MAX_EARLIER_ATTEMPTS:] if name in started else []
+    begins = [earlier.main_log for attempt in before if (earlier := read_start(run.attempt(attempt)))]
+    begins += [start.main_log] if start else []
     return FinishedAttemptLogs(
         attempt=name,
         begin=start.main_log if start else 0,
         end=(next_start.main_log or None) if next_start else None,
+        earlier=tuple(pairwise(begins)),
         exit_reason=exit_reason,
         ranks=_read_world_size(run),
     )

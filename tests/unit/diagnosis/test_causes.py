@@ -163,3 +163,15 @@ SURVIVED = [
 def test_line_of_a_healthy_start_explains_no_end(line: str) -> None:
     cause = classify(split(line.encode())[1].decode())
     assert cause is None or cause.weight is Weight.NOTE
+
+
+AMD = re.compile(r"\bHIP\b|\bhip[A-Z]|amdgpu|ROC[mk]|HSA_|miopen|MIOpen|rocblas|Memory access fault by GPU")
+NVIDIA = re.compile(r"CUDA|\bXid|nvidia-|NVML")
+
+
+@pytest.mark.parametrize("line", [line for _, line in ALL if AMD.search(line)])
+def test_advice_about_amd_names_its_tools(line: str) -> None:
+    cause = classify(split(line.encode())[1].decode())
+    assert cause is not None
+    assert not NVIDIA.search(cause.advice) or re.search(r"AMD|amd-|roc", cause.advice)
+    assert not re.search(r"CUDA|NVIDIA", cause.says) or "cuBLAS" in cause.says

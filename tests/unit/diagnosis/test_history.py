@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.noise import FORMATS, place, read_noise
 from opsctl.diagnosis.causes import CauseKind, Confidence
-from opsctl.diagnosis.diagnose_attempt import diagnose_logs
+from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_attempt, diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.scan_logs import scan
+from opsctl.state.run_dir import RunDir
 
 ECC = ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]
 TYPE = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "TypeError: f() takes no argument"]
@@ -111,3 +112,41 @@ def test_named_peer_outweighs_an_exit_code(tmp_path: Path) -> None:
     closed = "node1:10:10 [0] misc/socket.cc:58 NCCL WARN socketProgress: connection closed by remote peer node7<4321>"
     diagnosis = diagnose(tmp_path, closed, "srun: error: node1: task 0: Exited with exit code 1")
     assert (diagnosis.cause, diagnosis.node) == ("connection-lost", "node7")
+
+
+MISSING = "ERROR: PermissionError: /data/cache/index of 2024-05-01 10:00:00"
+
+
+def diagnose_second(tmp_path: Path, first: list[str], second: list[str]) -> Diagnosis:
+    """Diagnose the second attempt of a train by the log of both."""
+    run = RunDir(tmp_path / "train")
+    run.logs.mkdir(parents=True)
+    texts = ["".join(f"{line}\n" for line in lines) for lines in (first, second)]
+    run.main_log.write_text("".join(texts))
+    begin = len(texts[0].encode())
+    return diagnose_attempt(run, FinishedAttemptLogs(attempt="1_2.0", begin=begin, earlier=((0, begin),)))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_line_of_an_attempt_that_went_well_is_no_cause(tmp_path: Path, name: str) -> None:
+    diagnosis = diagnose_second(
+        tmp_path,
+        [MISSING.replace("05-01", "04-02"), *write_steps(name)],
+        ["loading", MISSING, "srun: error: n1: task 3: Killed"],
+    )
+    assert diagnosis.cause == "rank-killed"
+
+
+def test_last_line_of_an_earlier_attempt_may_be_the_cause_again(tmp_path: Path) -> None:
+    steps = write_steps("megatron")
+    assert diagnose_second(tmp_path, [*steps, MISSING], [*steps, MISSING]).cause == "permission-denied"
+
+
+def test_failure_behind_which_the_ranks_were_started_again_may_be_the_cause(tmp_path: Path) -> None:
+    steps = write_steps("megatron")
+    restarted = [*steps, MISSING, *steps[5:]]
+    assert diagnose_second(tmp_path, restarted, [*steps, MISSING]).cause == "permission-denied"
+
+
+def test_earlier_attempt_without_progress_shows_nothing(tmp_path: Path) -> None:
+    assert diagnose_second(tmp_path, ["loading", MISSING], ["loading", MISSING]).cause == "permission-denied"
