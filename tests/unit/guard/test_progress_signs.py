@@ -341,6 +341,7 @@ def test_file_that_the_log_names_is_a_checkpoint_whenever_it_changes(train: Queu
         append(train, "[GPU0] Training snapshot saved at snapshot.pt\n")
         assert end(train, attempt).new_checkpoint
     silent = start(train, "12_6.0")
+    save(train.run.path / "of-somebody-else", "step-500")
     append(train, "[GPU0] Training snapshot saved at snapshot.pt\n")
     assert not end(train, silent).new_checkpoint
 
