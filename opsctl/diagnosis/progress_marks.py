@@ -11,6 +11,9 @@ from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.signs import iterate_epochs
 from opsctl.telemetry.progress.step_reader import LineFacts, StepReader
 
+WINDOW_BYTES = 512 << 10
+MAX_CANDIDATE_LINES = 25_000
+"""Lines with the words of a format that are read before a log counts as one without progress: 3 s."""
 _SAVE_NUMBER = re.compile(rb"(?i)(?:step|iter\w*|epoch|checkpoint|ckpt|updates?)\D{0,3}(\d{1,12})")
 
 
@@ -34,8 +37,19 @@ class LastProgress:
     boundaries: dict[str, int] = field(default_factory=dict)
     """By kind the offset of the last line before those of the last key: a rank may fail while others log that step."""
     _last: dict[str, bytes] = field(default_factory=dict)
+    _lines_left: int = MAX_CANDIDATE_LINES
 
     def feed(self, data: bytes, at: int, pattern: str) -> None:
+        """Search a part of a log that begins at `at`, in windows from its end until one shows progress."""
+        end = len(data)
+        while end > 0 and self._lines_left > 0 and not self.boundaries:
+            begin = data.rfind(b"\n", 0, max(0, end - WINDOW_BYTES)) + 1
+            self.feed_window(data[begin:end], at + begin, pattern)
+            end = begin
+
+    def feed_window(self, data: bytes, at: int, pattern: str) -> None:
+        """Take the last progress of each kind in a part of a log that begins at `at`."""
+        self._lines_left -= sum(1 for _ in StepReader(formats_for(pattern)).find_lines(data))
         for mark in reversed(list(find_marks(data, at, pattern))):
             if mark.step is not None and self.step is None:
                 self.step = mark.step
@@ -59,7 +73,7 @@ def find_advance(data: bytes, pattern: str) -> int:
             break
         highest = max(highest, mark.step or 0)
     progress = LastProgress()
-    progress.feed(data[:end], 0, pattern)
+    progress.feed_window(data[:end], 0, pattern)
     return min(progress.boundaries.values(), default=0)
 
 

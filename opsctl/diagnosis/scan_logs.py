@@ -40,7 +40,7 @@ MIN_DISTANCE_BYTES = 400
 _SHAPE = re.compile(rb"0x[0-9a-f]+|\d{4,}")
 _CHANGING = re.compile(rb"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?|0x[0-9a-f]+|\d{4,}")
 """Parts of a line that differ between attempts."""
-MAX_EARLIER_BYTES = 2 << 20
+MAX_EARLIER_BYTES = 1 << 20
 """Bytes at the beginning of an earlier attempt's log in which lines are looked up."""
 _DEVICE = re.compile(r"NVRM: Xid \((?P<gpu>PCI:[\da-fA-F:.]+)\)")
 
