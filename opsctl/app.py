@@ -246,7 +246,7 @@ class App:
     def journal(self, run: RunDir) -> Journal:
         return Journal(run, self.clock)
 
-    def chain(self, run: RunDir) -> TrainArrays:
+    def arrays(self, run: RunDir) -> TrainArrays:
         """Return the job arrays of a train."""
         return TrainArrays(run=run, journal=self.journal(run), slurm=self.slurm)
 

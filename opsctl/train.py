@@ -207,7 +207,7 @@ class Train:
 
         `kill` gives the trainer time to save. Raises NotAllowed if the job belongs to another user.
         """
-        return self._app.chain(self._reconciled()).cancel(as_written(reason))
+        return self._app.arrays(self._reconciled()).cancel(as_written(reason))
 
     def kill(self, reason: str) -> SwitchResult:
         """Arm the kill switch: `opsctl kill-switch arm`.

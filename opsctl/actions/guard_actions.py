@@ -45,7 +45,7 @@ def run_guard(app: App, run_dir: Path) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(
-            arrays=app.chain(train),
+            arrays=app.arrays(train),
             rules=rules_of(train),
             runner=app.runner,
             env=env,

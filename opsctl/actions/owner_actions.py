@@ -23,7 +23,7 @@ def reconcile_own_train(app: App, run: RunDir, *, show: Callable[[str], None] = 
     from opsctl.monitor import reconcile  # noqa: PLC0415 (a dry run starts without the guard)
 
     try:
-        for line in reconcile.reconcile(app.chain(run), care=app.node_care, runner=app.engine_runner):
+        for line in reconcile.reconcile(app.arrays(run), care=app.node_care, runner=app.engine_runner):
             show(f"{run.name}: {line}")
     except Unreachable:
         raise
@@ -46,7 +46,7 @@ def apply_armed_switches(
             from opsctl.guard.apply_switches import apply_switches  # noqa: PLC0415 (imports the guard)
             from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
 
-            for line in apply_switches(app.chain(run), read_rules(run), jobs):
+            for line in apply_switches(app.arrays(run), read_rules(run), jobs):
                 has_acted = True
                 show(f"{run.name}: {line}")
         except (OpsctlError, OSError) as error:

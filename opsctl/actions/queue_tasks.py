@@ -24,7 +24,7 @@ def queue_tasks(app: App, run: RunDir, tasks: int, *, dry_run: bool, show: Show)
     if tasks < 1:
         raise InputError(f"{run.name}: {tasks} tasks cannot be queued", hint="give a number from 1 on")
     check_not_rolling_back(run, app.clock)
-    jobs = app.chain(run).check().jobs
+    jobs = app.arrays(run).check().jobs
     if not jobs:
         raise InputError(
             f"{run.name}: nothing is queued or running", hint=f"opsctl launch {run.config} starts the train"

@@ -249,18 +249,18 @@ def _protection(record: RollbackRecord) -> str:
 
 def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, keep: Callable[[], None]) -> None:
     """Hold the queued tasks, ask the running task to save and stop, and wait for its end. Raises WaitTimedOut."""
-    chain, clock = app.chain(run), app.clock
+    arrays, clock = app.arrays(run), app.clock
     until_s = clock.monotonic() + timeout.total_seconds()
     with lease(run.path, clock):  # after a launch or a release that has begun before the rollback
-        snapshot = chain.check()
+        snapshot = arrays.check()
         if any(not job.is_held for job in snapshot.waiting) or (snapshot.waiting and not snapshot.history.held):
-            chain.hold(
+            arrays.hold(
                 Reason(kind=ReasonKind.ROLLBACK, text=why)
             )  # also if held and not journalled: an earlier call was interrupted in between
-    if chain.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
+    if arrays.check().active or read_switch(run, Switch.PAUSE):  # a task may have started meanwhile
         arm(run, Switch.PAUSE, why=why)
     is_waiting = False
-    while active := chain.check().active:
+    while active := arrays.check().active:
         if not is_waiting:
             show(f"{run.name}: waiting for {', '.join(job.full_id for job in active)} to save and stop")
             is_waiting = True
@@ -278,7 +278,7 @@ def _stop(app: App, run: RunDir, why: str, *, timeout: timedelta, show: Show, ke
 def _release(app: App, run: RunDir) -> list[str]:
     if read_switch(run, Switch.PAUSE):
         disarm_switch(app, run, Switch.PAUSE)
-    return app.chain(run).release()
+    return app.arrays(run).release()
 
 
 def _write_revision(app: App, run: RunDir, files: Files) -> None:

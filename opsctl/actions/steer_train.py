@@ -56,14 +56,14 @@ def hold_train(app: App, run: RunDir, reason: str, *, dry_run: bool = False, sho
     check_may_hold(run, app.clock)
     if not dry_run:
         reconcile_own_train(app, run, show=show)
-    chain = app.chain(run)
-    snapshot = chain.check()
+    arrays = app.arrays(run)
+    snapshot = arrays.check()
     if not snapshot.waiting:
         raise InputError(f"{run.name}: nothing is queued, so there is nothing to hold", hint=_suggestion(run, snapshot))
-    arrays = list_arrays(snapshot)
+    ids = list_arrays(snapshot)
     if dry_run:
-        return SteerResult(data={"would": "hold", "arrays": arrays}, text=f"would hold {name_arrays(arrays)}")
-    held = hold_or_pause(chain, reason)
+        return SteerResult(data={"would": "hold", "arrays": ids}, text=f"would hold {name_arrays(ids)}")
+    held = hold_or_pause(arrays, reason)
     if held is None:
         text = (
             "the job is not yours to hold, so the pause switch is armed instead: the running task is asked to save and"
@@ -90,8 +90,8 @@ def release_train(app: App, run: RunDir, exclude: str, *, dry_run: bool = False,
 
 
 def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResult:
-    chain = app.chain(run)
-    snapshot = chain.check()
+    arrays = app.arrays(run)
+    snapshot = arrays.check()
     paused = read_switch(run, Switch.PAUSE)
     # Held in the journal only: an earlier release was interrupted before it was recorded.
     if not (snapshot.waiting or paused or snapshot.history.held):
@@ -101,15 +101,15 @@ def _release(app: App, run: RunDir, exclude: str, *, dry_run: bool) -> SteerResu
     if dry_run:
         also = f", with {exclude} excluded" if exclude else ""
         first = f"disarm the pause switch of {paused.by} and " if paused else ""
-        arrays = list_arrays(snapshot)
-        text = f"would {first}release {name_arrays(arrays) or 'nothing that is queued'}{also}"
-        would = {"would": "release", "arrays": arrays, "disarms": bool(paused), "excludes": exclude}
+        ids = list_arrays(snapshot)
+        text = f"would {first}release {name_arrays(ids) or 'nothing that is queued'}{also}"
+        would = {"would": "release", "arrays": ids, "disarms": bool(paused), "excludes": exclude}
         return SteerResult(data=would, text=text)
     parts = []
     if paused:
         disarm_switch(app, run, Switch.PAUSE)
         parts.append("the pause switch is disarmed")
-    result = release_or_request(chain, snapshot, exclude)
+    result = release_or_request(arrays, snapshot, exclude)
     if result is None:
         parts.append(
             "the job is not yours to release, so a request is left: the next `opsctl watch` of the owner, or"
@@ -199,7 +199,7 @@ def _act_on_queue(app: App, run: RunDir, switch: Switch, away: str) -> tuple[lis
     from opsctl.monitor.reconcile import read_rules  # noqa: PLC0415 (as above)
 
     try:
-        return apply_switches(app.chain(run), read_rules(run)), ""
+        return apply_switches(app.arrays(run), read_rules(run)), ""
     except (OpsctlError, OSError) as error:
         return [], str(error)
 

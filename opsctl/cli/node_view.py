@@ -118,9 +118,9 @@ class NodeView:
         return self.app.slurm.nodes()
 
     @cached_property
-    def chains(self) -> list[TrainArrays]:
+    def all_arrays(self) -> list[TrainArrays]:
         """Return the arrays of the trains that this user may act on."""
-        return [self.app.chain(run) for run in all_trains(self.app.root) if may_act(run)]
+        return [self.app.arrays(run) for run in all_trains(self.app.root) if may_act(run)]
 
     @cached_property
     def trains_on(self) -> dict[str, list[str]]:

@@ -200,10 +200,10 @@ def drain_bad_nodes(app: App, nodes: str, *, train: str, partition: str, every: 
 def _count_demands(view: NodeView) -> dict[str, int]:
     """Return the number of nodes that our queued and running trains need, by train."""
     demands = {}
-    for chain in view.chains:
+    for arrays in view.all_arrays:
         with suppress(OpsctlError, OSError):
-            if chain.check(view.jobs).is_queued:
-                demands[chain.run.name] = count_needed_nodes(chain)
+            if arrays.check(view.jobs).is_queued:
+                demands[arrays.run.name] = count_needed_nodes(arrays)
     return demands
 
 
@@ -258,7 +258,9 @@ def _end_orphans(app: App, view: NodeView, checked: CheckedNodes) -> bool:
 
 def _quarantine(app: App, view: NodeView) -> Quarantine:
     history, exclusions = app.history, app.exclusions
-    return Quarantine(slurm=app.slurm, history=history, exclusions=exclusions, site=app.site.health, chains=view.chains)
+    return Quarantine(
+        slurm=app.slurm, history=history, exclusions=exclusions, site=app.site.health, all_arrays=view.all_arrays
+    )
 
 
 def carry_out(app: App, view: NodeView, plan: NodePlan, *, dry_run: bool) -> None:

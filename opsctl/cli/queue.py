@@ -74,19 +74,19 @@ def cancel(app: App, train: str, *, queued_only: bool, reason: str, dry_run: boo
         )
     if not dry_run:
         reconcile_own_train(app, run, show=print_on_stderr)
-    chain = app.chain(run)
-    snapshot = chain.check()
+    arrays = app.arrays(run)
+    snapshot = arrays.check()
     ours = snapshot.waiting if queued_only else [*snapshot.waiting, *snapshot.active]
-    arrays = sorted({job.array for job in ours}, key=int, reverse=True)
-    if not arrays and not snapshot.history.cancelling:
+    ids = sorted({job.array for job in ours}, key=int, reverse=True)
+    if not ids and not snapshot.history.cancelling:
         raise InputError(f"{run.name}: nothing to cancel is queued or running", hint=f"opsctl status {run.name}")
     if dry_run:
-        text = f"would cancel {name_arrays(arrays) or 'nothing that is queued' if task is None else f'task {task}'}"
-        print_train_result(run.name, {"would": "cancel", "arrays": arrays, "task": task}, text)
+        text = f"would cancel {name_arrays(ids) or 'nothing that is queued' if task is None else f'task {task}'}"
+        print_train_result(run.name, {"would": "cancel", "arrays": ids, "task": task}, text)
         return
     try:
         why = as_written(reason)
-        ended = chain.cancel(why, queued_only=queued_only) if task is None else [chain.cancel_task(task, why)]
+        ended = arrays.cancel(why, queued_only=queued_only) if task is None else [arrays.cancel_task(task, why)]
     except NotAllowed as error:
         raise NotAllowed(
             f"{run.name}: the job is not yours to cancel",

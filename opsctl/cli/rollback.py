@@ -141,7 +141,7 @@ def rollback(
 
     def announce(plan: RollbackPlan) -> None:
         if dry_run or not wants_json():
-            _print_plan(plan, app.chain(run).check(), dry_run=dry_run)
+            _print_plan(plan, app.arrays(run).check(), dry_run=dry_run)
 
     if dry_run:
         announce(plan_rollback(app, run, options, show=print_on_stderr))
@@ -159,7 +159,7 @@ def _undo(app: App, run: RunDir, timeout: timedelta, *, dry_run: bool) -> None:
     if dry_run:
         is_undone = record.phase is RollbackPhase.UNDONE
         text = "is undone already" if is_undone else f"would be undone: {describe_undo(record)}"
-        snapshot = app.chain(run).check()
+        snapshot = app.arrays(run).check()
         lines = [f"rollback {record.number} to step {record.step} {text}", *describe_queue(run, snapshot)]
         print_result({**data, "would_change": not is_undone}, _join(run, lines))
         return

@@ -141,7 +141,7 @@ def _roll_back(app: App, instruction: PageInstruction) -> str:
 def _plan_rollback(app: App, instruction: PageInstruction) -> PagePlan:
     run, warnings = _find(app, instruction), list[str]()
     plan = plan_rollback(app, run, RollbackOptions(to=instruction.number), show=warnings.append)
-    lines = describe_plan(plan, app.chain(run).check(), dry_run=True)
+    lines = describe_plan(plan, app.arrays(run).check(), dry_run=True)
     return PagePlan(text="\n".join([*warnings, *lines]), number=plan.record.step)
 
 

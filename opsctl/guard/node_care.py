@@ -182,7 +182,7 @@ class NodeCare:
         reasons: Mapping[str, str],
     ) -> list[str]:
         quarantine = Quarantine(
-            slurm=slurm, history=self.history, exclusions=self.exclusions, site=self.site, chains=()
+            slurm=slurm, history=self.history, exclusions=self.exclusions, site=self.site, all_arrays=()
         )
         ours = frozenset(exclusion.node for exclusion in self.exclusions.now())
         plan = plan_drain(bad, nodes, self.site, scores={}, excluded=ours - set(suspects))

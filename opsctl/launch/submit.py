@@ -42,7 +42,7 @@ class Launch:
 
     plan: LaunchPlan
     files: Files
-    chain: TrainArrays
+    arrays: TrainArrays
     clock: Clock
     group: str
     """The Unix group whose members may arm switches."""
@@ -57,13 +57,13 @@ class Launch:
 
     @property
     def run(self) -> RunDir:
-        return self.chain.run
+        return self.arrays.run
 
     def find_submitted(self) -> SubmittedArray | None:
         """Return the array that an interrupted launch submitted without recording it, if there is one."""
         if not self.run.exists:
             return None
-        snapshot = self.chain.check()
+        snapshot = self.arrays.check()
         return _adopted_array(snapshot) if snapshot.adopted else None
 
     def carry_out(self) -> SubmittedArray:
@@ -75,8 +75,8 @@ class Launch:
         check_owner(self.run)
         self.run.create(self.group)
         with lease(self.run.path, self.clock):
-            snapshot = self.chain.check()
-            self.chain.drop_duplicates(snapshot)
+            snapshot = self.arrays.check()
+            self.arrays.drop_duplicates(snapshot)
             if snapshot.adopted:
                 return _adopted_array(snapshot)
             check_not_rolling_back(self.run, self.clock)
@@ -101,13 +101,13 @@ class Launch:
     def _note_lost(self, snapshot: TrainSnapshot) -> list[str]:
         lost = sorted({job.array for job in snapshot.strangers}, key=int)
         for array in lost:
-            self.chain.note(ArrayLost(array=array))
+            self.arrays.note(ArrayLost(array=array))
         return [f"array {array} of this train is lost: Slurm reused its id for another job" for array in lost]
 
     def _write(self) -> None:
         if read_files(self.run) != self.files:
             # Journalled before the swap: afterwards the files no longer differ.
-            self.chain.note(Created(config=str(self.run.config)))
+            self.arrays.note(Created(config=str(self.run.config)))
         if self.code:
             store(self.code, self.run)
         swap(self.run, self.files)
@@ -118,20 +118,20 @@ class Launch:
         nonce = next(iter(snapshot.history.pending), self.plan.nonce)
         plan = replace(self.plan, nonce=nonce)
         for allowed in self.allowed:
-            self.chain.note(allowed)
+            self.arrays.note(allowed)
         for node, until in self.expiring_exclusions:
-            self.chain.note(Excluded(jobs=(), nodes=node, until=until))
-        self.chain.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))
+            self.arrays.note(Excluded(jobs=(), nodes=node, until=until))
+        self.arrays.note(Submitting(nonce=nonce, tasks=plan.spec.tasks, after=plan.spec.after))
         # Slurm reads a percent sign in the path as a pattern.
         output = str(self.run.main_log).replace("%", "%%")
         try:
-            array = self.chain.slurm.submit(plan, script=str(self.run.wrapper), output=output)
+            array = self.arrays.slurm.submit(plan, script=str(self.run.wrapper), output=output)
         except Unreachable:
             raise
         except OpsctlError as error:
-            self.chain.note(SubmitRefused(nonce=nonce, why=error.message))
+            self.arrays.note(SubmitRefused(nonce=nonce, why=error.message))
             raise
-        self.chain.note(Submitted(nonce=nonce, array=array))
+        self.arrays.note(Submitted(nonce=nonce, array=array))
         return array
 
 

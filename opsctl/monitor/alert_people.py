@@ -79,7 +79,7 @@ class AlertPeople:
             run = next((run for run in runs if run.name == train), None)
             if run is None:
                 raise InputError(f"no train {train!r}")
-            return self.services.chain(run)
+            return self.services.arrays(run)
 
         lines, failures = self.answers.apply(self.services.alerting, find_chain)
         problems.lines += failures

@@ -196,22 +196,22 @@ def _do(alerting: Alerting, entry: LedgerEntry, instruction: Instruction, by: st
         return f"{instruction.verb} of {key} refused: {error.message}"
 
 
-def _hold_or_release(chain: TrainArrays, instruction: Instruction, why: str) -> str:
-    train = chain.run.name
-    if not may_act(chain.run):
+def _hold_or_release(arrays: TrainArrays, instruction: Instruction, why: str) -> str:
+    train = arrays.run.name
+    if not may_act(arrays.run):
         raise InputError(f"{train} belongs to another user")
     check = check_may_hold if instruction.verb is AnswerVerb.HOLD else check_not_rolling_back
-    with lease(chain.run.path, chain.journal.clock):
-        check(chain.run, chain.journal.clock)
+    with lease(arrays.run.path, arrays.journal.clock):
+        check(arrays.run, arrays.journal.clock)
         if instruction.verb is AnswerVerb.HOLD:
-            arrays = chain.hold(as_written(why))
-            return f"{train}: held {', '.join(arrays) or 'nothing: no task is queued'}"
+            ids = arrays.hold(as_written(why))
+            return f"{train}: held {', '.join(ids) or 'nothing: no task is queued'}"
         for switch in Switch.KILL, Switch.PAUSE:
-            if armed := switches.read(chain.run, switch):
+            if armed := switches.read(arrays.run, switch):
                 raise InputError(f"{armed.by} armed the {switch.value} switch")
-        arrays = chain.release()
-        chain.journal.append(RequestDone(verb="release", by=why))
-    return f"{train}: released {', '.join(arrays) or 'nothing'}"
+        ids = arrays.release()
+        arrays.journal.append(RequestDone(verb="release", by=why))
+    return f"{train}: released {', '.join(ids) or 'nothing'}"
 
 
 def _confirm(alerting: Alerting, state: LedgerState, answer: RawAnswer, person: str, results: Sequence[str]) -> None:

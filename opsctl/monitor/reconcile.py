@@ -41,21 +41,21 @@ class ReconciledTrain:
 
 
 def reconcile_all(
-    chains: Sequence[TrainArrays],
+    all_arrays: Sequence[TrainArrays],
     slurm: Slurm,
     jobs: Sequence[Job],
     care: NodeCare | None = None,
     runner: Runner | None = None,
 ) -> list[ReconciledTrain]:
-    """Reconcile `chains` with the whole queue in `jobs` and at most one call of accounting for all trains.
+    """Reconcile `all_arrays` with the whole queue in `jobs` and at most one call of accounting for all trains.
 
     A failing train does not stop the others. Trains without an action or error are left out of the result.
     """
     vanished: dict[str, None] = {}
-    for arrays in chains:
+    for arrays in all_arrays:
         vanished |= dict.fromkeys(_find_vanished(arrays, jobs))
     past = load_past_jobs(slurm, list(vanished))
-    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in chains]
+    reconciled = [_reconcile_one(arrays, jobs, past, care, runner) for arrays in all_arrays]
     return [reconciled_train for reconciled_train in reconciled if reconciled_train.done or reconciled_train.error]
 
 
@@ -67,18 +67,18 @@ def _find_vanished(arrays: TrainArrays, jobs: Sequence[Job]) -> list[str]:
 
 
 def _reconcile_one(
-    chain: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None, runner: Runner | None
+    arrays: TrainArrays, jobs: Sequence[Job], past: Sequence[Job], care: NodeCare | None, runner: Runner | None
 ) -> ReconciledTrain:
     try:
-        done = reconcile(chain, jobs, past, care=care, runner=runner)
-        return ReconciledTrain(train=chain.run.name, done=tuple(done))
+        done = reconcile(arrays, jobs, past, care=care, runner=runner)
+        return ReconciledTrain(train=arrays.run.name, done=tuple(done))
     except (OpsctlError, OSError) as error:
-        log.warning("%s is not reconciled: %s", chain.run.name, error)
-        return ReconciledTrain(train=chain.run.name, error=str(error))
+        log.warning("%s is not reconciled: %s", arrays.run.name, error)
+        return ReconciledTrain(train=arrays.run.name, error=str(error))
 
 
 def reconcile(
-    chain: TrainArrays,
+    arrays: TrainArrays,
     jobs: Sequence[Job] | None = None,
     past: Sequence[Job] | None = None,
     *,
@@ -89,22 +89,22 @@ def reconcile(
 
     Only for the train's owner. Without `care`, no node is excluded or drained; without `runner`, no hook is run.
     """
-    done = switches.journal_switches(chain.run, chain.journal)
-    table = read_toml(chain.run.config).get("slurm")
+    done = switches.journal_switches(arrays.run, arrays.journal)
+    table = read_toml(arrays.run.config).get("slurm")
     table = table if isinstance(table, dict) else {}
-    rules = read_rules(chain.run)
-    done += apply_switches(chain, rules, jobs)
-    finalized = finalize_ended(chain, rules, chain.check(jobs), past=past, care=care)
+    rules = read_rules(arrays.run)
+    done += apply_switches(arrays, rules, jobs)
+    finalized = finalize_ended(arrays, rules, arrays.check(jobs), past=past, care=care)
     for ended in finalized:
         done.append(f"finalized {ended.attempt}: {ended.outcome.value}, {ended.action.value}: {ended.why}")
-    requests, bad = read_requests(chain.run)
+    requests, bad = read_requests(arrays.run)
     if bad:
-        done.append(refuse(chain, bad))
+        done.append(refuse(arrays, bad))
     for request in requests:
-        done += carry_out(chain, request, nodes=_nodes(table))
-    done += readmit_nodes(chain, table)
+        done += carry_out(arrays, request, nodes=_nodes(table))
+    done += readmit_nodes(arrays, table)
     if runner:
-        TrainHooks(run=chain.run, journal=chain.journal, runner=runner).after_attempts(finalized)
+        TrainHooks(run=arrays.run, journal=arrays.journal, runner=runner).after_attempts(finalized)
     return done
 
 
@@ -113,15 +113,15 @@ def read_rules(run: RunDir) -> GuardSettings:
     return parse(GuardSettings, read_toml(run.config).get("guard", {}), str(run.config))
 
 
-def readmit_nodes(chain: TrainArrays, table: dict[str, Any]) -> list[str]:
+def readmit_nodes(arrays: TrainArrays, table: dict[str, Any]) -> list[str]:
     """Readmit nodes with an expired exclusion to the queued tasks, except nodes excluded in [slurm] of train.toml."""
     node_set = nodeset(str(table.get("exclude", "")))
-    ends, now = excluded_until(chain.journal.events()), chain.journal.clock.now()
+    ends, now = excluded_until(arrays.journal.events()), arrays.journal.clock.now()
     over = fold(node for node, end in ends.items() if end <= now and node not in node_set)
     if not over:
         return []
-    chain.readmit(over)
-    log.info("%s: %s may be used again: the exclusion is over", chain.run.name, over)
+    arrays.readmit(over)
+    log.info("%s: %s may be used again: the exclusion is over", arrays.run.name, over)
     return [f"{over} may be used again: the exclusion is over"]
 
 
@@ -132,50 +132,50 @@ def _nodes(table: dict[str, Any]) -> int:
     return nodes
 
 
-def refuse(chain: TrainArrays, bad: Sequence[BadRequest]) -> str:
+def refuse(arrays: TrainArrays, bad: Sequence[BadRequest]) -> str:
     """Set entries aside that are no requests, and journal them in one event; return the event as a sentence."""
-    with lease(chain.run.path, chain.journal.clock):
-        line = set_aside(chain.run, bad)
-        chain.journal.append(RequestRefused(verb="", by=bad[0].by, why=line))
+    with lease(arrays.run.path, arrays.journal.clock):
+        line = set_aside(arrays.run, bad)
+        arrays.journal.append(RequestRefused(verb="", by=bad[0].by, why=line))
     return line
 
 
-def carry_out(chain: TrainArrays, request: Request, *, nodes: int) -> list[str]:
+def carry_out(arrays: TrainArrays, request: Request, *, nodes: int) -> list[str]:
     """Carry out or refuse a team member's request, then remove the request file.
 
     The file is removed last, so that no request is lost. Does nothing if another process was faster. Raises
     Unreachable and leaves the request in place.
     """
-    with lease(chain.run.path, chain.journal.clock):
+    with lease(arrays.run.path, arrays.journal.clock):
         if not is_regular(request.path):
             return []
         try:
-            done = _release(chain, request, nodes)
-            chain.journal.append(RequestDone(verb=request.verb, by=request.by))
+            done = _release(arrays, request, nodes)
+            arrays.journal.append(RequestDone(verb=request.verb, by=request.by))
         except Unreachable:
             raise
         except (InputError, SlurmError) as error:
             why = shorten(error.message)
             done = f"{request.verb.value} requested by {request.by} refused: {why}"
-            chain.journal.append(RequestRefused(verb=request.verb, by=request.by, why=why))
+            arrays.journal.append(RequestRefused(verb=request.verb, by=request.by, why=why))
         request.path.unlink(missing_ok=True)
-    log.info("%s: %s", chain.run.name, done)
+    log.info("%s: %s", arrays.run.name, done)
     return [done]
 
 
-def _release(chain: TrainArrays, request: Request, nodes: int) -> str:
-    if armed := switches.read(chain.run, Switch.KILL):
+def _release(arrays: TrainArrays, request: Request, nodes: int) -> str:
+    if armed := switches.read(arrays.run, Switch.KILL):
         raise InputError(f"{armed.by} armed the kill switch")
-    check_not_rolling_back(chain.run, chain.journal.clock)
+    check_not_rolling_back(arrays.run, arrays.journal.clock)
     if request.exclude:
-        chain.exclude(request.exclude, needed=nodes)
+        arrays.exclude(request.exclude, needed=nodes)
     # With the pause switch still armed, the next attempt would hold the rest again.
-    if switches.read(chain.run, Switch.PAUSE):
-        chain.journal.append(SwitchDisarmed(switch=Switch.PAUSE, by=request.by))
-        switches.disarm(chain.run, Switch.PAUSE)
-    arrays = chain.release()
+    if switches.read(arrays.run, Switch.PAUSE):
+        arrays.journal.append(SwitchDisarmed(switch=Switch.PAUSE, by=request.by))
+        switches.disarm(arrays.run, Switch.PAUSE)
+    ids = arrays.release()
     excluded = f" without {shorten(request.exclude)}" if request.exclude else ""
-    return f"released {', '.join(arrays) or 'nothing'}{excluded}, as requested by {request.by}"
+    return f"released {', '.join(ids) or 'nothing'}{excluded}, as requested by {request.by}"
 
 
 def shorten(text: str) -> str:

@@ -103,9 +103,9 @@ class Watch:
     def _reconcile(self, runs: Sequence[RunDir], jobs: Sequence[Job], problems: CycleProblems) -> list[ReconciledTrain]:
         """Reconcile this user's trains, isolated like the watchdogs: a hanging file system must not stop the cycle."""
         services = self.services
-        chains = [services.chain(run) for run in runs if may_act(run)]
+        all_arrays = [services.arrays(run) for run in runs if may_act(run)]
         work = partial(
-            reconciling.reconcile_all, chains, services.slurm, jobs, services.node_care, services.engine_runner
+            reconciling.reconcile_all, all_arrays, services.slurm, jobs, services.node_care, services.engine_runner
         )
         result = self._isolation.run({("reconcile", "trains"): work})["reconcile", "trains"]
         if isinstance(result, Failed):
@@ -126,7 +126,7 @@ class Watch:
             request_stop(train.run, attempt, StopKind.HUNG, finding.summary)
         reason = Reason(kind=ReasonKind.HUNG, attempt=attempt.name, text=finding.summary)
         try:
-            name = self.services.chain(train.run).cancel_task(job.tasks[0], reason)
+            name = self.services.arrays(train.run).cancel_task(job.tasks[0], reason)
             action = state("site.cancelled", job=name)
         except OpsctlError as error:
             action = state("site.not_cancelled", problem=error.message)

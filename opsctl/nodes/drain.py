@@ -43,7 +43,7 @@ class Quarantine:
     history: NodeHistory
     exclusions: Exclusions
     site: HealthSettings
-    chains: Sequence[TrainArrays]
+    all_arrays: Sequence[TrainArrays]
     """The caller's own trains."""
 
     def drain(self, plan: NodePlan) -> list[NodeAction]:
@@ -123,9 +123,9 @@ class Quarantine:
         """Record that a node is back, and end its exclusions."""
         self.history.note_cleared(node)
         self.exclusions.remove([node])
-        for chain in self.chains:
-            if node in excluded_until(chain.journal.events()):
-                chain.readmit(node)
+        for arrays in self.all_arrays:
+            if node in excluded_until(arrays.journal.events()):
+                arrays.readmit(node)
 
     def _note_earlier_drains(self) -> None:
         """Record drains of opsctl processes that were interrupted before they could record the drains."""
@@ -151,21 +151,21 @@ class Quarantine:
         nodes = fold(step.node for step in steps)
         self.exclusions.add([(step.node, step.reason) for step in steps], hours=self.site.exclude_hours)
         until = self.exclusions.clock.now() + timedelta(hours=self.site.exclude_hours)
-        notes = [self._exclude_from(chain, nodes, until) for chain in self.chains]
+        notes = [self._exclude_from(arrays, nodes, until) for arrays in self.all_arrays]
         why = "; ".join(["from later launches", *(note for note in notes if note)])
         return [NodeAction(node=step.node, action="excluded", why=why) for step in steps]
 
-    def _exclude_from(self, chain: TrainArrays, nodes: str, until: datetime) -> str:
+    def _exclude_from(self, arrays: TrainArrays, nodes: str, until: datetime) -> str:
         """Exclude nodes from a train's queued tasks; return a note, empty without queued tasks. Raises Unreachable."""
         try:
-            if not chain.check().waiting:
+            if not arrays.check().waiting:
                 return ""
-            chain.exclude(nodes, needed=count_needed_nodes(chain), until=until)
+            arrays.exclude(nodes, needed=count_needed_nodes(arrays), until=until)
         except Unreachable:
             raise
         except (OpsctlError, OSError) as error:
-            return f"not from {chain.run.name}: {error}"
-        return f"from {chain.run.name}'s queued tasks"
+            return f"not from {arrays.run.name}: {error}"
+        return f"from {arrays.run.name}'s queued tasks"
 
 
 def keep_report(site: SiteDir, text: str) -> Path:
@@ -176,9 +176,9 @@ def keep_report(site: SiteDir, text: str) -> Path:
     return path
 
 
-def count_needed_nodes(chain: TrainArrays) -> int:
+def count_needed_nodes(arrays: TrainArrays) -> int:
     """Return how many nodes a train needs. Raises ConfigError."""
-    return parse(TrainSettings, read_toml(chain.run.config), str(chain.run.config)).slurm.nodes
+    return parse(TrainSettings, read_toml(arrays.run.config), str(arrays.run.config)).slurm.nodes
 
 
 def report(plan: NodePlan, records: Iterable[NodeRecord], now: datetime) -> str:

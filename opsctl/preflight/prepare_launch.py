@@ -40,7 +40,7 @@ class LaunchContext(PreflightContext, Protocol):
     @property
     def exclusions(self) -> Exclusions: ...
 
-    def chain(self, run: RunDir) -> TrainArrays: ...
+    def arrays(self, run: RunDir) -> TrainArrays: ...
 
     def check_trusted(self, run: RunDir) -> None: ...
 
@@ -112,7 +112,7 @@ def prepare_train(
         plan=plan,
         files=Files(config=config, trainer=trainer, body=plan.body, code=code.record() if code else ""),
         code=code,
-        chain=context.chain(run),
+        arrays=context.arrays(run),
         clock=context.clock,
         group=context.site.group,
         check_trusted=lambda: context.check_trusted(run),

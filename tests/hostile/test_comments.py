@@ -28,11 +28,11 @@ def copied(train: QueuedTrain, **more) -> Job:
 @pytest.mark.attack("a copied comment makes hold, release, cancel and exclude fail")
 def test_copied_comment_is_ignored(train):
     copied(train)
-    assert train.chain.hold(as_written("x")) == ["12"]
-    assert train.chain.release() == ["12"]
-    assert train.chain.exclude("node001", needed=2) == "node001"
+    assert train.arrays.hold(as_written("x")) == ["12"]
+    assert train.arrays.release() == ["12"]
+    assert train.arrays.exclude("node001", needed=2) == "node001"
     assert list(train.queue.excludes) == ["12"]
-    assert train.chain.cancel(as_written("x")) == ["12"]
+    assert train.arrays.cancel(as_written("x")) == ["12"]
     assert [row.array for row in train.queue.rows] == ["66"]
 
 
@@ -40,33 +40,33 @@ def test_copied_comment_is_ignored(train):
 def test_copied_comment_is_no_queue(train):
     train.queue.rows.clear()
     copied(train)
-    snapshot = train.chain.check()
+    snapshot = train.arrays.check()
     assert not snapshot.is_queued
-    status = read_status(train.run, train.chain.journal, train.queue.rows, train.clock.now())
+    status = read_status(train.run, train.arrays.journal, train.queue.rows, train.clock.now())
     assert status.state != "held"
     assert "job 66_1 of mallory carries a copy of this train's comment and is ignored" in status.notes
 
 
 @pytest.mark.attack("a copied comment is adopted as a cut-off submission")
 def test_copied_comment_is_not_adopted(train):
-    train.chain.journal.append(Submitting(nonce="n2", tasks=3, after=""))
+    train.arrays.journal.append(Submitting(nonce="n2", tasks=3, after=""))
     copied(train, comment="opsctl:gpt:n2")
-    assert train.chain.check().adopted == ()
-    assert "66" not in {getattr(event, "array", "") for event in train.chain.journal.events()}
+    assert train.arrays.check().adopted == ()
+    assert "66" not in {getattr(event, "array", "") for event in train.arrays.journal.events()}
 
 
 @pytest.mark.attack("a copied comment makes our array a duplicate that is cancelled")
 def test_copied_comment_makes_no_duplicate(train):
     copied(train, id="5", array="5", state=JobState.RUNNING, tasks=(1,))
-    assert train.chain.drop_duplicates(train.chain.check()) == []
-    assert train.chain.hold(as_written("x")) == ["12"]
+    assert train.arrays.drop_duplicates(train.arrays.check()) == []
+    assert train.arrays.hold(as_written("x")) == ["12"]
 
 
 def test_row_whose_user_slurm_cannot_name_is_ours_by_its_array(train):
     for user in ("nobody", "", str(os.geteuid())):
         for row in train.queue.rows:
             object.__setattr__(row, "user", user)
-        assert [job.array for job in train.chain.check().jobs] == ["12"]
+        assert [job.array for job in train.arrays.check().jobs] == ["12"]
 
 
 def test_team_member_sees_the_owners_rows(train, monkeypatch):
@@ -77,4 +77,4 @@ def test_team_member_sees_the_owners_rows(train, monkeypatch):
     journal = Journal(train.run, SystemClock())
     snapshot = take_snapshot(train.run, journal, train.queue.rows)
     assert [job.array for job in snapshot.jobs] == ["12"]
-    assert isinstance(train.chain, TrainArrays)
+    assert isinstance(train.arrays, TrainArrays)

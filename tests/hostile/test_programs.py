@@ -78,6 +78,6 @@ def test_log_of_everybody_is_no_evidence(train, care, mode, excluded):
         log.write_text(f"Traceback (most recent call last):\n  at train.py:7\n{ECC}\n")
         log.chmod(mode)
         train.end_body(attempt, 1)
-        ended = finalize(train.chain, train.rules, attempt, care=care)
+        ended = finalize(train.arrays, train.rules, attempt, care=care)
     assert train.queue.excludes == excluded
     assert (ended.action is Action.EXCLUDE_NODES) == bool(excluded)

@@ -52,11 +52,11 @@ def plant(train: QueuedTrain, text: str, name: str = "release-0123456789ab.json"
 @pytest.mark.attack("a request that raises ends all commands of the owner")
 @pytest.mark.parametrize("text", CONTENTS.values(), ids=CONTENTS)
 def test_hostile_request_is_set_aside(train, text):
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     plant(train, text)
     good = request(train.run, RequestKind.RELEASE, exclude="node001")
     began = time.process_time()
-    done = reconcile(train.chain)
+    done = reconcile(train.arrays)
     assert time.process_time() - began < 5
     assert not good.exists()
     assert "released 12 without node001, as requested" in done[-1]
@@ -66,10 +66,10 @@ def test_hostile_request_is_set_aside(train, text):
 
 @pytest.mark.attack("a refused request fills the terminal and the journal")
 def test_refusal_is_short(train):
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     request(train.run, RequestKind.RELEASE, exclude=",".join(f"absent{number}" for number in range(90)))
-    [line] = reconcile(train.chain)
-    [event] = [event for event in train.chain.journal.events() if isinstance(event, RequestRefused)]
+    [line] = reconcile(train.arrays)
+    [event] = [event for event in train.arrays.journal.events() if isinstance(event, RequestRefused)]
     assert len(line) < 500
     assert len(event.why) < 500
 
@@ -85,7 +85,7 @@ def test_entry_that_is_no_file_is_set_aside(train, kind, tmp_path):
         "directory": path.mkdir,
         "full directory": lambda: (path / "x").mkdir(parents=True),
     }[kind]()
-    [line] = reconcile(train.chain)
+    [line] = reconcile(train.arrays)
     assert "not a regular file" in line
     assert [name for name in os.listdir(train.run.requests) if not name.startswith(".")] == []
 
@@ -97,12 +97,12 @@ def test_look_is_bounded(train):
     began = time.process_time()
     assert list_requests(train.run) == []
     assert time.process_time() - began < 0.5
-    [line] = reconcile(train.chain)
+    [line] = reconcile(train.arrays)
     assert line.endswith("and 47 more")
-    kinds = [type(event) for event in train.chain.journal.events()]
+    kinds = [type(event) for event in train.arrays.journal.events()]
     assert kinds.count(RequestRefused) == 1
     for _ in range(3):
-        reconcile(train.chain)
+        reconcile(train.arrays)
     assert len(os.listdir(train.run.path / "refused-requests")) <= requests.MAX_SET_ASIDE
 
 

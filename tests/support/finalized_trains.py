@@ -133,7 +133,7 @@ class QueuedTrain:
     run: RunDir
     clock: FakeClock
     queue: Queue
-    chain: TrainArrays
+    arrays: TrainArrays
     rules: GuardSettings
 
     def start_attempt(self, attempt: str = "12_1.0", *, checkpoint: int = -1, nodes: str = "node001") -> Attempt:
@@ -149,7 +149,7 @@ class QueuedTrain:
             checkpoint=checkpoint,
         )
         write_start(self.run, self.run.attempt(attempt), start)
-        self.chain.journal.append(AttemptStarted(attempt=attempt, nodes=nodes))
+        self.arrays.journal.append(AttemptStarted(attempt=attempt, nodes=nodes))
         return self.run.attempt(attempt)
 
     def end_body(self, attempt: Attempt, code: int, *, after: float = 60) -> None:
@@ -168,7 +168,7 @@ class QueuedTrain:
         self.queue.rows.append(replace(row, **more))  # type: ignore[arg-type]  # fields of a Job
 
     def event_kinds(self) -> list[type[Event]]:
-        return [type(event) for event in self.chain.journal.events()]
+        return [type(event) for event in self.arrays.journal.events()]
 
     def end(self, attempt: Attempt) -> dict[str, str]:
         return json.loads(attempt.end.read_text())  # type: ignore[no-any-return]  # end.json is an object

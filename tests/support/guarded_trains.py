@@ -48,7 +48,7 @@ class GuardedTrain:
         self.runner = SystemRunner(env=self.sandbox.env())
         self.slurm = Slurm(self.runner)
         self.journal = Journal(self.run, SystemClock())
-        self.chain = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
+        self.arrays = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
         self.run.path.mkdir()
         self.run.create()
         self.site = self.path / "site.toml"

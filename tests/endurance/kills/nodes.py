@@ -65,8 +65,8 @@ class Node(Train):
     def keep_away(self) -> None:
         """Its trains are kept from it until tomorrow, as after a failure."""
         build(self.site).exclusions.add([(BAD, "opsctl: x: y")], hours=24)
-        chain = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
-        chain.exclude(BAD, needed=1, until=datetime.now(UTC) + timedelta(hours=24))
+        arrays = TrainArrays(run=self.run, journal=self.journal, slurm=self.slurm)
+        arrays.exclude(BAD, needed=1, until=datetime.now(UTC) + timedelta(hours=24))
 
     def type(self, *words: str) -> None:
         code, _, text = self.runs.run(self, self.typed(words))

@@ -265,8 +265,8 @@ def test_expired_exclusion_ends_and_release_excludes_more(slurm: Sandbox) -> Non
     with make_night(slurm) as night:
         night.trains.opsctl("launch", night.trains.toml())
         (array,) = night.trains.arrays()
-        slurm, chain = night.trains.app.slurm, night.trains.app.chain(night.trains.run())
-        chain.exclude("node[001-002]", needed=1, until=night.trains.app.clock.now())
+        slurm, arrays = night.trains.app.slurm, night.trains.app.arrays(night.trains.run())
+        arrays.exclude("node[001-002]", needed=1, until=night.trains.app.clock.now())
         assert slurm.excluded(array) == "node[001-002]"
         night.trains.opsctl("watch")
         assert slurm.excluded(array) == ""

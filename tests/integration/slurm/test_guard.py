@@ -348,7 +348,7 @@ def test_vanished_run_directory_stops_no_body(
     assert train.task(1).exit_code == "3:0"
     away.rename(train.run.path)
     assert not train.attempt().end.exists()
-    [reconciled] = reconcile_root(train.path, train.slurm, lambda run: train.chain)
+    [reconciled] = reconcile_root(train.path, train.slurm, lambda run: train.arrays)
     assert reconciled.done[0].startswith(f"finalized {train.attempt().name}: crashed, continue: Slurm reports FAILED")
 
 

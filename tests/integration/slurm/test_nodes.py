@@ -140,7 +140,9 @@ def test_node_that_changed_after_the_plan_is_left(world: tuple[Trains, GpuNodes]
         Step(node=name, reason="opsctl: x: y", snapshot=read_node(trains, name)) for name in ("node001", "node002")
     )
     drain_by_hand(trains, "node001", "bad fan")
-    acts = Quarantine(slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=())
+    acts = Quarantine(
+        slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, all_arrays=()
+    )
     done = acts.drain(NodePlan(steps=steps, cap=2))
     assert [(result.node, result.action) for result in done] == [
         ("node001", "left"),
@@ -159,7 +161,9 @@ def test_cap_counts_nodes_drained_after_the_plan(world: tuple[Trains, GpuNodes])
     app = trains.app
     plan = NodePlan(steps=(Step(node="node001", reason="opsctl: x: y", snapshot=read_node(trains, "node001")),), cap=1)
     app.slurm.drain("node004", "opsctl: a: b")
-    acts = Quarantine(slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, chains=())
+    acts = Quarantine(
+        slurm=app.slurm, history=app.history, exclusions=app.exclusions, site=app.site.health, all_arrays=()
+    )
     assert acts.drain(plan)[0].why == "opsctl has 1 node out of service already; the cap is 1"
     assert read_node(trains, "node001").state == "IDLE"
 

@@ -91,7 +91,7 @@ def test_python_and_the_page_start_no_task(app: App, run: RunDir) -> None:
 
 def test_request_of_a_member_starts_no_task(app: App, run: RunDir) -> None:
     request(run, RequestKind.RELEASE)
-    done = carry_out(app.chain(run), list_requests(run)[0], nodes=1)
+    done = carry_out(app.arrays(run), list_requests(run)[0], nodes=1)
     assert "refused: t: a rollback was interrupted" in done[0]
     assert isinstance(app.journal(run).events()[-1], RequestRefused)
 

@@ -207,7 +207,7 @@ def test_background_rollback_is_shown_after_its_end(run: RunDir) -> None:
 def test_plan_of_a_repeated_rollback_says_so(run: RunDir) -> None:
     plan = make_plan(run, 10)
     done = replace(plan, record=replace(plan.record, phase=RollbackPhase.DONE))
-    snapshot = build(run.path.parents[1] / "site.toml").chain(run).check([])
+    snapshot = build(run.path.parents[1] / "site.toml").arrays(run).check([])
     expected = ["was already rolled back to step 10; nothing has changed"]
     assert describe_plan(done, snapshot, dry_run=True) == expected
 

@@ -36,7 +36,7 @@ class FakeApp:
         return self.train.run
 
     def journal(self, run: RunDir) -> Journal:
-        return self.train.chain.journal
+        return self.train.arrays.journal
 
     @property
     def slurm(self) -> object:
@@ -154,7 +154,7 @@ def test_slurm_state_is_used_without_a_log(train: QueuedTrain, state: JobState, 
     attempt = train.start_attempt()
     train.add_row((1,), state)
     assert ask_json(train, "gpt")["kind"] == kind
-    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1])
+    finalize(train.arrays, train.rules, attempt, job=train.queue.rows[-1])
     train.queue.rows.clear()
     assert ask_json(train, "gpt")["kind"] == kind
 
@@ -163,7 +163,7 @@ def test_planned_exit_with_0_is_not_unknown(train: QueuedTrain) -> None:
     attempt = train.start_attempt()
     append_log(train, "[node001:0]: exiting program after 10 minutes")
     train.end_body(attempt, 0)
-    finalize(train.chain, train.rules, attempt)
+    finalize(train.arrays, train.rules, attempt)
     fields = ask_json(train, "gpt")
     assert (fields["kind"], fields["says"]) == ("none", "the body exited with 0, and the training is to go on")
 
@@ -172,7 +172,7 @@ def test_error_outweighs_an_exit_with_0(train: QueuedTrain) -> None:
     attempt = train.start_attempt()
     append_log(train, "[node001:0]: exiting program after 10 minutes", "[node001:0]: KeyError: 'tokens'")
     train.end_body(attempt, 0)
-    finalize(train.chain, train.rules, attempt)
+    finalize(train.arrays, train.rules, attempt)
     assert ask_json(train, "gpt")["cause"] == "python-error"
 
 
@@ -180,7 +180,7 @@ def test_actions_of_the_guard_are_shown(train: QueuedTrain) -> None:
     train.queue.states["node001"] = "DOWN+NOT_RESPONDING"
     attempt = train.start_attempt("12_1.0", nodes="node[001-002]")
     train.add_row((1,), JobState.NODE_FAIL, end=train.clock.now() + timedelta(minutes=1))
-    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1], care=make_node_care(train))
+    finalize(train.arrays, train.rules, attempt, job=train.queue.rows[-1], care=make_node_care(train))
     train.queue.states.clear()
     fields = ask_json(train, "gpt")
     assert (fields["says"], fields["node"]) == ("Slurm lost a node", "node001")
@@ -197,7 +197,7 @@ def test_hung_attempt_is_not_shown_as_cancelled(train: QueuedTrain) -> None:
     request_stop(train.run, attempt, StopKind.HUNG, "12_1.0 hangs")
     train.add_row((1,), JobState.CANCELLED)
     assert ask_json(train, "gpt")["cause"] == "hang"
-    finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1])
+    finalize(train.arrays, train.rules, attempt, job=train.queue.rows[-1])
     assert ask_json(train, "gpt")["says"] == "the attempt hung"
 
 

@@ -77,7 +77,7 @@ def crash(
 
 
 def end(train: QueuedTrain, care: NodeCare, attempt: str) -> FinishedAttempt:
-    return finalize(train.chain, train.rules, train.run.attempt(attempt), care=care)
+    return finalize(train.arrays, train.rules, train.run.attempt(attempt), care=care)
 
 
 def test_memory_that_cannot_be_pinned_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
@@ -217,7 +217,7 @@ def test_exclusions_of_a_day_have_a_limit(train: QueuedTrain, care: NodeCare) ->
         ("node001 was not excluded: [health] exclude_per_day allows 1 in 24 h, with 1 excluded so far",),
         {},
     )
-    assert [event.excluded for event in train.chain.journal.events() if isinstance(event, ExclusionDecided)] == [False]
+    assert [event.excluded for event in train.arrays.journal.events() if isinstance(event, ExclusionDecided)] == [False]
     train.clock.sleep(86_400)
     assert end(train, care, crash(train, [ECC], task=3)).action is Action.EXCLUDE_NODES
 
@@ -250,7 +250,7 @@ def test_suspicion_of_several_nodes_follows_none(train: QueuedTrain, care: NodeC
 
 def test_evidence_is_journalled(train: QueuedTrain, care: NodeCare) -> None:
     end(train, care, crash(train, MISMATCH))
-    [cause] = [event for event in train.chain.journal.events() if isinstance(event, Diagnosed)]
+    [cause] = [event for event in train.arrays.journal.events() if isinstance(event, Diagnosed)]
     assert (cause.suspects, cause.accused) == ((), ("node001",))
     assert cause.acquitted[0].startswith("did not exclude node001: ")
 

@@ -125,10 +125,10 @@ def test_news_is_left_to_the_guard_at_the_end(beside: DuringBody) -> None:
 
 def test_news_outlasts_a_look_without_news(train: QueuedTrain) -> None:
     train.end_body(train.start_attempt("12_1.0"), 1)
-    train.chain.journal.append(Submitting(nonce="n2", tasks=1, after="12"))  # unknown until Slurm answers
+    train.arrays.journal.append(Submitting(nonce="n2", tasks=1, after="12"))  # unknown until Slurm answers
     env = {"SLURM_JOB_ID": "13", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2"}
     guard = Supervisor(
-        arrays=train.chain,
+        arrays=train.arrays,
         rules=train.rules,
         runner=None,
         env=env,

@@ -166,34 +166,34 @@ def test_request_without_a_plan_is_read(train: QueuedTrain) -> None:
 
 
 def test_kill_switch_cancels_a_held_queue_without_any_task(train: QueuedTrain) -> None:
-    train.chain.hold(as_written("look first"))
+    train.arrays.hold(as_written("look first"))
     switches.arm(train.run, Switch.KILL, why="bad data")
-    done = reconcile(train.chain)
+    done = reconcile(train.arrays)
     assert train.queue.waiting == []
     assert done[1].startswith("cancelled the queued tasks of array 12")
-    assert reconcile(train.chain) == []
+    assert reconcile(train.arrays) == []
 
 
 def test_pause_switch_holds_the_queue_once(train: QueuedTrain) -> None:
     switches.arm(train.run, Switch.PAUSE, why="")
-    assert apply_switches(train.chain, train.rules) == ["held the queued tasks of array 12"]
+    assert apply_switches(train.arrays, train.rules) == ["held the queued tasks of array 12"]
     assert all(job.is_held for job in train.queue.waiting)
-    assert apply_switches(train.chain, train.rules) == []
+    assert apply_switches(train.arrays, train.rules) == []
 
 
 def test_save_switch_leaves_the_queue_alone(train: QueuedTrain) -> None:
     switches.arm(train.run, Switch.SAVE, why="")
-    assert apply_switches(train.chain, train.rules) == []
+    assert apply_switches(train.arrays, train.rules) == []
     assert len(train.queue.waiting) == 1
 
 
 def test_task_without_a_guard_is_cancelled_in_the_end(train: QueuedTrain) -> None:
     train.add_row((1,), JobState.RUNNING)
     switches.arm(train.run, Switch.KILL, why="")
-    reconcile(train.chain)
+    reconcile(train.arrays)
     train.clock.sleep(290)
-    assert reconcile(train.chain) == []
+    assert reconcile(train.arrays) == []
     train.clock.sleep(20)
-    [text] = reconcile(train.chain)
+    [text] = reconcile(train.arrays)
     assert text == "cancelled 12_1, which did not stop"
-    assert [type(event) for event in train.chain.journal.events()][-1] is Cancelled
+    assert [type(event) for event in train.arrays.journal.events()][-1] is Cancelled

@@ -69,7 +69,7 @@ def suspect(train: QueuedTrain) -> None:
         advice="",
         accused=("node001",),
     )
-    train.chain.journal.append(earlier)
+    train.arrays.journal.append(earlier)
 
 
 def crash_again(train: QueuedTrain, *, task: int = 1) -> Attempt:
@@ -79,12 +79,12 @@ def crash_again(train: QueuedTrain, *, task: int = 1) -> Attempt:
 
 
 def events(train: QueuedTrain, kind: type[E]) -> list[E]:
-    return [event for event in train.chain.journal.events() if isinstance(event, kind)]
+    return [event for event in train.arrays.journal.events() if isinstance(event, kind)]
 
 
 def test_node_of_a_failed_gpu_is_excluded(train: QueuedTrain, care: NodeCare) -> None:
     train.queue.excludes["12"] = "node004"
-    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
+    ended = finalize(train.arrays, train.rules, crash_again(train), care=care)
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.EXCLUDE_NODES, CauseKind.GPU)
     assert ended.why == "the body exited with 1; gpu: uncorrectable memory error of a GPU (node001, rank 3)"
     assert train.queue.excludes == {"12": "node[001,004]"}
@@ -104,13 +104,13 @@ def test_earlier_health_findings_are_journalled(train: QueuedTrain, care: NodeCa
     result = CheckResult(check="xid", severity=Severity.DEGRADED, evidence="Xid 94")
     verdict = Verdict(node="node001", health=Health.DEGRADED, results=(result,), at=train.clock.now(), by="ssh")
     care.history.save([(NodeSnapshot(node="node001", at=train.clock.now()), verdict)], baseline_hours=24)
-    finalize(train.chain, train.rules, crash_attempt(train, ECC), care=care)
+    finalize(train.arrays, train.rules, crash_attempt(train, ECC), care=care)
     [cause] = events(train, Diagnosed)
     assert cause.also[0] == "node001 has had 1 finding (xid 1) in the 28 days before"
 
 
 def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: NodeCare) -> None:
-    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
+    ended = finalize(train.arrays, train.rules, crash_again(train), care=care)
     [exclusion] = care.exclusions.now()
     assert exclusion.reason == f"opsctl: gpu-ecc: uncorrectable memory error of a GPU: {ECC}"
     assert exclusion.until - exclusion.since == 72 * 3600
@@ -120,7 +120,7 @@ def test_exclusion_holds_for_launches_and_is_reported(train: QueuedTrain, care: 
 
 def test_too_few_nodes_left_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
     train.queue.excludes["12"] = "node[002-003]"
-    ended = finalize(train.chain, train.rules, crash_again(train), care=care)
+    ended = finalize(train.arrays, train.rules, crash_again(train), care=care)
     literal = "node001 was not excluded: with node[001-003] excluded 1 nodes are left, and array 12 needs 2"
     assert (ended.action, ended.done) == (Action.CONTINUE, (literal,))
     assert train.queue.excludes == {"12": "node[002-003]"}
@@ -129,7 +129,7 @@ def test_too_few_nodes_left_excludes_nothing(train: QueuedTrain, care: NodeCare)
 
 
 def test_node_outside_the_attempt_is_never_excluded(train: QueuedTrain, care: NodeCare) -> None:
-    ended = finalize(train.chain, train.rules, crash_attempt(train, ECC, node="node003"), care=care)
+    ended = finalize(train.arrays, train.rules, crash_attempt(train, ECC, node="node003"), care=care)
     assert (ended.action, ended.suspects, train.queue.excludes) == (Action.CONTINUE, (), {})
 
 
@@ -141,9 +141,9 @@ def test_address_shared_by_nodes_names_none() -> None:
 
 
 def test_repeated_bug_holds_queued_tasks(train: QueuedTrain, care: NodeCare) -> None:
-    first = finalize(train.chain, train.rules, crash_attempt(train, BUG, minutes=600), care=care)
+    first = finalize(train.arrays, train.rules, crash_attempt(train, BUG, minutes=600), care=care)
     assert first.action is Action.CONTINUE
-    second = finalize(train.chain, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
+    second = finalize(train.arrays, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.HOLD_QUEUED
     assert second.why.endswith(
         "a code fault ended 2 attempts in a row without progress: python-error;"
@@ -154,10 +154,10 @@ def test_repeated_bug_holds_queued_tasks(train: QueuedTrain, care: NodeCare) -> 
 
 
 def test_disk_full_once_holds_nothing(train: QueuedTrain, care: NodeCare, checkpoint: Write) -> None:
-    finalize(train.chain, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
+    finalize(train.arrays, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
     attempt = train.start_attempt("12_2.0")
     checkpoint("step-2")
-    assert finalize(train.chain, train.rules, end_attempt(train, attempt, FULL), care=care).action is Action.CONTINUE
+    assert finalize(train.arrays, train.rules, end_attempt(train, attempt, FULL), care=care).action is Action.CONTINUE
 
 
 def end_attempt(train: QueuedTrain, attempt: Attempt, line: str) -> Attempt:
@@ -168,12 +168,14 @@ def end_attempt(train: QueuedTrain, attempt: Attempt, line: str) -> Attempt:
 
 def test_fault_attempts_may_be_one(train: QueuedTrain, care: NodeCare) -> None:
     rules = train.rules.model_copy(update={"fault_attempts": 1})
-    assert finalize(train.chain, rules, crash_attempt(train, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
+    assert (
+        finalize(train.arrays, rules, crash_attempt(train, FULL, minutes=600), care=care).action is Action.HOLD_QUEUED
+    )
 
 
 def test_two_different_faults_are_no_loop(train: QueuedTrain, care: NodeCare) -> None:
-    finalize(train.chain, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
-    second = finalize(train.chain, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
+    finalize(train.arrays, train.rules, crash_attempt(train, FULL, minutes=600), care=care)
+    second = finalize(train.arrays, train.rules, crash_attempt(train, BUG, task=2, minutes=600), care=care)
     assert second.action is Action.CONTINUE
 
 
@@ -181,7 +183,7 @@ def test_excluded_nodes_do_not_make_a_crash_loop(train: QueuedTrain, care: NodeC
     rules = train.rules.model_copy(update={"short_attempts": 2})
     suspect(train)
     for task in (1, 2, 3):
-        ended = finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care)
+        ended = finalize(train.arrays, rules, crash_attempt(train, ECC, task=task), care=care)
         assert ended.action is Action.EXCLUDE_NODES
     assert not any(job.is_held for job in train.queue.waiting)
 
@@ -189,7 +191,7 @@ def test_excluded_nodes_do_not_make_a_crash_loop(train: QueuedTrain, care: NodeC
 def test_mistaken_cause_does_not_take_every_node(train: QueuedTrain, care: NodeCare) -> None:
     rules = train.rules.model_copy(update={"stalled_attempts": 3})
     suspect(train)
-    ended = [finalize(train.chain, rules, crash_attempt(train, ECC, task=task), care=care) for task in (1, 2, 3)]
+    ended = [finalize(train.arrays, rules, crash_attempt(train, ECC, task=task), care=care) for task in (1, 2, 3)]
     assert [finished.action for finished in ended] == [
         Action.EXCLUDE_NODES,
         Action.EXCLUDE_NODES,
@@ -202,7 +204,7 @@ def test_node_failure_excludes_the_node_that_is_down(train: QueuedTrain, care: N
     train.queue.states["node001"] = "DOWN+NOT_RESPONDING"
     attempt = train.start_attempt()
     train.add_row((1,), JobState.NODE_FAIL, restarts=0, end=train.clock.now() + timedelta(minutes=1))
-    ended = finalize(train.chain, train.rules, attempt, job=train.queue.rows[-1], care=care)
+    ended = finalize(train.arrays, train.rules, attempt, job=train.queue.rows[-1], care=care)
     assert (ended.outcome, ended.kind, ended.suspects) == (Outcome.NODE_FAILED, CauseKind.NODE, ("node001",))
     assert train.queue.excludes == {"12": "node001"}
 
@@ -228,7 +230,7 @@ def hang_attempt(train: QueuedTrain, number: int, *, log: str = "") -> Attempt:
 
 def test_hang_names_the_odd_rank_and_excludes_nothing(train: QueuedTrain, care: NodeCare) -> None:
     train.run.config.write_text(train.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
-    ended = finalize(train.chain, train.rules, hang_attempt(train, 1), care=care)
+    ended = finalize(train.arrays, train.rules, hang_attempt(train, 1), care=care)
     assert (ended.outcome, ended.action, ended.cause, ended.suspects) == (Outcome.HUNG, Action.CONTINUE, "hang", ())
     odd = "1 rank (node node002: 3) in read_batch at train.py:7"
     assert ended.why == (
@@ -247,7 +249,7 @@ def test_node_of_repeated_hangs_gets_a_score(train: QueuedTrain, care: NodeCare)
     train.run.config.write_text(train.run.config.read_text().replace("nodes = 2", "nodes = 2\nprocesses_per_node = 2"))
     scores = []
     for number in (1, 2, 3):
-        finalize(train.chain, train.rules, hang_attempt(train, number), care=care)
+        finalize(train.arrays, train.rules, hang_attempt(train, number), care=care)
         scores.append(node_score(care.history.read("node002"), {}, train.clock.now(), 28))
     assert scores == [0, 4, 6]
     assert care.history.read("node001").hangs == {}
@@ -258,7 +260,7 @@ def test_node_of_repeated_hangs_gets_a_score(train: QueuedTrain, care: NodeCare)
 
 def test_cause_in_the_log_of_a_hang_comes_first(train: QueuedTrain, care: NodeCare) -> None:
     suspect(train)
-    ended = finalize(train.chain, train.rules, hang_attempt(train, 1, log=ECC), care=care)
+    ended = finalize(train.arrays, train.rules, hang_attempt(train, 1, log=ECC), care=care)
     assert (ended.cause, ended.action, ended.suspects) == ("gpu-ecc", Action.EXCLUDE_NODES, ("node001",))
     [_, cause] = events(train, Diagnosed)
     assert any("read_batch" in line for line in cause.also)
@@ -267,7 +269,7 @@ def test_cause_in_the_log_of_a_hang_comes_first(train: QueuedTrain, care: NodeCa
 def test_hang_without_stacks_has_no_suspect(train: QueuedTrain, care: NodeCare) -> None:
     attempt = hang_attempt(train, 1, log=CANCELLED)
     shutil.rmtree(attempt.path / "evidence")
-    ended = finalize(train.chain, train.rules, attempt, care=care)
+    ended = finalize(train.arrays, train.rules, attempt, care=care)
     assert (ended.cause, ended.why.partition("; ")[2], ended.done) == ("hang", "hang: the attempt hung", ())
 
 
@@ -279,11 +281,11 @@ def test_failed_diagnosis_does_not_stop_finalize(
     monkeypatch.setattr(causes, "read_package_table", lambda _: tomllib.loads("[[cause]\n"))
     causes.causes.cache_clear()
     try:
-        ended = finalize(train.chain, train.rules, attempt, care=care)
+        ended = finalize(train.arrays, train.rules, attempt, care=care)
     finally:
         causes.causes.cache_clear()
     assert (ended.outcome, ended.action, ended.kind) == (Outcome.CRASHED, Action.CONTINUE, CauseKind.UNKNOWN)
-    assert (ended.why, train.queue.excludes, list_unfinalized(train.run, train.chain.check([]).history)) == (
+    assert (ended.why, train.queue.excludes, list_unfinalized(train.run, train.arrays.check([]).history)) == (
         "the body exited with 1",
         {},
         [],
@@ -296,7 +298,7 @@ def test_slow_diagnosis_is_abandoned(train: QueuedTrain, care: NodeCare) -> None
     attempt = crash_attempt(train, ECC)
     with train.run.main_log.open("ab") as log:
         log.truncate(1 << 28)
-    ended = finalize(train.chain, train.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
+    ended = finalize(train.arrays, train.rules.model_copy(update={"diagnosis_seconds": 0.01}), attempt, care=care)
     assert (ended.action, ended.kind, ended.cause) == (Action.CONTINUE, CauseKind.UNKNOWN, "nothing")
 
 
@@ -305,11 +307,11 @@ def test_finalize_interrupted_by_slurm_excludes_once(train: QueuedTrain, care: N
     attempt = crash_again(train)
     train.queue.breaks_after = calls
     try:
-        finalize(train.chain, train.rules, attempt, care=care)
+        finalize(train.arrays, train.rules, attempt, care=care)
     except Unreachable:
-        assert list_unfinalized(train.run, train.chain.check([]).history) == [attempt]
+        assert list_unfinalized(train.run, train.arrays.check([]).history) == [attempt]
     train.queue.breaks_after = None
-    finalize(train.chain, train.rules, attempt, care=care)
+    finalize(train.arrays, train.rules, attempt, care=care)
     assert (len(events(train, Diagnosed)), len(events(train, AttemptFinalized))) == (2, 1)
     assert train.queue.excludes == {"12": "node001"}
 
@@ -339,9 +341,9 @@ def test_finalize_killed_before_a_write_excludes_once(
         patched.setattr(Journal, "append", kill_after_writes(Journal.append))
         patched.setattr(RunDir, "write", kill_after_writes(RunDir.write))
         with pytest.raises(Killed):
-            finalize(train.chain, train.rules, attempt, care=care)
+            finalize(train.arrays, train.rules, attempt, care=care)
     assert not attempt.end.exists()
-    finalize(train.chain, train.rules, attempt, care=care)
+    finalize(train.arrays, train.rules, attempt, care=care)
     assert (len(events(train, Diagnosed)), len(events(train, AttemptFinalized))) == (2, 1)
     assert (train.queue.excludes, train.end(attempt)["action"]) == ({"12": "node001"}, "exclude-nodes")
     assert len(care.exclusions.now()) == 1
@@ -350,33 +352,33 @@ def test_finalize_killed_before_a_write_excludes_once(
 
 def test_reconcile_finalizes_with_the_cause(train: QueuedTrain, care: NodeCare) -> None:
     crash_again(train)
-    assert "exclude-nodes" in reconcile(train.chain, care=care)[0]
-    [ended] = finalize_ended(train.chain, train.rules, train.chain.check(), care=care) or [None]
+    assert "exclude-nodes" in reconcile(train.arrays, care=care)[0]
+    [ended] = finalize_ended(train.arrays, train.rules, train.arrays.check(), care=care) or [None]
     assert ended is None
 
 
 def test_node_is_readmitted_when_its_exclusion_ends(train: QueuedTrain, care: NodeCare) -> None:
-    train.chain.exclude("node003", needed=2)
-    finalize(train.chain, train.rules, crash_again(train), care=care)
-    assert reconcile(train.chain, care=care) == []
+    train.arrays.exclude("node003", needed=2)
+    finalize(train.arrays, train.rules, crash_again(train), care=care)
+    assert reconcile(train.arrays, care=care) == []
     train.clock.sleep(72 * 3600)
-    assert reconcile(train.chain, care=care) == ["node001 may be used again: the exclusion is over"]
+    assert reconcile(train.arrays, care=care) == ["node001 may be used again: the exclusion is over"]
     assert train.queue.excludes == {"12": "node003"}
-    assert reconcile(train.chain, care=care) == []
+    assert reconcile(train.arrays, care=care) == []
 
 
 def test_node_excluded_by_a_person_stays_excluded(train: QueuedTrain, care: NodeCare) -> None:
-    train.chain.exclude("node001", needed=2)
-    finalize(train.chain, train.rules, crash_again(train), care=care)
+    train.arrays.exclude("node001", needed=2)
+    finalize(train.arrays, train.rules, crash_again(train), care=care)
     train.clock.sleep(72 * 3600)
-    assert reconcile(train.chain, care=care) == []
+    assert reconcile(train.arrays, care=care) == []
     assert train.queue.excludes == {"12": "node001"}
 
 
 def test_end_without_a_cause_is_read(train: QueuedTrain) -> None:
     """An end.json from before diagnoses existed."""
     attempt = crash_attempt(train, BUG)
-    ended = finalize(train.chain, train.rules, attempt)
+    ended = finalize(train.arrays, train.rules, attempt)
     text = attempt.end.read_text()
     for key in ("kind", "cause", "suspects", "done"):
         assert f'"{key}"' in text
@@ -388,4 +390,4 @@ def test_end_without_a_cause_is_read(train: QueuedTrain) -> None:
     attempt.end.write_text(
         "\n".join(lines).replace('"new_checkpoint": false,', '"new_checkpoint": false').replace(" ]\n", "\n")
     )
-    assert replace(finalize(train.chain, train.rules, attempt), kind=ended.kind, cause=ended.cause) == ended
+    assert replace(finalize(train.arrays, train.rules, attempt), kind=ended.kind, cause=ended.cause) == ended

@@ -40,8 +40,8 @@ def fill(disk: Path) -> Path:
 
 def crash(train: QueuedTrain, task: int, cause: str) -> None:
     attempt = f"12_{task}.0"
-    train.chain.journal.append(make_diagnosed(attempt=attempt, cause_kind="storage", cause=cause))
-    train.chain.journal.append(AttemptFinalized(attempt=attempt, outcome="crashed", action="continue", why=""))
+    train.arrays.journal.append(make_diagnosed(attempt=attempt, cause_kind="storage", cause=cause))
+    train.arrays.journal.append(AttemptFinalized(attempt=attempt, outcome="crashed", action="continue", why=""))
 
 
 def wait(train: QueuedTrain, *, look: int, then: object) -> float:
@@ -57,7 +57,7 @@ def wait(train: QueuedTrain, *, look: int, then: object) -> float:
             then()  # type: ignore[operator]  # a function
 
     begin_s = train.clock.monotonic()
-    await_space(train.chain, attempt, 2, check_switches=check_switches)
+    await_space(train.arrays, attempt, 2, check_switches=check_switches)
     return train.clock.monotonic() - begin_s
 
 
@@ -108,4 +108,4 @@ def test_full_disk_of_another_directory_delays_nothing(train: QueuedTrain, disk:
 def test_guard_waits_for_space_after_two_crashes(train: QueuedTrain, causes: list[str], waits: bool) -> None:
     for task, cause in enumerate(causes, start=1):
         crash(train, task, cause)
-    assert have_filled_disk(train.chain.journal.events(), 2) is waits
+    assert have_filled_disk(train.arrays.journal.events(), 2) is waits

@@ -47,7 +47,7 @@ def test_hooks_of_an_end_run_once(train: QueuedTrain, tmp_path: Path, reason: Tr
     hooks = set_hooks(train, **commands)
     attempt = train.start_attempt()
     train.stop_trainer(attempt, reason)
-    ended = finalize(train.chain, train.rules, attempt)
+    ended = finalize(train.arrays, train.rules, attempt)
     hooks.after_attempts([ended])
     hooks.after_attempts([ended])
     assert read_lines(out) == [f"{name} gpt 12_1.0 {ended.outcome.value}" for name in names]
@@ -59,7 +59,7 @@ def test_hooks_of_an_end_run_once(train: QueuedTrain, tmp_path: Path, reason: Tr
 def test_reconcile_runs_hooks(train: QueuedTrain, tmp_path: Path) -> None:
     set_hooks(train, on_attempt_end=f"touch {tmp_path}/ran")
     train.end_body(train.start_attempt(), 1)
-    reconcile(train.chain, runner=SystemRunner())
+    reconcile(train.arrays, runner=SystemRunner())
     assert (tmp_path / "ran").exists()
 
 
@@ -67,7 +67,7 @@ def test_failing_and_slow_hooks_are_logged(train: QueuedTrain) -> None:
     hooks = set_hooks(train, on_attempt_end="echo no; exit 3", on_finished="sleep 60", timeout_seconds=0.3)
     attempt = train.start_attempt()
     train.stop_trainer(attempt, TrainerStop.FINISHED)
-    hooks.after_attempts([finalize(train.chain, train.rules, attempt)])
+    hooks.after_attempts([finalize(train.arrays, train.rules, attempt)])
     text = (train.run.logs / "hooks.log").read_text()
     assert "on_attempt_end of 12_1.0: exit code 3\n  no\n" in text
     assert "on_finished of 12_1.0: bash did not answer within 0.3 s" in text
@@ -77,10 +77,10 @@ def test_broken_settings_stop_nothing(train: QueuedTrain) -> None:
     hooks = set_hooks(train, on_attempt_end="true")
     train.run.config.write_text("[hooks]\non_attempt_end = 3\n")
     train.stop_trainer(attempt := train.start_attempt(), TrainerStop.DEADLINE)
-    hooks.after_attempts([finalize(train.chain, train.rules, attempt)])
+    hooks.after_attempts([finalize(train.arrays, train.rules, attempt)])
     with pytest.raises(OpsctlError):
         hooks.settings  # noqa: B018 (a property that raises)
-    assert [event for event in train.chain.journal.events() if isinstance(event, HookStarted)] == []
+    assert [event for event in train.arrays.journal.events() if isinstance(event, HookStarted)] == []
 
 
 def test_checkpoint_hook_gets_each_new_checkpoint(train: QueuedTrain, tmp_path: Path) -> None:

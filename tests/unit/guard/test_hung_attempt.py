@@ -17,7 +17,7 @@ def guard(train: QueuedTrain) -> Supervisor:
     """A guard whose rank has been stopped for longer than any limit."""
     train.rules = train.rules.model_copy(update={"quiet_seconds": 5.0})
     guard = Supervisor(
-        arrays=train.chain, rules=train.rules, runner=None, env=ENV, check_trusted=lambda: None, make_care=lambda: None
+        arrays=train.arrays, rules=train.rules, runner=None, env=ENV, check_trusted=lambda: None, make_care=lambda: None
     )
     train.start_attempt(guard.attempt.name)
     guard.quiet.marks.mkdir(parents=True)

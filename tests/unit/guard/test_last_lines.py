@@ -103,7 +103,7 @@ def test_train_that_finishes_near_the_limit_is_finished(train: QueuedTrain) -> N
     train.run.main_log.write_text("[node001:0]: step 599 loss=2.5\n[node001:0]: step 600 loss=2.5\n")
     assert request_stop(train.run, attempt, StopKind.TIME_LIMIT, "near")
     train.end_body(attempt, 0)
-    assert finalize(train.chain, train.rules, attempt).outcome is Outcome.FINISHED
+    assert finalize(train.arrays, train.rules, attempt).outcome is Outcome.FINISHED
 
 
 @pytest.mark.parametrize(("minutes", "is_near"), [(4, False), (6, True)])
@@ -161,7 +161,7 @@ def test_program_without_any_sign_of_training_holds_the_train(train: QueuedTrain
     attempt = train.start_attempt()
     train.run.main_log.write_text(log)
     train.end_body(attempt, 0, after=2)
-    ended = finalize(train.chain, train.rules, attempt)
+    ended = finalize(train.arrays, train.rules, attempt)
     assert ended.outcome is outcome
     assert [row.is_held for row in train.queue.waiting] == [True] * (outcome is Outcome.IDLE)
 
@@ -177,7 +177,7 @@ def test_exit_after_most_of_the_time_or_by_a_setting_needs_no_sign(
     attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
     train.end_body(attempt, 0, after=60 * minutes)
     rules = train.rules.model_copy(update={"on_exit_0": on_exit_0})
-    assert finalize(train.chain, rules, attempt).outcome is outcome
+    assert finalize(train.arrays, rules, attempt).outcome is outcome
 
 
 STEP = "slurmstepd-node001: error: *** STEP 4.0 ON node001 CANCELLED AT 2026-11-23T00:10:19 ***\n"
@@ -208,7 +208,7 @@ def test_ranks_that_slurm_ended_have_not_crashed(
         (logs / name).write_text("15\n")
         os.utime(logs / name, (at, at))
     train.end_body(attempt, 1)
-    ended = finalize(train.chain, train.rules, attempt)
+    ended = finalize(train.arrays, train.rules, attempt)
     assert ended.outcome is outcome
     assert len(ended.why) < 200
 
@@ -224,7 +224,7 @@ def test_helper_step_that_the_body_ends_is_no_preemption(
     if is_signalled:
         (logs / "signalled").write_text("15\n")
     train.end_body(attempt, 0)
-    assert finalize(train.chain, train.rules, attempt).outcome is outcome
+    assert finalize(train.arrays, train.rules, attempt).outcome is outcome
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -306,4 +306,4 @@ def test_last_step_of_an_epoch_ends_no_train(train: QueuedTrain, text: str) -> N
     (train.run.checkpoints / "step-500" / "weights").write_text("1")
     train.run.main_log.write_text(f"{text}{TRACEBACK}")
     train.end_body(attempt, 1)
-    assert finalize(train.chain, train.rules, attempt).outcome is Outcome.CRASHED
+    assert finalize(train.arrays, train.rules, attempt).outcome is Outcome.CRASHED

@@ -50,7 +50,7 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
             reach=lambda jobs, idle: Fanout(shells=[Local(runner=runner, names=NODES)]),
         )
         rules = train.rules.model_copy(update={"node_check": True, "node_check_seconds": 60, **guard})
-        return check_nodes(train.chain, care, rules, train.start_attempt(), NODES)
+        return check_nodes(train.arrays, care, rules, train.start_attempt(), NODES)
 
     return check
 
@@ -58,7 +58,7 @@ def check_with(train: QueuedTrain, tmp_path: Path) -> Check:
 def test_faulty_node_is_refused_and_diagnosed(check_with: Check, train: QueuedTrain) -> None:
     node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.refusal.startswith("node[001-002] is faulty: gpu: remapped_rows: a row could not be remapped")
-    [cause] = [event for event in train.chain.journal.events() if isinstance(event, Diagnosed)]
+    [cause] = [event for event in train.arrays.journal.events() if isinstance(event, Diagnosed)]
     assert (cause.cause_kind, cause.suspects) == ("gpu", NODES)
 
 
@@ -107,5 +107,5 @@ def test_last_task_starts_despite_a_faulty_node(check_with: Check, train: Queued
     train.queue.rows.clear()
     node_check = check_with(render_smi(2, bad=1, failure="Yes"))
     assert node_check.concession.endswith("but no queued task could go on without it")
-    last = train.chain.journal.events()[-1]
+    last = train.arrays.journal.events()[-1]
     assert (type(last), last.excluded, last.nodes) == (ExclusionDecided, False, "node[001-002]")

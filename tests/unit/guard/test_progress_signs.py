@@ -31,7 +31,7 @@ def start(train: QueuedTrain, name: str) -> Attempt:
 
 def end(train: QueuedTrain, attempt: Attempt) -> FinishedAttempt:
     train.end_body(attempt, 1)
-    return finalize(train.chain, train.rules, attempt)
+    return finalize(train.arrays, train.rules, attempt)
 
 
 def save(directory: Path, name: str) -> None:
@@ -126,7 +126,7 @@ def test_train_that_counts_anew_after_each_resume_is_not_held(train: QueuedTrain
         attempt = start(train, f"12_{task}.0")
         append(train, f"resumed from epoch {task}\n{EPOCH}" if task > 1 else EPOCH)
         train.end_body(attempt, 1, after=3600)
-        finalize(train.chain, train.rules, attempt)
+        finalize(train.arrays, train.rules, attempt)
     assert not any(job.is_held for job in train.queue.waiting)
 
 
@@ -146,7 +146,7 @@ def test_train_that_begins_with_a_base_model_each_time_is_held(train: QueuedTrai
         attempt = start(train, f"12_{task}.0")
         append(train, f"Loading model from /models/base\n{EPOCH}")
         train.end_body(attempt, 1, after=3600)
-        finalize(train.chain, train.rules, attempt)
+        finalize(train.arrays, train.rules, attempt)
     assert all(job.is_held for job in train.queue.waiting)
 
 
@@ -176,7 +176,7 @@ def run_attempts(train: QueuedTrain, tasks: range) -> int | None:
     for task in tasks:
         attempt = start(train, f"12_{task}.0")
         train.end_body(attempt, 1, after=3600)
-        if finalize(train.chain, train.rules, attempt).action.is_final:
+        if finalize(train.arrays, train.rules, attempt).action.is_final:
             return task
     return None
 
@@ -188,7 +188,7 @@ def save_once(train: QueuedTrain, own: Path, *, after_minutes: float) -> Finishe
     began_s = (own / "step100").stat().st_mtime - 60 * after_minutes
     os.utime(attempt.start, (began_s, began_s))
     train.end_body(attempt, 1, after=36_000)
-    return finalize(train.chain, train.rules, attempt)
+    return finalize(train.arrays, train.rules, attempt)
 
 
 @pytest.mark.parametrize(("after_minutes", "held"), [(30, 6), (190, 8)])
@@ -211,7 +211,7 @@ def test_train_that_writes_a_checkpoint_again_is_not_held(train: QueuedTrain, tm
         attempt = start(train, f"12_{task}.0")
         (own / "step100" / "weights").write_text(f"{task}")
         train.end_body(attempt, 1, after=3600)
-        assert finalize(train.chain, train.rules, attempt).has_unclear_saves
+        assert finalize(train.arrays, train.rules, attempt).has_unclear_saves
     assert not any(job.is_held for job in train.queue.waiting)
 
 
@@ -230,7 +230,7 @@ def test_gap_of_saves_skips_files_of_one_save(
         for path in (own / name / "weights", own / name):
             os.utime(path, (began_s + 60 * minutes,) * 2)
     train.end_body(attempt, 1, after=36_000)
-    assert finalize(train.chain, train.rules, attempt).save_gap_minutes == pytest.approx(gap)
+    assert finalize(train.arrays, train.rules, attempt).save_gap_minutes == pytest.approx(gap)
 
 
 @pytest.mark.parametrize("option", ["--save", "--ckpt", "--checkpoints"])
@@ -285,7 +285,7 @@ def test_scattered_failures_of_short_tasks_hold_nothing(train: QueuedTrain) -> N
         attempt = start(train, f"12_{task}.0")
         attempt.deadline.write_text(f"{train.clock.now().timestamp() + 120:.0f}\n")
         train.end_body(attempt, 1, after=75 if task % 3 == 0 else 30)
-        finalize(train.chain, train.rules, attempt)
+        finalize(train.arrays, train.rules, attempt)
     assert not any(job.is_held for job in train.queue.waiting)
 
 
@@ -304,7 +304,7 @@ def test_attempt_that_is_finalized_late_ends_where_the_next_began(train: QueuedT
     log.write_text(
         log.read_text() + "".join(f" iteration {step}/160 | lm loss: 2.0E+00 |\n" for step in range(21, 161))
     )
-    ended = finalize(train.chain, train.rules, first)
+    ended = finalize(train.arrays, train.rules, first)
     assert (ended.outcome, ended.highest_step, ended.new_checkpoint) == (Outcome.CRASHED, 29, True)
 
 
@@ -315,7 +315,7 @@ def test_checkpoint_of_the_next_attempt_is_not_that_of_a_late_one(train: QueuedT
     train.end_body(first, 137)
     start(train, "12_2.0")
     save(own, "iter_0000160")
-    assert not finalize(train.chain, train.rules, first).new_checkpoint
+    assert not finalize(train.arrays, train.rules, first).new_checkpoint
 
 
 def run_tutorial(train: QueuedTrain, task: int, first: int, last: int) -> FinishedAttempt:
@@ -374,5 +374,5 @@ def test_second_exit_without_an_epoch_ends_a_train_of_epochs(train: QueuedTrain)
         attempt.deadline.write_text(f"{train.clock.now().timestamp() + 600}\n")
         append(train, text)
         train.end_body(attempt, 0, after=60 if not text else 400)
-        ends.append(finalize(train.chain, train.rules, attempt).outcome)
+        ends.append(finalize(train.arrays, train.rules, attempt).outcome)
     assert ends == [Outcome.DEADLINE, Outcome.DEADLINE, Outcome.FINISHED]

@@ -25,7 +25,7 @@ def test_end_of_an_attempt_records_its_nodes(train: QueuedTrain) -> None:
     attempt, care = train.start_attempt(nodes="node[001-003]"), make_node_care(train)
     write_times(attempt)
     train.stop_trainer(attempt, TrainerStop.DEADLINE)
-    ended = finalize(train.chain, train.rules, attempt, care=care)
+    ended = finalize(train.arrays, train.rules, attempt, care=care)
     recorded = {record.node: record.step_times["gpt/12_1.0"].ratio for record in care.history.all()}
     assert recorded == {"node001": 1.0, "node002": 1.4, "node003": 1.0}
     assert (ended.suspects, ended.done, list(care.exclusions.now())) == ((), (), [])
@@ -34,7 +34,7 @@ def test_end_of_an_attempt_records_its_nodes(train: QueuedTrain) -> None:
 def test_attempt_without_step_times_records_nothing(train: QueuedTrain) -> None:
     attempt, care = train.start_attempt(nodes="node[001-003]"), make_node_care(train)
     train.stop_trainer(attempt, TrainerStop.DEADLINE)
-    finalize(train.chain, train.rules, attempt, care=care)
+    finalize(train.arrays, train.rules, attempt, care=care)
     assert care.history.all() == []
 
 
@@ -45,6 +45,6 @@ def test_history_that_cannot_be_written_delays_nothing(
     write_times(attempt)
     (tmp_path / ".site").write_text("in the way")
     train.stop_trainer(attempt, TrainerStop.DEADLINE)
-    finalize(train.chain, train.rules, attempt, care=care)
+    finalize(train.arrays, train.rules, attempt, care=care)
     assert attempt.end.exists()
     assert "could not be recorded" in caplog.text

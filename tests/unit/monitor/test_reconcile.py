@@ -23,7 +23,7 @@ from tests.support.reconciled_roots import reconcile_root
 
 
 def make_chain(train: QueuedTrain, run: RunDir) -> TrainArrays:
-    return TrainArrays(run=run, journal=train.chain.journal.__class__(run, train.clock), slurm=train.queue)
+    return TrainArrays(run=run, journal=train.arrays.journal.__class__(run, train.clock), slurm=train.queue)
 
 
 def test_reconcile_asks_slurm_once_for_all_trains(train: QueuedTrain, tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_trains_of_other_users_are_skipped(train: QueuedTrain, tmp_path: Path) -
 
 def test_manual_switch_is_journalled_once(train: QueuedTrain) -> None:
     switches.path_of(train.run, Switch.SAVE).touch()
-    reconcile(train.chain)
-    reconcile(train.chain)
+    reconcile(train.arrays)
+    reconcile(train.arrays)
     switches.disarm(train.run, Switch.SAVE)
-    reconcile(train.chain)
-    reconcile(train.chain)
+    reconcile(train.arrays)
+    reconcile(train.arrays)
     assert [kind for kind in train.event_kinds() if kind in {SwitchArmed, SwitchDisarmed}] == [
         SwitchArmed,
         SwitchDisarmed,
@@ -74,14 +74,14 @@ def test_manual_switch_is_journalled_once(train: QueuedTrain) -> None:
 
 def test_switch_with_invalid_reason_is_reported(train: QueuedTrain) -> None:
     switches.path_of(train.run, Switch.SAVE).write_text('{"why": "\\ud800"}')
-    assert reconcile(train.chain)[0].startswith("save switch armed by")
+    assert reconcile(train.arrays)[0].startswith("save switch armed by")
 
 
 def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     switches.arm(train.run, Switch.PAUSE, why="")
     path = request(train.run, RequestKind.RELEASE, exclude="node[001-002]")
-    result = reconcile(train.chain)
+    result = reconcile(train.arrays)
     assert "released 12 without node[001-002], as" in result[-1]
     assert not any(job.is_held for job in train.queue.waiting)
     assert train.queue.excludes == {"12": "node[001-002]"}
@@ -99,33 +99,33 @@ def test_release_request_is_carried_out_and_removed(train: QueuedTrain) -> None:
     ],
 )
 def test_impossible_request_is_refused_and_removed(train: QueuedTrain, exclude: str, why: str) -> None:
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     path = request(train.run, RequestKind.RELEASE, exclude=exclude)
-    [result] = reconcile(train.chain)
+    [result] = reconcile(train.arrays)
     assert why in result
     assert all(job.is_held for job in train.queue.waiting)
     assert not path.exists()
-    assert isinstance(train.chain.journal.events()[-1], RequestRefused)
+    assert isinstance(train.arrays.journal.events()[-1], RequestRefused)
 
 
 def test_armed_kill_switch_blocks_a_release(train: QueuedTrain) -> None:
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     switches.arm(train.run, Switch.KILL, why="")
     request(train.run, RequestKind.RELEASE)
-    assert "armed the kill switch" in reconcile(train.chain)[-1]
+    assert "armed the kill switch" in reconcile(train.arrays)[-1]
     assert all(job.is_held for job in train.queue.waiting)
 
 
 @pytest.mark.parametrize("calls", range(1, 7))
 def test_interrupted_request_is_not_lost(train: QueuedTrain, calls: int) -> None:
-    train.chain.hold(as_written("bad loss"))
+    train.arrays.hold(as_written("bad loss"))
     path = request(train.run, RequestKind.RELEASE, exclude="node001")
     train.queue.breaks_after = len(train.queue.calls) + calls
     with pytest.raises(Unreachable):
-        reconcile(train.chain)
+        reconcile(train.arrays)
     assert path.exists()
     train.queue.breaks_after = None
-    reconcile(train.chain)
+    reconcile(train.arrays)
     assert not path.exists()
     assert train.event_kinds().count(RequestDone) == 1
     assert not any(job.is_held for job in train.queue.waiting)
@@ -134,11 +134,11 @@ def test_interrupted_request_is_not_lost(train: QueuedTrain, calls: int) -> None
 def test_running_train_is_left_alone(train: QueuedTrain) -> None:
     train.start_attempt()
     train.add_row((1,), JobState.RUNNING)
-    assert reconcile(train.chain) == []
+    assert reconcile(train.arrays) == []
 
 
 def test_invalid_request_file_is_set_aside(train: QueuedTrain) -> None:
     (train.run.requests / "x.json").write_text(json.dumps({"verb": "rm -rf"}))
-    [line] = reconcile(train.chain)
+    [line] = reconcile(train.arrays)
     assert line.startswith(f"set aside in {train.run.requests}: 'x.json' by ")
-    assert reconcile(train.chain) == []
+    assert reconcile(train.arrays) == []

@@ -40,7 +40,7 @@ def test_simultaneous_drains_keep_to_the_cap(tmp_path):
         history=NodeHistory(site=site, clock=clock),
         exclusions=Exclusions(site=site, clock=clock),
         site=HealthSettings(),
-        chains=(),
+        all_arrays=(),
     )
 
     def drain(name):
