@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opsctl.diagnosis.causes import CauseKind
+from opsctl.guard.attempt_record import read_start, write_start
+from opsctl.guard.cause import load_attempt_logs
 from opsctl.guard.end_record import Action, FinishedAttempt
 from opsctl.guard.finalize import finalize
 from opsctl.guard.node_care import NodeCare
@@ -276,3 +278,15 @@ def test_no_sequence_of_innocent_failures_excludes(sequence: list[tuple[list[str
         assert train.queue.excludes == {}
         assert care.exclusions.now() == []
         assert ExclusionDecided not in train.event_kinds()
+
+
+def test_logs_of_earlier_attempts_are_those_before_the_attempt(train: QueuedTrain) -> None:
+    names = [f"12_{task}.0" for task in range(1, 7)]
+    for number, name in enumerate(names):
+        attempt = train.start_attempt(name)
+        start = read_start(attempt)
+        assert start is not None
+        write_start(train.run, attempt, replace(start, main_log=100 * number))
+    logs = load_attempt_logs(train.run, names[4], names, None)
+    assert (logs.begin, logs.end, logs.earlier) == (400, 500, ((100, 200), (200, 300), (300, 400)))
+    assert load_attempt_logs(train.run, names[0], names, None).earlier == ()
