@@ -115,6 +115,13 @@ def until(holds: Callable[[], Any], *, seconds: float = 250) -> Any:
     return value
 
 
+def await_idle(trains: Trains) -> None:
+    """Wait until no node completes an earlier job: short jobs want idle nodes at once."""
+    until(
+        lambda: not [node for node in trains.app.slurm.nodes() if "COMPLETING" in node.state or "ALLOC" in node.state]
+    )
+
+
 def find_group() -> str:
     """Return a group that this user may give a directory to: `users` for root, for tests with other users."""
     return "users" if os.geteuid() == 0 else grp.getgrgid(os.getegid()).gr_name

@@ -25,7 +25,7 @@ from opsctl.state.events import Excluded
 from opsctl.state.journal import Journal, actor
 from tests.support.gpu_nodes import NODES, GpuNodes, gpu_nodes
 from tests.support.slurms import run_slurm
-from tests.support.trains import Trains, as_user, trains_on, until
+from tests.support.trains import Trains, as_user, await_idle, trains_on, until
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def read_node(trains: Trains, name: str) -> Node:
 
 def test_bad_gpu_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, GpuNodes]) -> None:
     trains, nodes = world
+    await_idle(trains)
     nodes.change_gpu("node002", failure="Yes")
     nodes.set_output("node003", "smi", "NVIDIA-SMI has failed because it couldn't communicate with the driver.", code=9)
     text = trains.opsctl("health", "node[001-004]")
@@ -59,6 +60,7 @@ def test_bad_gpu_is_found_on_idle_nodes_by_a_short_job(world: tuple[Trains, GpuN
     assert lines[0].startswith("node002 faulty remapped_rows: GPU-node002-1: a row could not be remapped")
     assert lines[1].startswith("node003 unknown gpus: nvidia-smi exit code 9: NVIDIA-SMI has failed because")
     assert lines[-3:] == ["2 healthy: node[001,004]", "1 unknown: node003", "1 faulty: node002"]
+    await_idle(trains)
     verdicts = check_health(trains, "node[001-004]")
     assert {verdict["by"] for verdict in verdicts.values()} == {"job"}
     assert [card["serial"] for card in verdicts["node002"]["cards"]] == ["165052200000node002", "165052200001node002"]
@@ -284,12 +286,14 @@ def _launch_and_drain(trains: Trains) -> str:
 
 def test_exec_groups_answers_and_sums_exit_codes(world: tuple[Trains, GpuNodes]) -> None:
     trains, _ = world
+    await_idle(trains)
     text = trains.opsctl(
         "exec", "-w", "node[001-003]", "--", "case $SLURMD_NODENAME in *2) echo odd; exit 3;; esac; echo hi"
     )
     assert text == (
         "--- node002 (1): exit 3\nodd\n--- node[001,003] (2)\nhi\nexit 0: 2 node[001,003]\nexit 3: 1 node002\n"
     )
+    await_idle(trains)
     assert trains.opsctl("exec", "-w", "node001", "--", "printf", "%s", "a b; $c").splitlines()[1] == "a b; $c"
     with pytest.raises(InputError, match="no such nodes: node9"):
         trains.opsctl("exec", "-w", "node9", "--", "true")
