@@ -62,6 +62,7 @@ def run_guard(app: App, run_dir: Path) -> int:
         if supervisor and supervisor.body:
             raise
         log.exception("the guard cannot start; the wrapper goes on without the guard")
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked after a restart in place
         replace_process(["bash", str(train.wrapper)], env={"OPSCTL_GUARD_FAILED": "yes"})
         raise
 
