@@ -292,3 +292,20 @@ def test_start_record_keeps_the_time_of_a_checkpoint(train):
     start = read_start(attempt)
     assert start is not None
     assert start.nodes
+
+
+@pytest.mark.parametrize(("nodes", "is_headless"), [("node002", True), ("node[001-002]", False), ("", False)])
+def test_task_whose_guard_is_gone_with_its_node_is_cancelled(train: QueuedTrain, nodes: str, is_headless: bool) -> None:
+    """Slurm may leave a job running that has lost its first node: nothing supervises it any more."""
+    train.start_attempt("12_1.0", nodes="node[001-002]")
+    train.add_row((1,), JobState.RUNNING, nodes=nodes)
+    finalize_ended(train.arrays, train.rules, train.arrays.check())
+    assert ("cancel" in train.queue.calls) is is_headless
+
+
+def test_nodes_that_slurm_has_taken_out_of_the_job_are_lost(train: QueuedTrain) -> None:
+    attempt = train.start_attempt("12_1.0", nodes="node[001-002]")
+    train.add_row((1,), JobState.CANCELLED, nodes="node002")
+    [job] = [row for row in train.queue.rows if row.tasks == (1,)]
+    ended = finalize(train.arrays, train.rules, attempt, job=job)
+    assert (ended.outcome, ended.suspects) == (Outcome.NODE_FAILED, ("node001",))
