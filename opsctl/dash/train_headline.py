@@ -248,7 +248,7 @@ def _describe_running(status: TrainStatus) -> str:
         return "no step yet"
     if progress.phase not in ("", "train"):
         return f"in the phase {progress.phase} at {progress.place}"
-    return f"training at {progress.place}"
+    return f"training at {progress.place}{status.running[0].in_place if status.running else ''}"
 
 
 def _describe_waiting(status: TrainStatus) -> str:

@@ -362,3 +362,10 @@ def test_page_shows_epochs_where_no_step_is_known() -> None:
     train = status("running", running=(RUNNING,), progress=progress(step=0, is_step_known=False, epoch=0.52))
     assert describe_progress(train) == (None, "epoch 0.52")
     assert headline(train).text == "Training at epoch 0.52"
+
+
+def test_headline_names_spares_and_restarts_in_place() -> None:
+    running = replace(RUNNING, restarts=2, spares=("node007",))
+    train = status("running", running=(running,), progress=progress(step=1200))
+    text = write_headline(train, TrainHistory(), Outlook(now=AT)).text
+    assert text == "Training at step 1,200, spare: node007, restarted in place 2 times"
