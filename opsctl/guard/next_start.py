@@ -25,6 +25,7 @@ from opsctl.slurm.allocation import list_allocated, use_nodes
 from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import run_on_all
 from opsctl.state.events import RestartDecided
+from opsctl.state.files import list_names
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import Attempt, RunDir
 
@@ -64,6 +65,8 @@ class NextStart:
         request = read_stop_request(self.attempt)
         if request and request.reason in FINAL:
             restart = Restart(why=request.why)
+        elif self.attempt.number and not has_ranks(self.arrays.run, self.attempt):
+            restart = Restart(why="no rank has started again in this allocation")
         else:
             restart = decide_restart(ended, self._list_starts(ended), allocation, self.rules)
         if restart.nodes and (other := self._find_other_task()):
@@ -120,6 +123,11 @@ class NextStart:
             return Restart(why=f"{len(usable)} nodes could be cleared of the {allocation.needed} that are needed")
         nodes = choose_nodes(usable, restart.nodes, allocation.needed)
         return Restart(nodes=nodes, usable=usable, why=restart.why)
+
+
+def has_ranks(run: RunDir, attempt: Attempt) -> bool:
+    """Whether a rank of an attempt has started: each opens a log."""
+    return any(name.endswith(".log") for name in list_names(run.attempt_logs(attempt.name)))
 
 
 def _count_needed(run: RunDir, used: Sequence[str]) -> int:

@@ -52,6 +52,8 @@ GUARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 RANKS_GRACE_S = 3.0
 """Time between TERM and KILL for processes that the body left behind."""
 SRUN_GRACE_S = 0.5  # the same for processes that outlive a failed rank: they have had their grace
+START_LIMIT_S = 300.0
+"""A body loads its modules and starts its ranks sooner."""
 REFUSAL_CODES = {StopKind.REFUSED: 1, StopKind.NODE_REFUSED: 1, StopKind.TERM: 143}
 """Exit codes of a job whose body was not run; 0 for other reasons."""
 
@@ -85,6 +87,7 @@ class Supervisor:
     """The environment of the next start in the same allocation, after the end; None if the nodes go back."""
     _start_mark: int = -1
     """The mark of the newest checkpoint at the start."""
+    _body_since_s: float = 0.0
 
     def __post_init__(self) -> None:
         arrays, rules, env, tolerated = self.arrays, self.rules, self.env, self.tolerated
@@ -209,6 +212,7 @@ class Supervisor:
         with self.tolerated("finding a free port"):
             env["TRAIN_FREE_PORT"] = str(find_free_port())
         self.stopping.body = body = start_body(["bash", str(self.run.body)], env)
+        self._body_since_s = self.clock.monotonic()
         log.info("the body runs")
         signal.signal(signal.SIGUSR2, lambda *_: body.pass_usr2_on())
         threading.Thread(target=self._work_beside, daemon=True).start()
@@ -223,7 +227,7 @@ class Supervisor:
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         """Look after the body until `runs` is false, or until there is a reason to end what remains."""
         while runs():
-            if self.stopping.is_over() or self._is_hung():
+            if self.stopping.is_over() or self._is_hung() or self._is_stuck_at_start():
                 return
             if self.stragglers.are_late():
                 log.warning("ending the body, which outlives a failed rank: %s", self.stragglers.why)
@@ -245,6 +249,18 @@ class Supervisor:
             self.during.has_news |= bool(self.earlier.finalize())
             self.during.send_news()
         self.revive_cron()
+
+    def _is_stuck_at_start(self) -> bool:
+        """Whether no rank of a restart has started for long: some versions of srun hang after a lost node."""
+        if not self.attempt.number or self.clock.monotonic() < self._body_since_s + START_LIMIT_S:
+            return False
+        from opsctl.guard.next_start import has_ranks  # noqa: PLC0415 (after a failure only)
+
+        with self.tolerated("looking for ranks"):
+            if not has_ranks(self.run, self.attempt):
+                log.warning("ending the body: no rank has started within %g s", START_LIMIT_S)
+                return True
+        return False
 
     def _is_hung(self) -> bool:
         """Whether the attempt certainly hangs; then its stacks are saved and its ranks killed."""

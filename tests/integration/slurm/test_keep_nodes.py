@@ -116,6 +116,14 @@ def test_restart_runs_the_edited_files_in_the_same_job(trains: Trains) -> None:
     assert not list(trains.run().switches.iterdir())
 
 
+def test_restart_without_a_rank_gives_the_nodes_back(trains: Trains) -> None:
+    once = f"[setup]\nlines = ['[ ! -e {trains.place}/failed-1 ] || exit 9']"
+    launch(trains, more=once)
+    until(lambda: [row for row in trains.rows() if row.state.is_waiting and row.is_held])
+    attempts = [trains.run().attempt(end["attempt"]) for end in list_ends(trains)]
+    assert [(attempt.task, attempt.number) for attempt in attempts][:3] == [(1, 0), (1, 1), (2, 0)]
+
+
 def test_kill_switch_outweighs_a_restart(trains: Trains) -> None:
     launch(trains, last=2000)
     until((trains.place / "failed-1").exists)
