@@ -16,8 +16,8 @@ from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.run_dir import Attempt
 
-PROBE_TIMEOUT_S = 5.0
-"""A step of a few processes starts within 3 s on a thousand nodes."""
+PROBE_TIMEOUTS_S = (5.0, 10.0, 20.0)
+"""A step of a few processes starts within 3 s on a thousand nodes. If no node answers, the machine or Slurm is busy."""
 NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
 
@@ -27,7 +27,11 @@ def find_missing_nodes(runner: Runner, env: Mapping[str, str]) -> tuple[str, ...
     from opsctl.slurm.steps import find_silent_nodes  # noqa: PLC0415 (after a failure only)
 
     try:
-        return find_silent_nodes(runner, own_job(env), expand_nodes(env), timeout=PROBE_TIMEOUT_S)
+        for timeout_s in PROBE_TIMEOUTS_S:
+            silent = find_silent_nodes(runner, own_job(env), expand_nodes(env), timeout=timeout_s)
+            if silent is not None:
+                return silent
+        return ()  # Slurm itself is too slow
     except (OpsctlError, OSError, TimedOut):
         return ()
 

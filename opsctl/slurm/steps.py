@@ -132,15 +132,17 @@ def run_on_all(runner: Runner, job: str, nodes: Sequence[str], argv: Sequence[st
     return runner.run(ended, timeout=timeout + ANSWER_S, env=REMOVED_ENV)
 
 
-def find_silent_nodes(runner: Runner, job: str, nodes: Sequence[str], *, timeout: float) -> tuple[str, ...]:
-    """Return the nodes of a running job that certainly do not answer within `timeout`.
+def find_silent_nodes(runner: Runner, job: str, nodes: Sequence[str], *, timeout: float) -> tuple[str, ...] | None:
+    """Return the nodes of a running job that certainly do not answer within `timeout`; None if no node answers.
 
-    Nothing is certain if Slurm refuses the step, or if no node answers. Raises MissingProgram and TimedOut.
+    Nothing is certain if Slurm refuses the step. Raises MissingProgram and TimedOut.
     """
     done = run_on_all(runner, job, nodes, ("sh", "-c", 'echo "$SLURMD_NODENAME"'), timeout=timeout)
     answered = set(done.out.split())
     is_certain = done.code in TIMED_OUT or NOT_REACHED.search(done.err)
-    return tuple(node for node in nodes if node not in answered) if answered and is_certain else ()
+    if is_certain and not answered:
+        return None
+    return tuple(node for node in nodes if node not in answered) if is_certain else ()
 
 
 def _run_srun(

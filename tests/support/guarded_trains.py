@@ -39,7 +39,7 @@ class GuardedTrain:
     sandbox: Sandbox
     guard: str = "poll_seconds = 0.2"
     """The [guard] table of the TRAIN.toml."""
-    arrays: list[str] = field(default_factory=list)
+    submitted: list[str] = field(default_factory=list)
     ended: dict[str, Job] = field(default_factory=dict)
     """Final rows by their id: Slurm forgets them, on a busy machine before the test has looked."""
 
@@ -84,12 +84,12 @@ class GuardedTrain:
         self.journal.append(Submitting(nonce="n1", tasks=tasks, after=""))
         array = self.slurm.submit(plan, script=str(self.run.wrapper), output=str(self.run.main_log))
         self.journal.append(Submitted(nonce="n1", array=array))
-        self.arrays.append(array)
+        self.submitted.append(array)
         return array
 
     @property
     def jobs(self) -> list[Job]:
-        rows = {job.id: job for job in self.slurm.jobs() if job.array in self.arrays}
+        rows = {job.id: job for job in self.slurm.jobs() if job.array in self.submitted}
         self.ended |= {id: job for id, job in rows.items() if job.state.is_final}
         return list((self.ended | rows).values())
 
@@ -115,7 +115,7 @@ class GuardedTrain:
         return next(job for job in self.jobs if job.tasks == (number,))
 
     def attempt(self, task: int = 1) -> Attempt:
-        return self.run.attempt(f"{self.arrays[-1]}_{task}.0")
+        return self.run.attempt(f"{self.submitted[-1]}_{task}.0")
 
     def end(self, task: int = 1) -> dict[str, str]:
         """Wait until the attempt of a task is finalized and return its end.json."""
@@ -137,6 +137,6 @@ class GuardedTrain:
         assert done.code == 0, done.err
 
     def clear(self) -> None:
-        for array in self.arrays:
+        for array in self.submitted:
             self.slurm.cancel(array)
         until(lambda: not [job for job in self.jobs if job.state.is_active])

@@ -57,7 +57,7 @@ def test_readme_example_runs(trains: Trains) -> None:
     assert done.returncode == 0, done.stderr
     progress, *logs, last = done.stdout.splitlines()
     assert re.match(r"Progress\(step=\d+, last_step=60", progress)
-    assert [line for line in logs if "lm loss" in line]
+    assert [line for line in logs if "lm loss" in line], done.stdout
     assert re.fullmatch(r"ended kill switch by \w+: the example has counted enough 0\.\d+", last)
 
 
