@@ -56,7 +56,10 @@ def run_guard(app: App, run_dir: Path) -> int:
         )
         code = supervisor.supervise()
         if supervisor.next_env is not None:
-            start_again(train, supervisor.next_env)
+            # From here on, signals wait for the next guard. This guard has taken the earlier ones.
+            signal.pthread_sigmask(signal.SIG_BLOCK, GUARD_SIGNALS)
+            if supervisor.may_restart:
+                start_again(train, supervisor.next_env)
         return code
     except Exception:
         if supervisor and supervisor.body:
@@ -68,11 +71,7 @@ def run_guard(app: App, run_dir: Path) -> int:
 
 
 def start_again(train: RunDir, env: Mapping[str, str]) -> None:
-    """Replace this process by the guard of the next start in the same allocation.
-
-    Signals of Slurm wait until that guard listens: it has the reason to stop, and this one has ended its attempt.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, GUARD_SIGNALS)
+    """Replace this process by the guard of the next start in the same allocation."""
     replace_process([sys.executable, "-P", "-m", "opsctl.start_guard", str(train.path)], env=env)
 
 

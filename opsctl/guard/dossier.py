@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from opsctl.base.model import Job, JobState
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.checkpoints.scan import MAX_STEP_DIGITS
 from opsctl.checkpoints.trainer_command.read_command import CommandContent, list_options, read_command
 from opsctl.checkpoints.trainer_command.shell import strip_comments
@@ -117,10 +117,13 @@ def read_dossier(journal: Journal, attempt: Attempt, job: Job | None, on_exit_0:
 
 def _find_lost_nodes(journal: Journal, attempt: Attempt, start: Start | None, job: Job | None) -> tuple[str, ...]:
     """Return the nodes that did not answer the guard, or that Slurm has taken out of the job."""
-    if start and job and job.nodes and (gone := sorted(set(expand(start.nodes)) - set(expand(job.nodes)))):
-        return tuple(gone)
+    remaining = expand_if_list(job.nodes) if job else ()
+    if start and remaining:
+        gone = tuple(node for node in expand_if_list(start.nodes) if node not in remaining)
+        if gone:
+            return gone
     noted = (event for event in journal.events() if isinstance(event, NodesLost))
-    return next((tuple(expand(event.nodes)) for event in noted if event.attempt == attempt.name), ())
+    return next((expand_if_list(event.nodes) for event in noted if event.attempt == attempt.name), ())
 
 
 def _has_left_before(run: RunDir, attempt: Attempt, history: TrainHistory) -> bool:

@@ -46,7 +46,7 @@ class EarlierAttempts:
         """Finalize those that have ended. Slurm is not asked if the journal and the files show that none is left."""
         with self.tolerated("finalizing earlier attempts"):
             if self._is_all_finalized():
-                self.is_open = False
+                self.is_open = self.is_running = False
                 return []
             from opsctl.guard.finalize import finalize_ended  # noqa: PLC0415 (after a failure only)
 

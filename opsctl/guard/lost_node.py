@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.stop_request import StopKind, read_stop_request
@@ -16,30 +16,42 @@ from opsctl.slurm.commands import Slurm
 from opsctl.slurm.job_environment import own_job
 from opsctl.state.run_dir import Attempt
 
-PROBE_TIMEOUTS_S = (5.0, 10.0, 20.0)
+PROBE_TIMEOUTS_S = (5.0, 5.0, 10.0, 20.0)
 """A step of a few processes starts within 3 s on a thousand nodes. If no node answers, the machine or Slurm is busy."""
 NODE_LOST = "NodeDown"
 """Slurm's reason for a job with a node that is down; the same in 22.05, 24.11 and 26.05."""
 
 
 def find_missing_nodes(runner: Runner, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the nodes of this start that certainly do not answer. Raises nothing."""
+    """Return the nodes of this start that two steps one after the other did not reach. Raises nothing.
+
+    One step may be late on a node that is busy, and a lost node is excluded from queued tasks.
+    """
     from opsctl.slurm.steps import find_silent_nodes  # noqa: PLC0415 (after a failure only)
 
+    nodes = expand_nodes(env)
+    suspects: tuple[str, ...] = ()
     try:
         for timeout_s in PROBE_TIMEOUTS_S:
-            silent = find_silent_nodes(runner, own_job(env), expand_nodes(env), timeout=timeout_s)
-            if silent is not None:
-                return silent
-        return ()  # Slurm itself is too slow
+            silent = find_silent_nodes(runner, own_job(env), nodes, timeout=timeout_s)
+            if silent is None:
+                continue
+            confirmed = tuple(node for node in silent if node in suspects)
+            if confirmed or not silent:
+                return confirmed
+            suspects = silent
+        return ()
     except (OpsctlError, OSError, TimedOut):
         return ()
 
 
 def find_removed_nodes(slurm: Slurm, attempt: Attempt, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the nodes of this start that Slurm has taken out of the job, which goes on without them."""
-    rows = [job for job in slurm.jobs() if is_row_of(job, attempt) and job.nodes]
-    remaining = set(expand(rows[0].nodes)) if rows else set()
+    """Return the nodes of this start that Slurm has taken out of the running job.
+
+    A job that completes is no evidence: Slurm lists only the nodes that still complete.
+    """
+    rows = [job for job in slurm.jobs() if is_row_of(job, attempt) and job.state is JobState.RUNNING]
+    remaining = expand_if_list(rows[0].nodes) if rows else ()
     return tuple(node for node in expand_nodes(env) if node not in remaining) if remaining else ()
 
 
@@ -52,4 +64,5 @@ def find_lost_node(slurm: Slurm, attempt: Attempt) -> Job | None:
     if stop_request is None or stop_request.reason is not StopKind.TERM:
         return None
     own = [job for job in slurm.jobs() if is_row_of(job, attempt) and job.reason == NODE_LOST]
-    return replace(own[0], state=JobState.NODE_FAIL) if own else None
+    # Of a job that completes, Slurm lists only the nodes that still complete.
+    return replace(own[0], state=JobState.NODE_FAIL, nodes="") if own else None

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from opsctl.base.errors import ConfigError
 from opsctl.base.ports import Runner
 from opsctl.guard.attempt_record import expand_nodes
 from opsctl.guard.deadline import DeadlineFile
 from opsctl.guard.end_record import FinishedAttempt, read_end
 from opsctl.guard.restart import JobNodes, Restart, Then, choose_nodes, decide_restart, find_rule
-from opsctl.guard.stop_request import StopKind, read_stop_request
 from opsctl.guard.unfinalized import is_row_of
 from opsctl.launch.train_arrays import TrainArrays
-from opsctl.settings.loader import GuardSettings, TrainSettings, parse, read_toml
+from opsctl.settings.loader import GuardSettings
 from opsctl.slurm.allocation import list_allocated, use_nodes
 from opsctl.slurm.job_environment import own_job
 from opsctl.slurm.steps import run_on_all
@@ -34,8 +32,6 @@ CLEAR_S = 15.0
 """Time to end what an attempt left behind on its nodes. A process that a dead file system blocks does not end."""
 STEP_S = 10.0
 """How much longer a step on all nodes may take: a step that does not start ends the task."""
-FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_LIMIT, StopKind.REFUSED})
-"""Stop requests after which the nodes go back, however the attempt ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +53,16 @@ class NextStart:
         """
         used = tuple(expand_nodes(self.env))
         allocation = JobNodes(
-            usable=tuple(list_allocated(self.env)),
-            used=used,
-            needed=_count_needed(self.arrays.run, used),
-            left_s=self._measure_time_left(),
+            usable=tuple(list_allocated(self.env)), used=used, needed=len(used), left_s=self._measure_time_left()
         )
-        request = read_stop_request(self.attempt)
-        if request and request.reason in FINAL:
-            restart = Restart(why=request.why)
-        elif self.attempt.number and not has_ranks(self.arrays.run, self.attempt):
+        if self.attempt.number and not has_ranks(self.arrays.run, self.attempt):
             restart = Restart(why="no rank has started again in this allocation")
         else:
             restart = decide_restart(ended, self._list_starts(ended), allocation, self.rules)
-        if restart.nodes and (other := self._find_other_task()):
-            restart = Restart(why=f"task {other} of this train runs already")
         if restart.nodes:
             restart = self._clear(restart, allocation)
+        if restart.nodes and (other := self._find_other_task(has_lost_nodes=restart.usable != allocation.usable)):
+            restart = Restart(why=f"task {other} of this train runs already")
         if not restart.nodes:
             is_usual = find_rule(ended).then is Then.END
             log.log(logging.DEBUG if is_usual else logging.INFO, "the nodes go back: %s", restart.why)
@@ -101,15 +91,17 @@ class NextStart:
         own = [attempt for attempt in earlier if attempt.job == self.attempt.job]
         return [*(start for attempt in own if (start := read_end(attempt))), ended]
 
-    def _find_other_task(self) -> str:
-        """Return a task of this train that has started beside this one, else keep the others from it; empty if none.
+    def _find_other_task(self, *, has_lost_nodes: bool) -> str:
+        """Return another running task of the train; empty without one.
 
-        Once Slurm has taken a lost node out of this task, it may start the next one of the array.
+        When Slurm takes a lost node out of this task, Slurm may start the next task of the array. So the queued tasks
+        of the array are made to wait for the end of this task. Tasks of later arrays wait for this array already.
         """
         snapshot = self.arrays.check()
         others = [job.full_id for job in snapshot.active if not is_row_of(job, self.attempt)]
-        if not others and len(list_allocated(self.env)) > 1:
-            self.arrays.slurm.start_after(snapshot.waiting, self.attempt.job)
+        if has_lost_nodes and not others:
+            waiting = [job for job in snapshot.waiting if job.array == self.attempt.array]
+            self.arrays.slurm.start_after(waiting, self.attempt.job)
         return next(iter(others), "")
 
     def _clear(self, restart: Restart, allocation: JobNodes) -> Restart:
@@ -128,10 +120,3 @@ class NextStart:
 def has_ranks(run: RunDir, attempt: Attempt) -> bool:
     """Whether a rank of an attempt has started: each opens a log."""
     return any(name.endswith(".log") for name in list_names(run.attempt_logs(attempt.name)))
-
-
-def _count_needed(run: RunDir, used: Sequence[str]) -> int:
-    try:
-        return parse(TrainSettings, read_toml(run.config), str(run.config)).slurm.nodes
-    except ConfigError:
-        return len(used)

@@ -8,6 +8,8 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import cache
 
+from pydantic import TypeAdapter
+
 from opsctl.base.tables import read_package_table
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.settings.loader import GuardSettings
@@ -77,16 +79,7 @@ class Restart:
 def restart_rules() -> tuple[RestartRule, ...]:
     """Return the rows of restart.toml."""
     rows = read_package_table("guard/restart.toml")["rule"]
-    return tuple(
-        RestartRule(
-            then=Then(row["then"]),
-            why=row["why"],
-            outcomes=tuple(map(Outcome, row.get("outcomes", ()))),
-            actions=tuple(map(Action, row.get("actions", ()))),
-            bad_nodes=row.get("bad_nodes"),
-        )
-        for row in rows
-    )
+    return TypeAdapter(tuple[RestartRule, ...]).validate_python(rows)
 
 
 def decide_restart(

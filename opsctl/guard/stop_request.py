@@ -36,6 +36,10 @@ class StopKind(StrEnum):
         return order.index(self) < order.index(other)
 
 
+FINAL = frozenset({StopKind.KILL, StopKind.PAUSE, StopKind.TERM, StopKind.TIME_LIMIT, StopKind.REFUSED})
+"""Stop requests after which the task ends, however the attempt has ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
     """The content of the stop request file."""

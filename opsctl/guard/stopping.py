@@ -21,7 +21,6 @@ from opsctl.state.run_dir import Attempt
 from opsctl.state.switches import Switch
 
 log = logging.getLogger(__name__)
-SWITCHES = ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE), (Switch.RESTART, StopKind.RESTART))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +56,14 @@ class Stopping:
         self._note("requested", f"{reason.value}: {why}")
 
     def check_switches(self) -> None:
-        for switch, reason in SWITCHES:
-            if armed := switches.read(self.arrays.run, switch):
+        """Request a stop for each armed switch. A restart switch counts while the body runs, and once."""
+        run = self.arrays.run
+        for switch, reason in ((Switch.KILL, StopKind.KILL), (Switch.PAUSE, StopKind.PAUSE)):
+            if armed := switches.read(run, switch):
                 self.request(reason, str(describe(armed)))
+        armed = switches.read(run, Switch.RESTART) if self.body else None
+        if armed and switches.disarm(run, Switch.RESTART):
+            self.request(StopKind.RESTART, str(describe(armed)))
 
     def on_signal(self, number: signal.Signals) -> None:
         """Take Slurm's warning of the time limit (USR1) or the end of the job (TERM)."""
@@ -84,8 +88,8 @@ class Stopping:
         if self.body:  # ranks that the body starts without srun
             signal_below(self.body.keeper, signal.Signals[f"SIG{name}"], spared=("srun",))
 
-    def is_over(self) -> bool:
-        """Whether nothing is waited for any longer: the time after TERM is over, or the ranks have been killed."""
+    def kill_if_due(self) -> bool:
+        """Kill the ranks if neither request nor signal has helped. Return whether the wait for the ranks is over."""
         if self.kill_at_s is not None and self.arrays.journal.clock.monotonic() > self.kill_at_s:
             log.warning("the body still runs %g s after TERM: ending it", self.rules.stop_grace_seconds)
             return True

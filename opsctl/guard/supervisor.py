@@ -28,7 +28,7 @@ from opsctl.guard.lost_node import find_lost_node, find_missing_nodes, find_remo
 from opsctl.guard.quiet_ranks import QuietRanks, make_quiet_ranks
 from opsctl.guard.rank import find_free_port
 from opsctl.guard.signals import Signals
-from opsctl.guard.stop_request import StopKind, read_refusal
+from opsctl.guard.stop_request import FINAL, StopKind, read_refusal, read_stop_request
 from opsctl.guard.stopping import Stopping
 from opsctl.guard.stragglers import Stragglers
 from opsctl.guard.tolerated import Tolerated
@@ -163,8 +163,9 @@ class Supervisor:
         self.during.has_news |= bool(finalized)
         if reason := self.earlier.find_reason_to_leave(finalized):
             self.stopping.request(*reason)
+        with self.tolerated("disarming the restart switch"):
+            disarm(self.run, Switch.RESTART)  # this start is the restart
         with self.tolerated("reading the switches"):
-            disarm(self.run, Switch.RESTART)  # any start is one
             self.stopping.check_switches()
         with self.tolerated("checking who can write the body"):
             try:
@@ -227,7 +228,7 @@ class Supervisor:
     def _watch(self, signals: Signals, runs: Callable[[], bool]) -> None:
         """Look after the body until `runs` is false, or until there is a reason to end what remains."""
         while runs():
-            if self.stopping.is_over() or self._is_hung() or self._is_stuck_at_start():
+            if self.stopping.kill_if_due() or self._end_if_hung() or self._is_stuck_at_start():
                 return
             if self.stragglers.are_late():
                 log.warning("ending the body, which outlives a failed rank: %s", self.stragglers.why)
@@ -262,8 +263,8 @@ class Supervisor:
                 return True
         return False
 
-    def _is_hung(self) -> bool:
-        """Whether the attempt certainly hangs; then its stacks are saved and its ranks killed."""
+    def _end_if_hung(self) -> bool:
+        """Save the stacks and kill the ranks if the attempt certainly hangs. Return whether it does."""
         with self.tolerated("looking for a hang"):
             if why := self.quiet.find_hang():
                 from opsctl.guard.hang_evidence import save_stacks  # noqa: PLC0415 (rarely needed)
@@ -275,6 +276,12 @@ class Supervisor:
         return False
 
     # --- the end
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether neither Slurm nor a person has asked for the end of the task, also since the attempt has ended."""
+        request = read_stop_request(self.attempt)
+        return self.stopping.kill_at_s is None and (request is None or request.reason not in FINAL)
 
     def _end_body(self, signals: Signals) -> int:
         """Record the exit code, end what the body left behind, and return the code."""
@@ -338,7 +345,7 @@ class Supervisor:
             self._keep_nodes(finalized)
 
     def _keep_nodes(self, finalized: list[FinishedAttempt]) -> None:
-        if not finalized or self.stopping.kill_at_s is not None:
+        if not finalized or not self.may_restart:
             return
         from opsctl.guard.next_start import NextStart  # noqa: PLC0415 (after the body)
 

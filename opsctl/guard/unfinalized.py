@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from opsctl.base.errors import Unreachable
 from opsctl.base.model import Job, JobState
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.guard.attempt_record import read_start
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.slurm.commands import Slurm
@@ -47,7 +47,8 @@ def find_headless(run: RunDir, snapshot: TrainSnapshot) -> list[Job]:
     headless = []
     for job in (job for job in snapshot.active if job.state is JobState.RUNNING):
         start = read_start(run.attempt(snapshot.history.newest_attempt(job.full_id)))
-        if start and start.node and job.nodes and start.node not in expand(job.nodes):
+        nodes = expand_if_list(job.nodes)
+        if start and start.node and nodes and start.node not in nodes:
             headless.append(job)
     return headless
 

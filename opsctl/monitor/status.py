@@ -11,7 +11,7 @@ from pathlib import Path
 from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.base.errors import OpsctlError
 from opsctl.base.model import Job, JobState
-from opsctl.base.nodesets import expand
+from opsctl.base.nodesets import expand_if_list
 from opsctl.base.statements import state
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.guard.attempt_record import read_start
@@ -203,14 +203,14 @@ def _state(snapshot: TrainSnapshot, last: LastAttempt | None) -> str:
 def _running(run: RunDir, snapshot: TrainSnapshot, job: Job) -> Running:
     attempt = run.attempt(snapshot.history.newest_attempt(job.full_id))
     start = read_start(attempt)
-    used = set(expand(start.nodes)) if start else set()
+    used = expand_if_list(start.nodes) if start else ()
     return Running(
         job=job.full_id,
         state=job.state.value,
         nodes=job.nodes,
         since=job.start,
         ends=job.end,
-        spares=tuple(node for node in expand(job.nodes) if node not in used) if used else (),
+        spares=tuple(node for node in expand_if_list(job.nodes) if node not in used) if used else (),
         restarts=attempt.number,
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from opsctl.base.errors import InputError
-from opsctl.base.nodesets import expand, fold
+from opsctl.base.nodesets import expand_if_list, fold
 from opsctl.slurm.job_environment import own_nodes
 
 ALLOCATED = "OPSCTL_ALLOCATED_NODES"
@@ -18,10 +17,7 @@ _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 def list_allocated(env: Mapping[str, str]) -> list[str]:
     """Return the nodes of the job that may be used, in Slurm's order; empty if their list cannot be read."""
-    try:
-        return expand(env.get(ALLOCATED) or own_nodes(env))
-    except InputError:
-        return []
+    return list(expand_if_list(env.get(ALLOCATED) or own_nodes(env)))
 
 
 def use_nodes(env: Mapping[str, str], nodes: Sequence[str], *, allocated: Sequence[str]) -> dict[str, str]:

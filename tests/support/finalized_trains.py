@@ -44,6 +44,8 @@ class Queue:
     """The states of the nodes that are not idle."""
     addresses: dict[str, str] = field(default_factory=dict)
     """The addresses of the nodes that are not 10.0.0.N."""
+    delayed: list[str] = field(default_factory=list)
+    """The arrays whose queued tasks wait for a running task."""
 
     def call(self, name: str) -> None:
         if self.breaks_after is not None and len(self.calls) >= self.breaks_after:
@@ -100,6 +102,10 @@ class Queue:
     def cancel(self, job: str, *, queued_only: bool = False) -> None:
         self.call("cancel")
         self.rows = [row for row in self.rows if row.array != job or (queued_only and not row.state.is_waiting)]
+
+    def start_after(self, waiting: Sequence[Job], task: str) -> None:
+        self.call("start_after")
+        self.delayed += [job.array for job in waiting]
 
     def signal(self, job: str, name: str) -> None:
         self.call(f"signal {name}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,9 @@ while [ "$step" -lt {last} ]; do
 done
 """
 """Ranks that count steps, and that do something once at the fifth step."""
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "keep-your-nodes.md"
+WILDCARDS = {"12_3": r"\d+_\d+", "tr11": "t", "node001,node002": r"\S+", "node[001-002]": r"\S+", "…": ".*"}
+"""What differs between the output that the page shows and that of this train."""
 KILLED_RANK = '[ "$SLURM_PROCID" = 1 ] && kill -9 $$'
 DEAD_NODE = "until [ -e {place}/lost ]; do sleep 0.1; done; exit 1"
 
@@ -64,6 +69,10 @@ def test_killed_rank_costs_no_task(trains: Trains) -> None:
     starts = [read_start(attempt) for attempt in (first, second)]
     assert len({start.nodes for start in starts if start}) == 1
     assert RestartDecided in trains.kinds()
+    printed = trains.run().main_log.read_text()
+    for line in PAGE.read_text().split("```")[1].split("\n")[1:-1]:
+        parts = re.split(f"({'|'.join(map(re.escape, WILDCARDS))})", line)
+        assert re.search("".join(WILDCARDS.get(part, re.escape(part)) for part in parts), printed), line
 
 
 def test_status_counts_restarts_in_place(trains: Trains) -> None:

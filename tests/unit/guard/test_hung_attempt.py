@@ -43,7 +43,7 @@ def test_hung_attempt_is_ended_once_while_slurm_does_not_answer(
 ) -> None:
     saved = save_stacks_with(monkeypatch, lambda: None)
     train.queue.breaks_after = len(train.queue.calls)
-    assert guard._is_hung()  # the guard then ends the processes of this node, srun among them
+    assert guard._end_if_hung()  # the guard then ends the processes of this node, srun among them
     assert saved == ["stacks"]
 
 
@@ -54,14 +54,14 @@ def test_attempt_that_advances_while_stacks_are_saved_goes_on(
         guard.run.main_log.write_text("iteration 7/ 100 | lm loss: 2.0E+00 |\n")
 
     save_stacks_with(monkeypatch, train_on)
-    assert not guard._is_hung()
+    assert not guard._end_if_hung()
     assert read_stop_request(guard.attempt) is None
     assert "signal KILL" not in train.queue.calls
 
 
 def test_hung_attempt_is_killed(train: QueuedTrain, guard: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     save_stacks_with(monkeypatch, lambda: None)
-    assert guard._is_hung()
+    assert guard._end_if_hung()
     request = read_stop_request(guard.attempt)
     assert request is not None and request.reason is StopKind.HUNG
     assert "signal KILL" in train.queue.calls

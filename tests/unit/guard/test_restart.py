@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from opsctl.guard.action import ACTIONS
 from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
-from opsctl.guard.restart import JobNodes, choose_nodes, decide_restart
+from opsctl.guard.restart import JobNodes, choose_nodes, decide_restart, restart_rules
 from opsctl.settings.loader import GuardSettings
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -80,3 +81,15 @@ def test_starts_without_a_checkpoint_are_counted_for_an_hour() -> None:
 
 def test_nodes_stay_in_slurms_order() -> None:
     assert choose_nodes(("n1", "n2", "n4", "n5"), ("n2", "n5"), 3) == ("n1", "n2", "n5")
+
+
+def test_page_shows_the_rules() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "restart-in-place.md").read_text()
+    rows = []
+    for rule in restart_rules():
+        outcomes, actions = (
+            ", ".join(f"`{value}`" for value in values) or "any" for values in (rule.outcomes, rule.actions)
+        )
+        nodes = {None: "any", True: "yes", False: "no"}[rule.bad_nodes]
+        rows.append(f"| {outcomes} | {nodes} | {actions} | `{rule.then}`: {rule.why} |")
+    assert "\n".join(rows) in page
