@@ -1,21 +1,25 @@
-"""What a person's answer to an alert asks for. An answer is one of four words; its text is never run. Pure."""
+"""What a person's answer to an alert asks for. An answer is one of a few exact forms; its text is never run. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from opsctl.alerts.own_line import EMPHASIS, find_own_line
 from opsctl.base.units import parse_duration
 
 MAX_SILENCE = timedelta(days=7)
-DEFAULT_SILENCE = timedelta(hours=4)
 MAX_REASON_CHARS = 200
 SIGNATURE_CHARS = 24
+FORMS = "ack, silence 2h, hold: why, release"
+"""What to write, as an answer that was not understood names it."""
 
 
 class AnswerVerb(StrEnum):
@@ -23,14 +27,35 @@ class AnswerVerb(StrEnum):
     SILENCE = "silence"
     HOLD = "hold"
     RELEASE = "release"
+    CONFIRM = "confirm"
 
 
-WORDS = {"acknowledge": AnswerVerb.ACK, **{verb.value: verb for verb in AnswerVerb}}
+BUTTONS = {"silence": "silence 4h"}
+"""The answers of buttons and reactions that are more than their word."""
 REACTIONS = {
-    **dict.fromkeys(("eyes", "white_check_mark", "heavy_check_mark", "+1", "ok_hand"), AnswerVerb.ACK),
-    **dict.fromkeys(("zzz", "no_bell", "mute"), AnswerVerb.SILENCE),
+    **dict.fromkeys(
+        ("eyes", "white_check_mark", "heavy_check_mark", "+1", "thumbsup", "ok_hand"), AnswerVerb.ACK.value
+    ),
+    **dict.fromkeys(("zzz", "no_bell", "mute"), BUTTONS["silence"]),
 }
 """Reactions of Slack. A train is held or released by words only: a reaction is given too easily."""
+_ACK_NAMES = "|".join(re.escape(name) for name, text in REACTIONS.items() if text == AnswerVerb.ACK)
+_SIGNS = re.compile(rf"(?:\s*(?:[👍👌✅✔☑👀]|:(?:{_ACK_NAMES}):))+$")
+"""Signs that acknowledge, alone or behind a word."""
+_SKIN = re.compile(r":skin-tone-\d:|[\U0001f3fb-\U0001f3ff]")
+_THANKS = re.compile(r",?\s+(?:please|pls|thanks|thank you|thx|bitte|danke|merci|gracias|grazie)[.!]*$", re.IGNORECASE)
+_ACK = re.compile(r"(?:ack|acked|acknowledged?)(?:(?:[:,]\s*|\s+[-–—]\s+)(?P<reason>.+))?", re.IGNORECASE)
+_SILENCE = re.compile(
+    r"silence\s+(?:for\s+)?(?:until\s+(?P<until>.+?)|(?P<span>[^:,]+?))(?:(?::\s+|,\s*|\s+[-–—]\s+)(?P<reason>.+))?",
+    re.IGNORECASE,
+)
+_STEER = re.compile(r"(?P<verb>hold|release)(?:\s+(?P<train>[\w.-]+))?(?:\s*:\s*(?P<reason>.*))?", re.IGNORECASE)
+_CONFIRM = re.compile(r"confirm|confirmed|yes", re.IGNORECASE)
+_SPAN_PART = re.compile(
+    r"(\d+)\s*(?:(w)(?:eeks?)?|(d)(?:ays?)?|(h)(?:ours?|rs?)?|(m)(?:inutes?|ins?)?)(?![a-z])\s*",
+    re.IGNORECASE | re.ASCII,
+)
+_UNTIL = re.compile(r"(?:(?P<day>\d{4}-\d\d-\d\d|tomorrow)\s+)?(?P<hour>\d{1,2}):(?P<minute>\d\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +70,87 @@ class RawAnswer:
     text: str
     is_confirmed: bool = True
     """Whether the result is sent to the channel. To PagerDuty that would resolve the incident."""
+    is_button: bool = False
+    """Whether the person pressed a button that names the action, so that nothing needs to be confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     verb: AnswerVerb
-    span: timedelta = DEFAULT_SILENCE
-    """Length of a silence."""
+    until: datetime | None = None
+    """End of a silence."""
+    train: str = ""
+    """The train to hold or release; empty for the alert's."""
     reason: str = ""
 
 
-def parse_answer(text: str) -> Instruction | None:
-    """Return what the first line asks for; None for any other text, such as a discussion in the thread."""
-    lines = (line.strip() for line in text.splitlines())
-    line = next((line for line in lines if line and not line.startswith(">")), "")
-    first, *words = line.split() or [""]
-    verb = WORDS.get(first.lower().rstrip(".,:;!"))
-    if verb is None:
+def parse_answer(text: str, now: datetime) -> Instruction | None:
+    """Return what the first line of the person's own text asks for; None for anything but an exact form.
+
+    `now` is in the site's time zone, for silences until a time of day.
+    """
+    parse = partial(_parse_line, now=now)
+    return parse(find_own_line(text, lambda line: parse(line) is not None))
+
+
+def _parse_line(line: str, now: datetime) -> Instruction | None:
+    words = _SKIN.sub("", line).replace("\ufe0f", "")
+    text = _SIGNS.sub("", words)
+    if words and not text:
+        return Instruction(verb=AnswerVerb.ACK)
+    line = _THANKS.sub("", " ".join(text.split())).strip(EMPHASIS).rstrip(".!")
+    for form, read in ((_ACK, _read_ack), (_SILENCE, partial(_read_silence, now=now)), (_STEER, _read_steer)):
+        if match := form.fullmatch(line):
+            return read(match)
+    return Instruction(verb=AnswerVerb.CONFIRM) if _CONFIRM.fullmatch(line) else None
+
+
+def _read_reason(match: re.Match[str]) -> str:
+    return (match["reason"] or "")[:MAX_REASON_CHARS]
+
+
+def _read_ack(match: re.Match[str]) -> Instruction | None:
+    reason = _read_reason(match)
+    return None if reason.endswith("?") else Instruction(verb=AnswerVerb.ACK, reason=reason)
+
+
+def _read_silence(match: re.Match[str], now: datetime) -> Instruction | None:
+    """Return the silence; None without a time that can be read: no silence has a length that nobody wrote."""
+    begin = now.astimezone(UTC)
+    try:
+        until = _read_until(match["until"], now) if match["until"] else begin + _read_span(match["span"])
+    except (ValueError, OverflowError):
         return None
-    span = DEFAULT_SILENCE
-    if verb is AnswerVerb.SILENCE and words:
-        try:
-            span = min(parse_duration(words[0].lower()), MAX_SILENCE)
-            words = words[1:]
-        except ValueError:
-            pass  # the reason begins at once
-    return Instruction(verb=verb, span=span, reason=" ".join(words)[:MAX_REASON_CHARS])
+    if not begin < until <= begin + MAX_SILENCE:
+        return None
+    return Instruction(verb=AnswerVerb.SILENCE, until=until, reason=_read_reason(match))
+
+
+def _read_span(text: str) -> timedelta:
+    """Read `2h`, `2 hours`, `1 h 30 min`. Raises ValueError."""
+    if _SPAN_PART.sub("", text):
+        raise ValueError(text)
+    return parse_duration(_SPAN_PART.sub(r"\1\2\3\4\5", text).lower())
+
+
+def _read_until(text: str, now: datetime) -> datetime:
+    """Read a time of day, the next one or that of a given day. Raises ValueError."""
+    match = _UNTIL.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    until = now.replace(fold=0, hour=int(match["hour"]), minute=int(match["minute"]), second=0, microsecond=0)
+    day = match["day"] or ""
+    if "-" in day:
+        date = datetime.fromisoformat(day)
+        until = until.replace(year=date.year, month=date.month, day=date.day)
+    elif day or until <= now:
+        until += timedelta(days=1)
+    return until.astimezone(UTC)
+
+
+def _read_steer(match: re.Match[str]) -> Instruction:
+    verb, train = AnswerVerb(match["verb"].lower()), (match["train"] or "").rstrip(".")
+    return Instruction(verb=verb, train=train, reason=_read_reason(match))
 
 
 def find_person(people: Mapping[str, Sequence[str]], sender: str) -> str:

@@ -24,6 +24,8 @@ MAX_EVIDENCE_LINES = 5
 """A message shows this many lines of evidence; `opsctl alerts show` shows all."""
 MIN_AGE_S = 60.0
 """A younger alert counts as new."""
+ANSWER_ID_PREFIX = "answer-"
+"""Start of the ids of messages that reply to a person's answer."""
 MAX_LISTED_IN_STORM = 50
 """A storm message lists this many transitions, and the number of the rest."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
-from opsctl.alerts import answer
+from opsctl.alerts import answer, own_line
 from opsctl.alerts.channels import email as mail_channel
 from opsctl.alerts.channels import slack
 from opsctl.cli.plan import model_source
@@ -18,10 +19,11 @@ from tests.hostile.fuzz import FuzzTarget
 from tests.hostile.fuzz_targets import JSON, VALUES, file, text
 
 KEY = "key"
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SIGNED = f"alert.1.{answer.sign(KEY, 'alert.1')}"
 MAIL = (
     f"From: Me <me@example.org>\r\nMessage-ID: <1@x>\r\nIn-Reply-To: <{SIGNED}@opsctl.example.org>\r\n"
-    "Content-Type: text/plain; charset=utf-8\r\n\r\nack known\r\n> quoted\r\n",
+    "Content-Type: text/plain; charset=utf-8\r\n\r\nack: known\r\n> quoted\r\n",
     f"From: =?utf-8?q?M=C3=BC?= <me@example.org>\r\nReferences: <{SIGNED}@opsctl.x> <a@b>\r\nMIME-Version: 1.0\r\n"
     'Content-Type: multipart/alternative; boundary="b"\r\n\r\n--b\r\nContent-Type: text/plain; charset="iso-8859-1"\r\n'
     "Content-Transfer-Encoding: quoted-printable\r\n\r\nsilence=204h\r\n--b--\r\n",
@@ -45,7 +47,11 @@ def list_texts(path: Path) -> object:
 
 
 OUTSIDE_TARGETS: dict[str, FuzzTarget] = {
-    "answer": text(answer.parse_answer, examples=(b"ack known\n", b"silence 4h disks are full", b"> hold\nhold now")),
+    "answer": text(
+        lambda data: answer.parse_answer(data, NOW),
+        examples=(b"ack: known\n", b"silence 4h: disks are full", b"Hi,\n> hold\nhold gpt", b"silence until 08:00"),
+    ),
+    "mail as HTML": text(own_line.to_text, examples=(b"<p>ack<blockquote>hold", b"<div style='display:none'>x</div>a")),
     "signed message": text(lambda data: answer.verify(KEY, data), examples=(SIGNED.encode(),)),
     "mail": FuzzTarget(
         lambda data: mail_channel._parse(data, "mail", KEY), examples=tuple(mail.encode() for mail in MAIL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.policy
+import hashlib
 import imaplib
 import logging
 import re
@@ -14,23 +15,35 @@ from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 
-from opsctl.alerts.answer import RawAnswer, sign, verify
+from opsctl.alerts.answer import FORMS, RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
-from opsctl.alerts.message import Message
+from opsctl.alerts.message import ANSWER_ID_PREFIX, Message
 from opsctl.alerts.outbox import Undelivered
+from opsctl.alerts.own_line import to_text
 from opsctl.base.errors import MissingProgram
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.settings.alert_channels import EmailTable
 
 LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
-HOW_TO_ANSWER = "Answer this mail with one word: ack, silence 4h, hold or release; then a reason.\n"
+HOW_TO_ANSWER = f"Answer this mail with one of these, alone on the first line: {FORMS}\n"
+AUTOMATIC = {
+    "Auto-Submitted": re.compile(r"(?!no\b).+", re.IGNORECASE),
+    "Precedence": re.compile(r"auto_reply|bulk|junk", re.IGNORECASE),
+    "X-Auto-Response-Suppress": re.compile(r"(?!none\b).+", re.IGNORECASE),
+    "X-Autoreply": re.compile(r".+"),
+    "X-Autorespond": re.compile(r".+"),
+    "Return-Path": re.compile(r"<\s*>"),
+    "From": re.compile(r".*\b(?:mailer-daemon|postmaster)@.*", re.IGNORECASE),
+    "Content-Type": re.compile(r"multipart/report\b.*", re.IGNORECASE | re.DOTALL),
+}
+"""Headers of mails that no person wrote: replies of programs, bounces and receipts."""
 PORTS = {"none": 25, "starttls": 587, "tls": 465}
 SENDMAIL_TRY_AGAIN = {71, 73, 74, 75}
 """EX_OSERR, EX_CANTCREAT, EX_IOERR, EX_TEMPFAIL of sysexits.h; other exit codes are permanent."""
 IMAP_TIMEOUT_S = 10.0
 IMAP_PORTS = {"tls": 993, "starttls": 143, "none": 143}
 MAX_MAILS = 50
-"""Mails that are read in one watch cycle, the newest first."""
+"""Mails that are read in one watch cycle, the newest."""
 MAX_MAIL_BYTES = 64 << 10
 LOOK_BACK = timedelta(days=2)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -63,6 +76,7 @@ class Email:
         if message.root != message.id:
             mail["In-Reply-To"] = mail["References"] = self._id(message.root)
         mail["Auto-Submitted"] = "auto-generated"
+        mail["X-Auto-Response-Suppress"] = "All"  # Exchange looks at this one
         body = f"{message.body}\n{HOW_TO_ANSWER}" if self._answer_key else message.body
         mail.set_content(body, cte="quoted-printable")
         return mail
@@ -195,7 +209,7 @@ def _read(connection: imaplib.IMAP4, table: EmailTable, channel: str, key: str, 
         raise imaplib.IMAP4.error(f"no folder {table.imap_folder}")
     since = now - LOOK_BACK
     _, found = connection.search(None, "SINCE", f"{since.day}-{MONTHS[since.month - 1]}-{since.year}")
-    for number in reversed((found[0] or b"").split()[-MAX_MAILS:]):
+    for number in (found[0] or b"").split()[-MAX_MAILS:]:  # the oldest first: a later answer confirms
         _, parts = connection.fetch(number.decode(), f"(BODY.PEEK[]<0.{MAX_MAIL_BYTES}>)")
         for part in parts:
             if isinstance(part, tuple) and (answer := _parse(part[1], channel, key)):
@@ -216,11 +230,28 @@ def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
     assert isinstance(mail, EmailMessage)
     headers = f"{mail.get('In-Reply-To', '')} {mail.get('References', '')}"
     messages = [message for signed in _SIGNED_ID.findall(headers) if (message := verify(key, signed))]
-    if not messages or mail.get("Auto-Submitted", "no").lower() != "no":
+    if not messages or _is_automatic(mail):
         return None
-    text = ""
-    with contextlib.suppress(KeyError, LookupError, UnicodeError, AssertionError):
-        body = mail.get_body(("plain",))
-        text = str(body.get_content()) if body else ""
     sender = parseaddr(str(mail.get("From", "")))[1]
-    return RawAnswer(id=str(mail.get("Message-ID", "")), channel=channel, message=messages[0], sender=sender, text=text)
+    # A reply to a confirmation names that mail first, and the alert behind it.
+    alerts = [message for message in messages if not message.startswith(ANSWER_ID_PREFIX)]
+    id = str(mail.get("Message-ID", "")) or hashlib.sha256(raw).hexdigest()
+    return RawAnswer(id=id, channel=channel, message=[*alerts, *messages][0], sender=sender, text=_read_text(mail))
+
+
+def _is_automatic(mail: EmailMessage) -> bool:
+    return any(
+        form.fullmatch(str(value).strip()) for name, form in AUTOMATIC.items() for value in mail.get_all(name, ())
+    )
+
+
+def _read_text(mail: EmailMessage) -> str:
+    """Return the plain text of a mail, or else the text of its HTML; empty if neither can be decoded."""
+    for kind in ("plain", "html"):
+        with contextlib.suppress(KeyError, LookupError, UnicodeError, AssertionError):
+            body = mail.get_body((kind,))
+            content = str(body.get_content()) if body else ""
+            text = to_text(content) if kind == "html" else content
+            if text.strip():
+                return text
+    return ""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from opsctl.alerts.answer import RawAnswer, sign, verify
+from opsctl.alerts.answer import BUTTONS, RawAnswer, sign, verify
 from opsctl.alerts.channel_secrets import mask, reveal
 from opsctl.alerts.channels.webhook import TIMEOUT_S, post_json
 from opsctl.alerts.message import Message
@@ -28,7 +28,6 @@ TAGS = {
     Level.CRITICAL: "rotating_light",
 }
 LABELS = {"ack": "Acknowledge", "silence": "Silence 4 h", "hold": "Hold train", "release": "Release train"}
-WORDS = {"silence": "silence 4h"}
 MAX_BODY_BYTES = 3500
 """ntfy turns a message of more than 4096 bytes into a file."""
 LOOK_BACK = "12h"
@@ -72,7 +71,7 @@ class Ntfy:
             "label": LABELS[word],
             "url": f"{self._address.url.rstrip('/')}/{self._answer_topic}",
             "method": "POST",
-            "body": f"{WORDS.get(word, word)} {message.id}.{signature}",
+            "body": f"{BUTTONS.get(word, word)} {message.id}.{signature}",
             "clear": True,
         }
         return button | ({"headers": _authorize(self._answer_token)} if self._answer_token else {})
@@ -112,5 +111,10 @@ def _read(data: bytes, channel: str, topic: str, key: str) -> Iterator[RawAnswer
         text, _, signed = str(fields.get("message", "")).strip().rpartition(" ")
         if message := verify(key, f"{topic}/{signed}").removeprefix(f"{topic}/"):
             yield RawAnswer(
-                id=str(fields.get("id", "")), channel=channel, message=message, sender=f"{SENDER}{channel}", text=text
+                id=str(fields.get("id", "")),
+                channel=channel,
+                message=message,
+                sender=f"{SENDER}{channel}",
+                text=text,
+                is_button=True,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,12 @@ from opsctl.settings.alert_channels import SlackTable
 TIMEOUT_S, POLL_TIMEOUT_S = 15, 10
 MAX_THREADS = 20
 """Threads that are read in one watch cycle, the newest first."""
-MAX_REPLIES = 100
+PAGE, MAX_PAGES = 200, 10
+"""Messages of a thread in one answer of Slack, and the answers that are read of one thread in a cycle."""
+WRITTEN_BY_PEOPLE = frozenset({"", "thread_broadcast", "me_message", "file_share"})
+"""Subtypes of messages that a person wrote: plain, also sent to the channel, by /me, with a file."""
+DELETED = frozenset({"thread_not_found", "message_not_found"})
+"""Errors about a thread whose first message a person has deleted."""
 MAX_BODY_CHARS = 3500
 """Slack splits longer messages."""
 QUOTES = "'''"
@@ -129,11 +135,27 @@ def poll(channel: str, table: SlackTable, references: Mapping[str, str]) -> list
     newest = sorted(references.items(), key=lambda pair: pair[1], reverse=True)[:MAX_THREADS]
     try:
         for message, reference in newest:
-            thread = client.conversations_replies(channel=table.channel, ts=reference, limit=MAX_REPLIES)
-            answers += _read_thread(channel, message, reference, thread.get("messages") or ())
+            answers += _read_thread(channel, message, reference, list(_list_rows(client, table.channel, reference)))
     except (SlackClientError, OSError, ValueError) as error:
         raise Undelivered(f"answers of {channel}: " + mask(str(error), [token])) from None
     return answers
+
+
+def _list_rows(client: WebClient, place: str, reference: str) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a thread, page by page; none of a deleted one."""
+    cursor = ""
+    for _ in range(MAX_PAGES):
+        try:
+            page = client.conversations_replies(channel=place, ts=reference, limit=PAGE, cursor=cursor or None)
+        except SlackApiError as error:
+            if error.response.get("error") in DELETED:
+                return
+            raise
+        yield from list_objects(page.get("messages"))
+        [more] = list_objects([page.get("response_metadata")]) or [{}]
+        cursor = str(more.get("next_cursor") or "")
+        if not cursor:
+            return
 
 
 def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Iterator[RawAnswer]:
@@ -141,10 +163,9 @@ def _read_thread(channel: str, message: str, reference: str, rows: Any) -> Itera
         ts, user = str(row.get("ts", "")), str(row.get("user", ""))
         if ts == reference:
             yield from _read_reactions(channel, message, row)
-        elif user and not row.get("bot_id") and not row.get("subtype"):
-            yield RawAnswer(
-                id=f"{reference}/{ts}", channel=channel, message=message, sender=user, text=str(row.get("text", ""))
-            )
+        elif user and not row.get("bot_id") and str(row.get("subtype", "")) in WRITTEN_BY_PEOPLE:
+            text = html.unescape(str(row.get("text", "")))
+            yield RawAnswer(id=f"{reference}/{ts}", channel=channel, message=message, sender=user, text=text)
 
 
 def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]:
@@ -159,5 +180,5 @@ def _read_reactions(channel: str, message: str, row: Any) -> Iterator[RawAnswer]
                 channel=channel,
                 message=message,
                 sender=str(user),
-                text=REACTIONS[name].value,
+                text=REACTIONS[name],
             )

@@ -70,10 +70,10 @@ def test_reply_in_the_thread_acknowledges_and_is_confirmed(slack, web):
 
 
 def test_answer_is_handled_once(slack, web):
-    set_thread(web, {"user": "U0ANNA", "text": "silence 2h deploy"})
+    set_thread(web, {"user": "U0ANNA", "text": "silence 2h: deploy"})
     done, _ = answer(slack)
     assert done == ["anna by team: hang/gpt silenced until 2026-01-01 02:00 UTC"]
-    set_thread(web, {"user": "U0ANNA", "text": "silence 2h deploy"})
+    set_thread(web, {"user": "U0ANNA", "text": "silence 2h: deploy"})
     assert answer(slack) == ([], [])
 
 
@@ -98,8 +98,22 @@ def test_only_words_of_listed_people_count(slack, web, row, kinds):
 
 
 def test_hold_names_the_train_that_cannot_be_held(slack, web):
-    set_thread(web, {"user": "U0ANNA", "text": "hold it"})
-    assert answer(slack)[0] == ["anna by team: hold of hang/gpt refused: no train 'gpt'"]
+    set_thread(web, {"user": "U0ANNA", "text": "hold"})
+    assert answer(slack)[0] == ["anna by team: hold of gpt refused: no train 'gpt'"]
+
+
+def test_every_message_of_a_long_thread_is_read_in_the_order_of_writing(slack, web):
+    set_thread(web, {"user": "U0ANNA", "text": "ack", "subtype": "thread_broadcast"})
+    last = web.answers[0]
+    chat = [{"ts": f"1700000050.{number:06}", "user": "U0BEN", "text": "?"} for number in range(200)]
+    web.answers = [as_json(messages=chat, response_metadata={"next_cursor": "bmV4dA=="}), last]
+    assert answer(slack)[0] == ["anna by team: hang/gpt acknowledged"]
+    assert ["cursor" in path + body.decode() for path, _, body in web.requests[-2:]] == [False, True]
+
+
+def test_deleted_thread_hides_no_other(slack, web):
+    web.answers = [(200, {}, b'{"ok": false, "error": "thread_not_found"}')]
+    assert answer(slack) == ([], [])
 
 
 def test_error_of_slack_is_reported_without_the_token(slack, web):
@@ -155,7 +169,7 @@ def reply(port, alert, text, *, id, more=""):
 
 
 def test_reply_by_mail_silences_and_is_confirmed(mail, mail_server, imap_port):
-    reply(imap_port, mail_server.ids[0], "Silence 2h driving", id="silence")
+    reply(imap_port, mail_server.ids[0], "Silence 2h: driving", id="silence")
     done, problems = answer(mail)
     assert problems == []
     assert len(done) == 1
@@ -164,8 +178,11 @@ def test_reply_by_mail_silences_and_is_confirmed(mail, mail_server, imap_port):
     assert (silence.by, silence.reason) == ("anna by mail", "driving")
     assert timedelta(hours=1) < silence.until - mail.clock.now() < timedelta(hours=3)
     dispatch.send_alerts(mail.alerting)
-    assert mail_server.mails[-1][0]["In-Reply-To"] == mail_server.ids[0]
+    confirmed = mail_server.mails[-1][0]
+    assert confirmed["In-Reply-To"] == mail_server.ids[0]
     assert answer(mail) == ([], [])
+    reply(imap_port, confirmed["Message-ID"], "Ack", id="second", more=f"References: {mail_server.ids[0]}\n")
+    assert answer(mail)[0] == ["anna by mail: hang/gpt acknowledged"]
 
 
 def test_forged_or_automatic_reply_does_nothing(mail, mail_server, imap_port):

@@ -1,28 +1,33 @@
 """The words of answers, people and signatures."""
 
-from datetime import timedelta
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from opsctl.alerts.answer import AnswerVerb, Instruction, find_person, parse_answer, sign, verify
+from opsctl.alerts.answer import Instruction, find_person, parse_answer, sign, verify
+
+NOW = datetime(2026, 11, 23, 3, 10, tzinfo=UTC)
+FORMS = tomllib.loads((Path(__file__).parents[2] / "corpus" / "answers" / "forms.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        ("ack", Instruction(verb=AnswerVerb.ACK)),
-        ("> quoted\n\nAcknowledge: on it", Instruction(verb=AnswerVerb.ACK, reason="on it")),
-        ("silence 90m power cut", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(minutes=90), reason="power cut")),
-        ("silence until morning", Instruction(verb=AnswerVerb.SILENCE, reason="until morning")),
-        ("silence 99d", Instruction(verb=AnswerVerb.SILENCE, span=timedelta(days=7))),
-        ("RELEASE", Instruction(verb=AnswerVerb.RELEASE)),
-        ("please ack", None),
-        ("cancel gpt", None),
-        ("", None),
-    ],
-)
-def test_first_word_decides(text, asked):
-    assert parse_answer(text) == asked
+def describe(answer: Instruction | None) -> str:
+    if answer is None:
+        return ""
+    words = filter(None, [answer.verb.value, f"{answer.until:%H:%M}" if answer.until else "", answer.train])
+    return ": ".join(filter(None, [" ".join(words), answer.reason]))
+
+
+@pytest.mark.parametrize("text", FORMS["exact"])
+def test_exact_form_alone_on_a_line_is_an_answer(text):
+    assert describe(parse_answer(text, NOW)) == FORMS["exact"][text]
+    assert describe(parse_answer(f"Hi opsctl,\n{text}\n\nThanks,\nAnna", NOW)) == FORMS["exact"][text]
+
+
+@pytest.mark.parametrize("text", FORMS["none"])
+def test_anything_else_is_none(text):
+    assert parse_answer(text, NOW) is None
 
 
 def test_person_is_found_by_any_sender_in_any_case():

@@ -1,0 +1,72 @@
+"""Answers that were handled, steps that wait for a second answer, and threads that were told what can be written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
+
+from opsctl.alerts.answer import AnswerVerb
+from opsctl.state.files import MAX_STATE_BYTES, read_json
+from opsctl.state.site_dir import SiteDir
+
+MAX_REMEMBERED = 2000
+"""Handled answers that are remembered, so that none is handled twice."""
+CONFIRM_WITHIN = timedelta(hours=1)
+MAX_REPLIES_A_DAY = 20
+"""A thread gets at most this many replies to texts that are no answer: a program may be writing them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A hold or a release that a second answer confirms."""
+
+    verb: AnswerVerb
+    reason: str
+    by: str
+    at: datetime
+
+
+@dataclass(slots=True, kw_only=True)
+class AnswerMemory:
+    handled: list[str] = field(default_factory=list)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    """By train."""
+    replies: dict[str, list[datetime]] = field(default_factory=dict)
+    """Times of replies to texts that are no answer, by the id of the answered message."""
+
+    def take_waiting(self, trains: Iterable[str], now: datetime) -> dict[str, Waiting]:
+        """Remove and return what still waits for these trains."""
+        self.waiting = {train: step for train, step in self.waiting.items() if now - step.at <= CONFIRM_WITHIN}
+        return {train: self.waiting.pop(train) for train in set(trains) & set(self.waiting)}
+
+    def may_reply(self, message: str, now: datetime) -> bool:
+        """Count one more reply below `message`; return False if there were too many since yesterday."""
+        day = {name: [at for at in times if now - at < timedelta(days=1)] for name, times in self.replies.items()}
+        times = day.setdefault(message, [])
+        is_allowed = len(times) < MAX_REPLIES_A_DAY
+        times += [now] if is_allowed else []
+        self.replies = {name: times for name, times in day.items() if times}
+        return is_allowed
+
+
+_MEMORY = TypeAdapter(AnswerMemory)
+
+
+def load(site: SiteDir) -> AnswerMemory:
+    """Return what is remembered; nothing if the file is missing or cannot be read."""
+    try:
+        fields = read_json(site.alerts / "answers.json", MAX_STATE_BYTES)
+        if isinstance(fields, list):  # of a version that remembered handled answers alone
+            fields = {"handled": fields}
+        return _MEMORY.validate_python(fields)
+    except (OSError, ValueError, TypeError):
+        return AnswerMemory()
+
+
+def store(site: SiteDir, memory: AnswerMemory) -> None:
+    memory.handled = memory.handled[-MAX_REMEMBERED:]
+    site.write(site.alerts / "answers.json", json.dumps(_MEMORY.dump_python(memory, mode="json")) + "\n")

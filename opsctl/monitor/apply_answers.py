@@ -1,0 +1,223 @@
+"""Do what the answers of listed people ask for: acknowledge, silence, hold, release; and answer everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from opsctl.alerts import answer_memory
+from opsctl.alerts.answer import FORMS, AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
+from opsctl.alerts.answer_memory import CONFIRM_WITHIN, AnswerMemory, Waiting
+from opsctl.alerts.dispatch import Alerting, enqueue
+from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
+from opsctl.alerts.message import ANSWER_ID_PREFIX, describe_time, find_incident, make_message
+from opsctl.alerts.outbox_item import OutboxItem
+from opsctl.base.errors import InputError, OpsctlError
+from opsctl.base.findings import Level
+from opsctl.base.units import format_duration
+from opsctl.launch.rollback_state import check_may_hold, check_not_rolling_back
+from opsctl.launch.train_arrays import TrainArrays
+from opsctl.state import switches
+from opsctl.state.events import RequestDone
+from opsctl.state.lease import lease
+from opsctl.state.reasons import as_written
+from opsctl.state.run_dir import may_act
+from opsctl.state.switches import Switch
+
+MAX_QUOTED_CHARS = 200
+NOT_UNDERSTOOD = f"not understood, nothing done; write alone on the first line: {FORMS}"
+NOT_OPEN = "the alert is no longer open: nothing done"
+_MENTIONS = re.compile(r"\s*(?:<@(\w+)(?:\|[^>]*)?>[\s:,]*)")
+
+FindChain = Callable[[str], TrainArrays]
+"""Returns the arrays of a train by name. Raises InputError."""
+
+
+def apply_answers(alerting: Alerting, answers: Sequence[RawAnswer], find_chain: FindChain) -> list[str]:
+    """Do what listed people ask for, once for each answer; journal and confirm. Return a sentence for each.
+
+    An answer that is interrupted is handled again by the next cycle.
+    """
+    memory = answer_memory.load(alerting.site)
+    handled = set(memory.handled)
+    new = {_name(answer): answer for answer in answers if _name(answer) not in handled}
+    work = _Answers(alerting=alerting, memory=memory, find_chain=find_chain)
+    done: list[str] = []
+    for name, answer in new.items():
+        done += work.handle(answer)
+        memory.handled.append(name)
+    work.reply_to_unclear()
+    if new:
+        answer_memory.store(alerting.site, memory)
+    return done
+
+
+def _name(answer: RawAnswer) -> str:
+    return hashlib.sha256(f"{answer.channel} {answer.id} {answer.sender}".encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answers:
+    """The answers of one watch cycle."""
+
+    alerting: Alerting
+    memory: AnswerMemory
+    find_chain: FindChain
+    unclear: dict[tuple[str, str], tuple[RawAnswer, str]] = field(default_factory=dict)
+    """By channel and message: the last text that was not understood, and the person who wrote it."""
+
+    @property
+    def now(self) -> datetime:
+        return self.alerting.clock.now()
+
+    def handle(self, answer: RawAnswer) -> list[str]:
+        """Do what one answer asks for; return a sentence for each alert."""
+        people, zone = self.alerting.rules.people, self.alerting.rules.time_zone
+        person = find_person(people, answer.sender)
+        text = _drop_mentions(answer.text, [sender for senders in people.values() for sender in senders])
+        instruction = parse_answer(text, self.now.astimezone(ZoneInfo(zone) if zone else None))
+        facts = {"channel": answer.channel, "sender": answer.sender, "message": answer.message}
+        if not person:
+            if instruction:
+                verb = instruction.verb
+                self.alerting.ledger.journal("answer-refused", verb=verb, **facts, why="not in [alerts.people]")
+            return []
+        state = self.alerting.ledger.read()
+        entries = _find_entries(state, answer)
+        results = self._do(instruction, entries, answer, f"{person} by {answer.channel}") if instruction else []
+        if instruction is None or not results:
+            self.alerting.ledger.journal(
+                "answer-not-understood", **facts, by=person, text=answer.text.strip()[:MAX_QUOTED_CHARS]
+            )
+            self.unclear[answer.channel, answer.message] = answer, person
+            return []
+        self.alerting.ledger.journal("answer", verb=instruction.verb, **facts, by=person, done=results)
+        if answer.is_confirmed:
+            self._send(state, answer, f"{person}: {results[0]}", results)
+        return [f"{person} by {answer.channel}: {result}" for result in results]
+
+    def reply_to_unclear(self) -> None:
+        """Tell each thread once in a cycle what can be written, if something in it was not understood."""
+        for answer, person in self.unclear.values():
+            if answer.is_confirmed and self.memory.may_reply(answer.message, self.now):
+                lines = [f"read: {line}" for line in answer.text.strip()[:MAX_QUOTED_CHARS].splitlines()[:1]]
+                subject = f"{person}: {NOT_UNDERSTOOD}"
+                self._send(self.alerting.ledger.read(), answer, subject, [NOT_UNDERSTOOD, *lines])
+
+    def _do(self, instruction: Instruction, entries: list[LedgerEntry], answer: RawAnswer, by: str) -> list[str]:
+        """Return a sentence for each result; nothing for an answer that names a train that does not exist."""
+        if instruction.verb in {AnswerVerb.ACK, AnswerVerb.SILENCE}:
+            results = [self._note(entry.key, instruction, by) for entry in entries]
+            return list(dict.fromkeys(results)) or [NOT_OPEN]
+        trains = {entry.finding.train for entry in entries if entry.finding and entry.finding.train}
+        if instruction.verb is AnswerVerb.CONFIRM:
+            return self._confirm(trains or set(self.memory.waiting), by)
+        if instruction.train and not self._exists(instruction.train):
+            return []
+        trains = {instruction.train} if instruction.train else trains
+        verb = instruction.verb
+        if len(trains) != 1:
+            several = f"name the train: {verb} {' or '.join(sorted(trains))}"
+            alone = f"{entries[0].key} belongs to no train: nothing to {verb}" if entries else NOT_OPEN
+            return [several if trains else alone]
+        return [self._steer(trains.pop(), instruction, by, is_confirmed=answer.is_button)]
+
+    def _note(self, key: str, instruction: Instruction, by: str) -> str:
+        ledger, reason = self.alerting.ledger, instruction.reason or "answered"
+        try:
+            if instruction.until is None:
+                ledger.ack(key, reason, by=by)
+                return f"{key} acknowledged"
+            ledger.silence(key, instruction.until, reason, by=by)
+        except OpsctlError as error:
+            return f"{instruction.verb} of {key} refused: {error.message}"
+        return f"{key} silenced until {describe_time(instruction.until, self.alerting.rules.time_zone)}"
+
+    def _exists(self, train: str) -> bool:
+        try:
+            self.find_chain(train)
+        except OpsctlError:
+            return False
+        return True
+
+    def _confirm(self, trains: Iterable[str], by: str) -> list[str]:
+        steps = self.memory.take_waiting(trains, self.now)
+        results = []
+        for train, step in steps.items():
+            instruction = Instruction(verb=step.verb, train=train, reason=step.reason)
+            people = step.by if step.by == by else f"{step.by}, confirmed by {by}"
+            results.append(self._steer(train, instruction, people, is_confirmed=True))
+        return results or ["nothing waits for a second answer: nothing done"]
+
+    def _steer(self, train: str, instruction: Instruction, by: str, *, is_confirmed: bool) -> str:
+        """Hold or release the train if this is the second answer, or a button; else wait for the second answer."""
+        verb, reason = instruction.verb, instruction.reason or "answered"
+        try:
+            arrays = self.find_chain(train)
+            earlier = self.memory.take_waiting([train], self.now).get(train)
+            is_second = earlier is not None and earlier.verb is verb
+            if is_confirmed or is_second:
+                return _hold_or_release(arrays, verb, f"{by}: {reason}")
+            _check(arrays, verb)
+        except OpsctlError as error:
+            return f"{verb} of {train} refused: {error.message}"
+        self.memory.waiting[train] = Waiting(verb=verb, reason=reason, by=by, at=self.now)
+        return f"{train}: to {verb}, answer confirm within {format_duration(CONFIRM_WITHIN)}; nothing done yet"
+
+    def _send(self, state: LedgerState, answer: RawAnswer, subject: str, lines: Sequence[str]) -> None:
+        """Send the results into the thread of the alert."""
+        thread = state.threads.get(find_incident(answer.message))
+        message = make_message(
+            "answer", f"[{self.alerting.rules.site_name}] {subject}", "\n".join([*lines, ""]), self.now
+        )
+        root = thread.roots.get(answer.channel, answer.message) if thread else answer.message
+        message = replace(message, id=f"{ANSWER_ID_PREFIX}{_name(answer)}", root=root)
+        enqueue(self.alerting, OutboxItem(message=message, channel=answer.channel, number=state.number))
+
+
+def _drop_mentions(text: str, senders: Sequence[str]) -> str:
+    """Return the text without mentions of the bot at its start. A text to a person keeps its mention."""
+    while (match := _MENTIONS.match(text)) and match[1].lower() not in {sender.lower() for sender in senders}:
+        text = text[match.end() :]
+    return text
+
+
+def _find_entries(state: LedgerState, answer: RawAnswer) -> list[LedgerEntry]:
+    """Return the open alerts that the answered message reported: one, or those of a group."""
+    incident = find_incident(answer.message)
+    entries = []
+    for entry in state.entries.values():
+        thread = state.threads.get(entry.incident)
+        is_meant = entry.incident == incident or (thread and thread.roots.get(answer.channel) == answer.message)
+        if entry.level is not Level.OK and is_meant:
+            entries.append(entry)
+    return entries
+
+
+def _check(arrays: TrainArrays, verb: AnswerVerb) -> None:
+    """Raise InputError if the train cannot be held or released now."""
+    if not may_act(arrays.run):
+        raise InputError(f"{arrays.run.name} belongs to another user")
+    if verb is AnswerVerb.HOLD:
+        check_may_hold(arrays.run, arrays.journal.clock)
+        return
+    check_not_rolling_back(arrays.run, arrays.journal.clock)
+    for switch in Switch.KILL, Switch.PAUSE:
+        if armed := switches.read(arrays.run, switch):
+            raise InputError(f"{armed.by} armed the {switch.value} switch")
+
+
+def _hold_or_release(arrays: TrainArrays, verb: AnswerVerb, why: str) -> str:
+    train = arrays.run.name
+    with lease(arrays.run.path, arrays.journal.clock):
+        _check(arrays, verb)
+        if verb is AnswerVerb.HOLD:
+            ids = arrays.hold(as_written(why))
+            return f"{train}: held {', '.join(ids) or 'nothing: no task is queued'}"
+        ids = arrays.release()
+        arrays.journal.append(RequestDone(verb="release", by=why))
+    return f"{train}: released {', '.join(ids) or 'nothing: no task is held'}"
