@@ -21,7 +21,7 @@ MAX_REPLIES_A_DAY = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class UnconfirmedStep:
     """A hold or a release that a second answer confirms."""
 
     verb: AnswerVerb
@@ -33,12 +33,12 @@ class Waiting:
 @dataclass(slots=True, kw_only=True)
 class AnswerMemory:
     handled: list[str] = field(default_factory=list)
-    waiting: dict[str, Waiting] = field(default_factory=dict)
+    waiting: dict[str, UnconfirmedStep] = field(default_factory=dict)
     """By train."""
     replies: dict[str, list[datetime]] = field(default_factory=dict)
     """Times of replies to texts that are no answer, by the id of the answered message."""
 
-    def take_waiting(self, trains: Iterable[str], now: datetime) -> dict[str, Waiting]:
+    def take_waiting(self, trains: Iterable[str], now: datetime) -> dict[str, UnconfirmedStep]:
         """Remove and return what still waits for these trains."""
         self.waiting = {train: step for train, step in self.waiting.items() if now - step.at <= CONFIRM_WITHIN}
         return {train: self.waiting.pop(train) for train in set(trains) & set(self.waiting)}

@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from zoneinfo import ZoneInfo
 
 from opsctl.alerts import answer_memory
 from opsctl.alerts.answer import FORMS, AnswerVerb, Instruction, RawAnswer, find_person, parse_answer
-from opsctl.alerts.answer_memory import CONFIRM_WITHIN, AnswerMemory, Waiting
+from opsctl.alerts.answer_memory import CONFIRM_WITHIN, AnswerMemory, UnconfirmedStep
 from opsctl.alerts.dispatch import Alerting, enqueue
 from opsctl.alerts.ledger_state import LedgerEntry, LedgerState
 from opsctl.alerts.message import ANSWER_ID_PREFIX, describe_time, find_incident, make_message
@@ -78,7 +79,7 @@ class _Answers:
         """Do what one answer asks for; return a sentence for each alert."""
         people, zone = self.alerting.rules.people, self.alerting.rules.time_zone
         person = find_person(people, answer.sender)
-        text = _drop_mentions(answer.text, [sender for senders in people.values() for sender in senders])
+        text = _drop_mentions(answer.text, list(chain.from_iterable(people.values())))
         instruction = parse_answer(text, self.now.astimezone(ZoneInfo(zone) if zone else None))
         facts = {"channel": answer.channel, "sender": answer.sender, "message": answer.message}
         if not person:
@@ -165,7 +166,7 @@ class _Answers:
             _check(arrays, verb)
         except OpsctlError as error:
             return f"{verb} of {train} refused: {error.message}"
-        self.memory.waiting[train] = Waiting(verb=verb, reason=reason, by=by, at=self.now)
+        self.memory.waiting[train] = UnconfirmedStep(verb=verb, reason=reason, by=by, at=self.now)
         return f"{train}: to {verb}, answer confirm within {format_duration(CONFIRM_WITHIN)}; nothing done yet"
 
     def _send(self, state: LedgerState, answer: RawAnswer, subject: str, lines: Sequence[str]) -> None:

@@ -240,9 +240,10 @@ def _parse_reply(raw: bytes, channel: str, key: str) -> RawAnswer | None:
 
 
 def _is_automatic(mail: EmailMessage) -> bool:
-    return any(
-        form.fullmatch(str(value).strip()) for name, form in AUTOMATIC.items() for value in mail.get_all(name, ())
-    )
+    for name, form in AUTOMATIC.items():
+        if any(form.fullmatch(str(value).strip()) for value in mail.get_all(name, ())):
+            return True
+    return False
 
 
 def _read_text(mail: EmailMessage) -> str:

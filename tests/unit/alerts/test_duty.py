@@ -152,12 +152,6 @@ def test_hours_recur_on_the_days_on_which_they_begin(at, is_silent):
     assert is_in_force(silence, at, "UTC") is is_silent
 
 
-def test_maintenance_window_delays_the_alert(with_rules):
-    window = {"since": "2026-01-01 00:00", "until": "2026-01-01 00:25", "reason": "power", "keys": ("hang/*",)}
-    world = with_rules(time_zone="UTC", silences=(window,))
-    assert world.record_series("CCCC") == ["-", "-", "-", ".>C"]
-
-
 def test_silence_in_advance_begins_at_its_time(world):
     now = world.clock.now()
     world.ledger.silence("*", now + timedelta(hours=2), "power", since=now + timedelta(hours=1))

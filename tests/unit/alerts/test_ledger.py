@@ -2,9 +2,11 @@
 
 import errno
 import json
+import tomllib
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,54 +14,26 @@ from opsctl.alerts import dispatch
 from opsctl.alerts.ledger_files import ledger_path
 from opsctl.base.errors import InputError, RunDirError
 from opsctl.base.findings import Level
+from opsctl.settings.alerts import AlertSettings
+from opsctl.settings.loader import parse
 from opsctl.state.files import write_atomic
 from opsctl.state.lease import lease
 from tests.unit.alerts.conftest import Clock, World, finding, format_change
 
-
-def test_ok_makes_no_transition(world):
-    assert world.record_series("....") == ["-", "-", "-", "-"]
+SERIES = tomllib.loads((Path(__file__).parents[2] / "corpus" / "alerts" / "series.toml").read_text())["case"]
 
 
-def test_critical_is_alerted_at_once_and_only_once(world):
-    assert world.record_series(".CCC") == ["-", ".>C", "-", "-"]
-
-
-def test_first_finding_may_be_critical(world):
-    assert world.record_series("C") == [".>C"]
-
-
-def test_recovery_is_alerted(world):
-    assert world.record_series("C.") == [".>C", "C>."]
-
-
-def test_warning_needs_two_cycles(world):
-    assert world.record_series("w.w.ww") == ["-", "-", "-", "-", "-", ".>w"]
+@pytest.mark.parametrize("case", SERIES, ids=lambda case: case["name"])
+def test_series_of_findings_makes_transitions(world, case):
+    world.rules = parse(AlertSettings, case.get("rules", {}), "site.toml")
+    if minutes := case.get("silence_minutes"):
+        world.ledger.silence("hang/*", world.clock.now() + timedelta(minutes=minutes), "maintenance")
+    assert world.record_series(case["marks"]) == case["changes"].split()
 
 
 def test_certain_warning_needs_one_cycle(world):
     assert world.record("w", is_certain=True) == [".>w"]
     assert world.record("w", is_certain=True) == []
-
-
-def test_warning_holds_for_the_configured_time(with_rules):
-    assert with_rules(hold_seconds=1500.0).record_series("wwww") == ["-", "-", "-", ".>w"]
-
-
-def test_critical_needs_the_configured_cycles(with_rules):
-    assert with_rules(critical_looks=3).record_series("CCC") == ["-", "-", ".>C"]
-
-
-def test_escalation_is_alerted(world):
-    assert world.record_series("wwC") == ["-", ".>w", "w>C"]
-
-
-def test_improvement_is_alerted(world):
-    assert world.record_series("Cw.") == [".>C", "C>w", "w>."]
-
-
-def test_lasting_unknown_is_alerted(world):
-    assert world.record_series(".???????") == ["-", "-", "-", "-", "-", "-", "-", ".>?"]
 
 
 def test_silent_slurm_is_alerted_after_a_quarter_of_an_hour(world):
@@ -68,14 +42,6 @@ def test_silent_slurm_is_alerted_after_a_quarter_of_an_hour(world):
         changes.append(world.record("?", "slurm/site"))
         world.clock.forward(minutes=8)
     assert changes == [[], [], [".>?"]]
-
-
-def test_unknown_does_not_resolve(world):
-    assert world.record_series("C?.") == [".>C", "-", "C>."]
-
-
-def test_unknown_between_warnings_neither_counts_nor_resets(world):
-    assert world.record_series("w?w") == ["-", "-", ".>w"]
 
 
 def test_absent_key_keeps_its_level(world):
@@ -107,10 +73,6 @@ def test_flapping_is_damped(world):
     assert sum(change == "C>." for change in changes) == 1
 
 
-def test_flapping_is_resolved_when_ok_lasts(world):
-    assert world.record_series("C.C..") == [".>C", "C>.", ".>C", "-", "C>."]
-
-
 def test_recurrence_after_hours_is_a_new_incident(world):
     world.record_series("C.")
     world.clock.forward(hours=3)
@@ -128,16 +90,6 @@ def test_ids_of_an_incident_share_a_prefix(world):
 def test_worst_finding_of_a_key_counts(world):
     [transition] = world.ledger.record([finding(Level.CRITICAL), finding(Level.OK)])
     assert transition.finding.level is Level.CRITICAL
-
-
-def test_silence_delays_an_alert(world):
-    world.ledger.silence("hang/*", world.clock.now() + timedelta(minutes=25), "maintenance")
-    assert world.record_series("CCCC") == ["-", "-", "-", ".>C"]
-
-
-def test_alert_resolved_within_a_silence_is_not_sent(world):
-    world.ledger.silence("hang/*", world.clock.now() + timedelta(minutes=25), "maintenance")
-    assert world.record_series("CC...") == ["-"] * 5
 
 
 def test_recovery_within_a_silence_is_sent_afterwards(world):
