@@ -13,37 +13,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.cases import read_table
+
 PASSWORD = "hunter22"
 USER = "opsctl"
 DOVECOT = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 START_LIMIT_S = 60.0
 VERSION = "2.3"
 """The configuration below is for this version; the next one renamed its settings."""
-CONFIG = """
-base_dir = {place}/run
-log_path = {place}/log
-protocols = imap
-listen = 127.0.0.1
-ssl = no
-disable_plaintext_auth = no
-mail_location = maildir:{place}/mail
-service imap-login {{
-  inet_listener imap {{
-    port = {port}
-  }}
-  inet_listener imaps {{
-    port = 0
-  }}
-}}
-passdb {{
-  driver = static
-  args = password={password}
-}}
-userdb {{
-  driver = static
-  args = uid={uid} gid={gid} home={place}
-}}
-"""
+CONFIG = read_table(__file__, "config")
 
 
 def find_problem() -> str:

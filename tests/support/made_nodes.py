@@ -10,32 +10,13 @@ from opsctl.nodes.health.node_state import CheckInput, NodeBaseline, NodeSnapsho
 from opsctl.nodes.health.snapshot import parse
 from opsctl.nodes.health.verdict import judge
 from opsctl.settings.health import HealthSettings
+from tests.support.cases import read_table
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 MARK = "@@mark"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 UPTIME = 1_000_000.0
-HEALTHY_GPU = {
-    "persistence": "Enabled",
-    "fabric_state": "Completed",
-    "fabric_status": "Success",
-    "recovery": "None",
-    "width": "16",
-    "sw_power_cap": "Not Active",
-    "hw_thermal": "Not Active",
-    "use": "0",
-    "sram": "0",
-    "dram_fixed": "177",
-    "dram": "0",
-    "sram_ever": "0",
-    "dram_ever": "3",
-    "pending": "No",
-    "failure": "No",
-    "temperature": "31",
-    "margin": "55",
-    "power": "700.00",
-    "processes": "",
-}
+HEALTHY_GPU = read_table(__file__, "healthy_gpu")
 
 
 def read_corpus(path: str) -> str:

@@ -14,20 +14,10 @@ from opsctl.calc.accelerators import ACCELERATORS
 from opsctl.calc.gpt_size import HEAD_COLUMNS, LLAMA, PUBLISHED, ModelShape, gated_width, parameters
 from opsctl.calc.gpu_memory import fullest, is_too_large
 from opsctl.calc.parallel_layout import Cluster, Topology
+from tests.support.cases import read_table
 
 FILE = Path(__file__).parents[1] / "corpus/plan/published/rows.csv"
-GPUS = {
-    "V100-16GB": "V100-16",
-    "V100-32GB": "V100",
-    "A100-80GB": "A100",
-    "A100-40GB": "A100-40",
-    "A800-80GB": "A800",
-    "A6000-48GB": "A6000",
-    "H100-80GB": "H100",
-    "H100-96GB": "H100-96",
-    "H200-141GB": "H200",
-    "MI250X-GCD-64GB": "MI250X",
-}
+GPUS = read_table(__file__, "gpus")
 RECOMPUTED = ("none", "selective", "alternate", "full")
 """A row that does not state its recomputation used the least with which it fits."""
 

@@ -17,26 +17,10 @@ from opsctl.preflight.facts import Facts
 from opsctl.preflight.problem import LaunchRequest, Problem, judge
 from opsctl.preflight.recipe import Recipe, read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
+from tests.support.cases import read_table
 
 FILE = Path(__file__).parents[1] / "corpus" / "preflight" / "configurations" / "configurations.jsonl"
-MEGATRON = {
-    "tensor-model-parallel-size": ("parallelism", "tp"),
-    "pipeline-model-parallel-size": ("parallelism", "pp"),
-    "context-parallel-size": ("parallelism", "cp"),
-    "expert-model-parallel-size": ("parallelism", "ep"),
-    "micro-batch-size": ("batch", "micro"),
-    "global-batch-size": ("batch", "global"),
-    "rampup-batch-size": ("batch", "rampup"),
-    "num-layers": ("model", "layers"),
-    "hidden-size": ("model", "hidden"),
-    "ffn-hidden-size": ("model", "ffn"),
-    "num-attention-heads": ("model", "heads"),
-    "num-query-groups": ("model", "kv_heads"),
-    "num-experts": ("model", "experts"),
-    "moe-router-topk": ("model", "active_experts"),
-    "seq-length": ("row", "sequence"),
-    "num-virtual-stages-per-pipeline-rank": ("parallelism", "vpp"),
-}
+MEGATRON = read_table(__file__, "megatron")
 TORCHTITAN = {
     "parallelism.tensor_parallel_degree": ("parallelism", "tp"),
     "parallelism.pipeline_parallel_degree": ("parallelism", "pp"),

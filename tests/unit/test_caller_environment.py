@@ -7,25 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.cases import read_table
+
 ROOT = Path(__file__).parents[2]
-FOREIGN = {
-    "LINES": "40",
-    "COLUMNS": "60",
-    "NO_COLOR": "1",
-    "FORCE_COLOR": "1",
-    "LC_ALL": "C",
-    "LANG": "tr_TR.UTF-8",
-    "http_proxy": "http://127.0.0.1:9",
-    "HTTPS_PROXY": "http://127.0.0.1:9",
-    "BASH_ENV": "/nowhere",
-    "PAGER": "false",
-    "XDG_CONFIG_HOME": "/nowhere",
-    "SLURM_JOB_ID": "7",
-    "SLURMD_NODENAME": "n1",
-    "SQUEUE_FORMAT": "%i",
-    "OPSCTL_SITE": "/nowhere",
-    "TRAIN_RUN_DIR": "/nowhere",
-}
+FOREIGN = read_table(__file__, "foreign")
 """The environment of a terminal, of another language, or of a job."""
 
 

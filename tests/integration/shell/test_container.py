@@ -16,10 +16,11 @@ from opsctl.launch.launch_plan import SHIM_MOUNT, START_SHIM
 from opsctl.settings.container import ContainerRuntime
 from opsctl.settings.loader import TrainSettings, parse
 from tests.integration.shell.conftest import Bench
-from tests.integration.shell.test_templates import HOSTILE
+from tests.support.cases import read_cases
+from tests.support.hostile_words import HOSTILE_WORDS
 
 RUNTIMES = get_args(ContainerRuntime)
-PRINTABLE = [text for text in HOSTILE if text.isprintable()]
+PRINTABLE = [text for text in HOSTILE_WORDS if text.isprintable()]
 RECORD = '#!/bin/bash\nprintf "%s\\0" "$@" >"$OUT"\nexit "${CODE:-0}"\n'
 
 
@@ -42,7 +43,7 @@ def body(bench: Bench, runtime: str, **table: Any) -> str:
     code = bench.place / "my $code"
     code.mkdir(exist_ok=True)
     container = {"runtime": runtime, "image": "/i.sqsh", **table}
-    return bench.script(["dump", *HOSTILE], container=container, setup={"directory": str(code)})
+    return bench.script(["dump", *HOSTILE_WORDS], container=container, setup={"directory": str(code)})
 
 
 def run(bench: Bench, script: str, **env: str) -> int:
@@ -56,7 +57,7 @@ def test_command_and_options_arrive_unchanged(record: Bench, runtime: str) -> No
     words = record.dumped
     start = words.index("python3")
     assert words[start : start + 4] == ["python3", "-I", "-c", START_SHIM]
-    assert words[words.index("--", start) + 1 :] == ["dump", *HOSTILE]
+    assert words[words.index("--", start) + 1 :] == ["dump", *HOSTILE_WORDS]
     assert words[words.index("--x=sp ace") :][: len(options)] == options
     assert not list(record.place.rglob("pwned"))
 
@@ -103,17 +104,7 @@ def test_shim_starts_from_its_mount_with_the_standard_library(bench: Bench, tmp_
     assert (done.returncode, done.stderr) == (5, "")
 
 
-@pytest.mark.parametrize(
-    ("table", "problem"),
-    [
-        ({"image": "-v"}, "image"),
-        ({"image": "a\nb"}, "image"),
-        ({"mounts": ["data:/data"]}, "mounts"),
-        ({"mounts": ["/a:/b,/c:/d"]}, "mounts"),
-        ({"options": ["all"]}, "options"),
-        ({"runtime": "docker"}, "runtime"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "unsafe_table_is_refused"))
 def test_unsafe_table_is_refused(table: dict[str, Any], problem: str) -> None:
     fields = {"name": "t", "command": ["true"], "slurm": {"nodes": 1, "time_limit": "9"}}
     container = {"runtime": "podman", "image": "i", **table}

@@ -4,31 +4,7 @@ import sys
 
 import pytest
 
-HOSTILE = [
-    "sp ace",
-    "it's",
-    '"',
-    "$(touch pwned)",
-    "`touch pwned`",
-    "new\nline",
-    "x" * 300,
-    "ünïcödé ☃",
-    "%j%%",
-    "{{",
-    "{% x %}",
-    "-n",
-    "--help",
-    "",
-    "*",
-    "~",
-    "\\",
-    "$HOME",
-    "; touch pwned",
-    "#",
-    "!!",
-    "\t",
-    "\r",
-]
+from tests.support.hostile_words import HOSTILE_WORDS
 
 
 @pytest.mark.parametrize("code", [0, 1, 85])
@@ -43,9 +19,9 @@ def test_exit_code_passes_through_the_real_shim(bench, code):
 
 
 def test_hostile_text_arrives_unchanged_and_runs_nothing(bench):
-    done = bench.run(bench.script(["dump", *HOSTILE], environment={"V": "".join(HOSTILE)}))
+    done = bench.run(bench.script(["dump", *HOSTILE_WORDS], environment={"V": "".join(HOSTILE_WORDS)}))
     assert done.returncode == 0, done.stderr
-    assert bench.dumped == ["".join(HOSTILE), *HOSTILE]
+    assert bench.dumped == ["".join(HOSTILE_WORDS), *HOSTILE_WORDS]
     assert not (bench.place / "pwned").exists()
 
 

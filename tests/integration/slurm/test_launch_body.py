@@ -12,23 +12,9 @@ from opsctl.launch.launch_plan import render_body
 from opsctl.sandbox.cluster import Sandbox
 from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
+from tests.support.hostile_words import HOSTILE_WORDS
 from tests.support.trains import Trains, trains_on, until
 
-HOSTILE = [
-    "sp ace",
-    "it's",
-    '"',
-    "$(touch pwned)",
-    "`id`",
-    "new\nline",
-    "x" * 300,
-    "ünïcödé ☃",
-    "%j",
-    "{{",
-    "-n",
-    "",
-    "*",
-]
 RANK_1_FAILS = 'if [ "$RANK" = 1 ]; then sleep 0.3; exit "$1"; fi; exec sleep 600'
 
 
@@ -78,8 +64,8 @@ def test_job_has_the_exit_code_of_the_failed_rank(trains: Trains) -> None:
 
 def test_hostile_text_reaches_every_rank(trains: Trains) -> None:
     write = 'printf "%s\\0" "$V" "$MASTER_ADDR" "$NNODES" "$WORLD_SIZE" "$@" >"$TRAIN_RUN_DIR/rank-$RANK"'
-    job = submit(trains, "h", ["bash", "-c", write, "x", *HOSTILE], environment={"V": "".join(HOSTILE)})
+    job = submit(trains, "h", ["bash", "-c", write, "x", *HOSTILE_WORDS], environment={"V": "".join(HOSTILE_WORDS)})
     assert wait_for_end(trains, job).exit_code == "0:0"
-    written = [(trains.root / "h" / f"rank-{rank}").read_text().split("\0")[:-1] for rank in range(4)]
-    assert written == [["".join(HOSTILE), "127.0.0.1", "2", "4", *HOSTILE]] * 4
+    written = [(trains.root / "h" / f"rank-{rank}").read_bytes().decode().split("\0")[:-1] for rank in range(4)]
+    assert written == [["".join(HOSTILE_WORDS), "127.0.0.1", "2", "4", *HOSTILE_WORDS]] * 4
     assert not list(Path(trains.place).rglob("pwned"))

@@ -19,6 +19,7 @@ from opsctl.publish.git_push import NotPushed
 from opsctl.publish.publisher import NotShipped, Publisher
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.publish import PublishTable
+from tests.support.cases import read_cases
 from tests.unit.publish.conftest import Site, contents, git
 
 
@@ -224,17 +225,7 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("hacked"))
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        ("cp x y", "{source}, the directory to copy, is missing"),
-        ("cp {source} {where}", "{where} is not a placeholder"),
-        ("cp '{source}' y", "must stand outside of quotes"),
-        ('cp "{source}" y', "must stand outside of quotes"),
-        ("cp {source} '{train}'", "must stand outside of quotes"),
-        ("cp {source} 'x", "must stand outside of quotes"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "command_with_quoted_placeholder_is_refused"))
 def test_command_with_quoted_placeholder_is_refused(command: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         PublishTable(to="command", command=command)

@@ -25,6 +25,7 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.sandbox.record import Places
 from opsctl.sandbox.slurm_conf import SandboxSpec
 from opsctl.state.journal import actor
+from tests.support.cases import read_table
 from tests.support.slurms import Up, run_slurm, wait_until
 from tests.support.trains import HELD, Trains, trains_on, until
 
@@ -47,50 +48,10 @@ def test_sacct_reports_a_job_and_the_next_sandbox_is_empty(fresh_slurm: Up, plac
 
 # --- limits, and trains beyond them
 
-LIMITS = """
-add account team parent=root GrpTRES=node=1
-add account llm parent=team MaxWall=30
-add account lone,open parent=root
-add qos quick MaxWall=10
-add qos long,part MaxWall=60
-add qos few MaxSubmitJobsPerUser=2
-add qos gpus MaxTRESPU=gres/gpu=3
-add qos shut MaxJobsPU=0
-add qos deny Flags=DenyOnLimit MaxTRES=node=1
-add qos big MinTRES=node=2
-add qos minutes MaxTRESMins=cpu=20
-add qos theirs
-add user {user} account=llm,open QOS=normal,quick,long,few,gpus,shut,deny,big,minutes
-add user {user} account=lone MaxSubmit=2 MaxTRES=cpu=3
-quit
-"""
+LIMITS = read_table(__file__, "limits")
 """Three accounts: `open` has no limits, `lone` has limits per user, `llm` has its own and those of its parent."""
-NEVER = [
-    ({"qos": "quick", "time_limit": "20"}, "QOS 'quick' allows at most 00:10:00", "QOSMaxWallDurationPerJobLimit"),
-    (
-        {"account": "llm", "time_limit": "40"},
-        "account 'llm' allows at most 00:30:00",
-        "AssocMaxWallDurationPerJobLimit",
-    ),
-    ({"account": "llm", "nodes": 2}, "account 'team' allows 1 for all its jobs together", "AssocGrpNodeLimit"),
-    ({"account": "lone", "cpus_per_process": 4}, "account 'lone' allows 3 for a job", "AssocMaxCpuPerJobLimit"),
-    ({"qos": "gpus", "nodes": 2, "gpus_per_node": 2}, "allows 3 for all jobs of a user", "QOSMaxGRESPerUser"),
-    ({"qos": "shut"}, "QOS 'shut' allows no running job", "QOSMaxJobsPerUserLimit"),
-    ({"qos": "big"}, "QOS 'big' requires 2 of a job", "QOSMinNode"),
-    (
-        {"qos": "minutes", "cpus_per_process": 5},
-        "allows 20 for a job, times its minutes",
-        "QOSMaxCpuMinutesPerJobLimit",
-    ),
-]
-REFUSED = [
-    ({"account": "nope"}, "you may not use 'nope'", "Invalid account"),
-    ({"qos": "nope"}, "there is no 'nope' here", "Invalid qos"),
-    ({"qos": "theirs"}, "account 'open' may not use 'theirs'", "Invalid qos"),
-    ({"qos": "few", "tasks": 3}, "QOS 'few' allows at most 2 queued tasks", "QOSMaxSubmitJobPerUserLimit"),
-    ({"account": "lone", "tasks": 3}, "account 'lone' allows at most 2 queued tasks", "AssocMaxSubmitJobLimit"),
-    ({"qos": "deny", "nodes": 2}, "QOS 'deny' allows 1 for a job (MaxTRES)", "QOSMaxNodePerJobLimit"),
-]
+NEVER = read_table(__file__, "never")
+REFUSED = read_table(__file__, "refused")
 FINE = [
     {"account": "llm", "qos": "long", "time_limit": "40"},  # the QOS comes before the association
     {"qos": "quick", "time_limit": "40", "partition": "cpu"},  # the partition's QOS comes before the job's

@@ -21,43 +21,12 @@ from opsctl.sandbox.faults import FaultKind
 from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_table
 
 pytest.importorskip("deepspeed", reason="needs the trainer extra")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
-TRAIN = """
-name = "{name}"
-[slurm]
-nodes = 2
-processes_per_node = 1
-time_limit = "30"
-tasks = 4
-signal_seconds = 0
-[environment]
-OMP_NUM_THREADS = "1"
-[guard]
-poll_seconds = 0.2
-short_attempt_minutes = 0.01
-[trainer]
-steps = 30
-seed = 7
-precision = "fp32"
-threads = 1
-[trainer.model]
-layers = 2
-hidden = 96
-sequence = 128
-dropout = 0.1
-[trainer.data]
-prefix = "{corpus}"
-[trainer.parallel]
-pipeline = 2
-[trainer.batch]
-micro_batch = 2
-global_batch = 24
-[trainer.checkpoint]
-every = 4
-"""
+TRAIN = read_table(__file__, "train")
 
 
 class Site:

@@ -20,6 +20,7 @@ from opsctl.trainer.manifest import Checkpoint
 from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 from tests.integration.trainer.conftest import ROOT, tiny
+from tests.support.cases import read_cases
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -134,19 +135,7 @@ def test_damaged_checkpoint_that_cannot_be_moved_is_refused(copy):
         resuming.find(RunState())
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("native", {}, ""),
-        ("native", {"precision": "bf16", "model": {"hidden": 64}}, "precision is fp32 there and bf16 here; hidden is"),
-        ("native", {"parallel": {"pipeline": 1}}, "pipeline is 2 there and 1 here"),
-        ("native", {"model": {"dropout": 0.5}, "steps": 99, "seed": 5}, ""),
-        ("universal", {"precision": "bf16", "parallel": {"pipeline": 1}}, ""),
-        ("universal", {"model": {"layers": 4}}, "layers is 2 there and 4 here"),
-        ("native", {"model": {"sequence": 64}, "accept": True}, "sequence is 32 there and 64 here$"),
-        ("weights", {}, "holds only weights"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "checkpoint_of_another_run_is_refused"))
 def test_checkpoint_of_another_run_is_refused(tmp_path, kind, changes, message):
     from opsctl.trainer.checkpoint.resume import Resuming  # noqa: PLC0415 - torch may be absent
 
@@ -201,15 +190,7 @@ class OneRank:
         return value
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("import", "P", "--sequence", "0"), "'0' is not a whole number of at least 1"),
-        (("shrink", "P/gone"), "is neither a checkpoint nor a directory of checkpoints"),
-        (("bf16", "P", "P/x"), "is neither a checkpoint nor a directory with .safetensors"),
-        (("export", "P", "P/x"), "not complete"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_arguments_are_refused"))
 def test_invalid_arguments_are_refused(tmp_path, capsys, words, message):
     from opsctl.trainer.checkpoint.__main__ import main  # noqa: PLC0415 - torch may be absent
 

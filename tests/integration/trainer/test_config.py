@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from opsctl.trainer.config import TrainerConfig, describe_errors, read
 from opsctl.trainer.rank_layout import check_layout, layout
+from tests.support.cases import read_cases
 
 
 def make_config(**tables) -> TrainerConfig:
@@ -56,35 +57,7 @@ def test_every_key_is_documented():
         assert list(undocumented(part)) == []
 
 
-@pytest.mark.parametrize(
-    ("tables", "words"),
-    [
-        ({"stepz": 3}, "stepz"),
-        ({"model": {"width": 3}}, "width"),
-        ({"steps": "100"}, "valid integer"),
-        ({"precision": "fp16"}, "bf16"),
-        ({"model": {"hidden": 100, "heads": 3}}, "heads = 3 does not divide hidden = 100"),
-        ({"optimizer": {"lr": 1e-4, "min_lr": 1e-3}}, "min_lr = 0.001 is above lr = 0.0001"),
-        ({"optimizer": {"warmup_samples": 50, "decay_samples": 50}}, "ends before warmup_samples = 50"),
-        ({"optimizer": {"warmup_samples": 1600}}, "takes the whole run of 1600 samples (100 steps of 16)"),
-        ({"optimizer": {"lr": float("inf")}}, "finite number"),
-        ({"optimizer": {"clip": float("nan")}}, "finite number"),
-        ({"parallel": {"timeout_s": 1e13}}, "less than or equal to 100000000"),
-        ({"seed": 1 << 32}, "less than 4294967296"),
-        ({"model": {"family": "bloom"}, "data": {"separate_documents": True}}, "no meaning with family = bloom"),
-        ({"checkpoint": {"keep_last": 1}}, "leaves no other checkpoint"),
-        ({"evaluation": {"sets": [{"name": "a", "prefix": "x"}, {"name": "a", "prefix": "y"}]}}, "have one name: a, a"),
-        ({"evaluation": {"sets": [{"name": "a b", "prefix": "x"}]}}, "should match pattern"),
-        (
-            {"parallel": {"zero_stage": 0}},
-            "zero_stage = 0 is refused: with bf16, DeepSpeed cannot sum gradients in fp32",
-        ),
-        (
-            {"precision": "fp32", "parallel": {"zero_stage": 0}},
-            "leaves the later stages out of the gradient's norm, clips wrongly, and takes a step with",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_config_is_refused"))
 def test_invalid_config_is_refused(tables, words):
     assert words in read_refusal(**tables)
 
@@ -122,32 +95,7 @@ def test_unknown_key_lists_known_keys():
     ]
 
 
-@pytest.mark.parametrize(
-    ("tables", "world", "problem"),
-    [
-        ({"parallel": {"pipeline": 2}}, 3, "pipeline = 2 does not divide the 3 processes"),
-        ({"parallel": {"pipeline": 2}}, 0, "does not divide the 0 processes"),
-        ({"parallel": {"pipeline": 4}}, 4, "pipeline = 4 does not divide layers + 2 = 6"),
-        (
-            {"parallel": {"pipeline": 6}},
-            6,
-            "pipeline = 6 leaves stages with nothing but the embedding",
-        ),
-        ({"parallel": {"pipeline": 3, "balance": "blocks"}}, 3, "pipeline = 3 does not divide layers = 4"),
-        ({"parallel": {"pipeline": 2, "tensor": 2}}, 6, "pipeline = 2 x tensor = 2 does not divide the 6 processes"),
-        ({"parallel": {"pipeline": 2, "blocks": [4]}}, 2, "blocks = [4] names 1 stages, and pipeline = 2"),
-        ({"parallel": {"pipeline": 2, "blocks": [3, 3]}}, 2, "blocks = [3, 3] has 6 blocks, and layers = 4"),
-        ({"parallel": {"tensor": 8}}, 8, "tensor = 8 does not divide heads = 4: each rank takes whole heads"),
-        (
-            {"parallel": {"tensor": 4}, "model": {"family": "llama", "heads": 4, "kv_heads": 2}},
-            4,
-            "tensor = 4 does not divide kv_heads = 2: each rank takes whole groups of heads, and keys and values are "
-            "not copied; use tensor = 2",
-        ),
-        ({"model": {"vocabulary": 257}, "parallel": {"tensor": 4}}, 4, "vocabulary = 257: each rank holds as many"),
-        ({"batch": {"micro_batch": 3}}, 2, "global_batch = 16 is not a multiple of micro_batch x data-parallel ranks"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_layout_is_refused"))
 def test_invalid_layout_is_refused(tables, world, problem):
     (text,) = check_layout(make_config(**tables), world)
     assert problem in text

@@ -13,6 +13,7 @@ np = pytest.importorskip("numpy")
 from opsctl.trainer.indexed_corpus import Corpus  # noqa: E402 - after the check that it can be imported
 from opsctl.trainer.prepare import main  # noqa: E402
 from opsctl.trainer.tokens import END_OF_DOCUMENT, Tokenizer  # noqa: E402
+from tests.support.cases import read_cases  # noqa: E402
 
 
 def prepare(*arguments):
@@ -205,20 +206,7 @@ def test_invalid_options_are_refused(tmp_path, capsys, arguments, words):
     assert words in read_refusal(capsys, "--input", tmp_path, "--output", tmp_path / "x", *arguments)
 
 
-@pytest.mark.parametrize(
-    "ignored",
-    [
-        ("--input", "text"),
-        ("--suffix", ".txt"),
-        ("--json-key", "content"),
-        ("--max-bytes", 8),
-        ("--tokenizer", "tokenizer.json"),
-        ("--chat", 8),
-        ("--processes", 2),
-        ("--progress-s", 1),
-    ],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "merge_refuses_options_that_have_no_effect"))
 def test_merge_refuses_options_that_have_no_effect(tmp_path, texts, capsys, ignored):
     assert prepare("--input", texts, "--output", tmp_path / "c", "--shard", "0/1") == 0
     words = read_refusal(capsys, "--output", tmp_path / "c", "--merge", 1, *ignored)

@@ -28,6 +28,7 @@ from opsctl.trainer.checkpoint.transformers_weights import load_weights
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.tensor_parallel import Slice
+from tests.support.cases import read_cases
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -215,17 +216,7 @@ def test_absent_keys_have_the_defaults_of_transformers(tmp_path, name):
     assert read_model(tmp_path) == whole
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("[]", "is no JSON object"),
-        ("{", "is no JSON"),
-        ('{"model_type": "mamba"}', "is of type mamba; known are gpt2"),
-        ('{"model_type": "llama"}', "num_attention_heads"),
-        ('{"model_type": "llama", "rope_scaling": {"type": "yarn"}, "mlp_bias": true}', "mlp_bias.*; .*type yarn"),
-        ('{"model_type": "llama", "quantization_config": {"bits": 4}}', "its weights are quantised"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "unreadable_config_of_a_model_is_refused"))
 def test_unreadable_config_of_a_model_is_refused(tmp_path, content, words):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(Refused, match=words):
@@ -248,15 +239,7 @@ def test_missing_tensor_is_named(tmp_path):
         compute_logits(read_model(tmp_path), tmp_path, torch.zeros(1, 8, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"),
-    [
-        ("llama", "model.layers.1.self_attn.q_proj.bias"),
-        ("llama", "lm_head.bias"),
-        ("qwen2", "model.layers.0.self_attn.o_proj.bias"),
-        ("gpt2", "transformer.h.0.crossattention.c_proj.bias"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "tensor_that_would_be_left_out_is_refused"))
 def test_tensor_that_would_be_left_out_is_refused(tmp_path, name, tensor):
     save_model(name, tmp_path)
     add_tensor(tmp_path, tensor, torch.ones(32))

@@ -13,6 +13,7 @@ from opsctl.trainer.rank_process import RankProcess
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.stop_hooks import Hooks
 from tests.integration.trainer.conftest import tiny
+from tests.support.cases import read_cases
 
 pytestmark = pytest.mark.torch
 
@@ -51,16 +52,7 @@ def test_unreadable_memory_figures_do_not_stop(tmp_path):
     assert host_percent(meminfo=tmp_path / "gone", cgroup=tmp_path / "gone") == 0.0
 
 
-@pytest.mark.parametrize(
-    ("line", "files"),
-    [
-        ("0::/job_7/step_0", {"job_7/memory.max": "1000", "job_7/memory.current": "950"}),
-        (
-            "9:memory:/job_7/step_0",
-            {"memory/job_7/memory.limit_in_bytes": "1000", "memory/job_7/memory.usage_in_bytes": "950"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "memory_limit_of_the_job_counts_if_lower"))
 def test_memory_limit_of_the_job_counts_if_lower(tmp_path, monkeypatch, line, files):
     monkeypatch.setattr(memory_usage, "_ROOT", tmp_path / "cgroup")
     for name, text in files.items():

@@ -7,6 +7,7 @@ from tests.integration.trainer.conftest import tiny
 pytest.importorskip("deepspeed")
 
 from opsctl.trainer.contract import TrainerStop
+from tests.support.cases import read_cases
 from tests.support.trainer_ranks import run_ranks
 
 pytestmark = pytest.mark.torch
@@ -14,15 +15,7 @@ pytestmark = pytest.mark.torch
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 32}
 
 
-@pytest.mark.parametrize(
-    ("precision", "plant", "words"),
-    [
-        ("fp32", {"layer": 3, "fault": "forward"}, "layer 3 (Block), out of up, from numbers up to "),
-        ("bf16", {"layer": 3, "fault": "weight"}, "layer 3 (Block) already: its up.weight"),
-        ("bf16", {"layer": 2, "fault": "backward"}, "backward pass of layer 2 (Block)"),
-        ("fp32", {"layer": 3, "fault": "once"}, "no single layer"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "no_rank_takes_a_nan_step_and_all_name_the_layer"))
 def test_no_rank_takes_a_nan_step_and_all_name_the_layer(corpus, tmp_path, precision, plant, words):
     config = tiny(steps=4, model=MODEL, precision=precision, data={"prefix": str(corpus)})
     ranks = run_ranks(tmp_path, 2, config, plant={"step": 3} | plant)

@@ -7,6 +7,7 @@ import pytest
 from opsctl.trainer import manifest
 from opsctl.trainer.precision import Processor, choose_precision, read_processor
 from tests.integration.trainer.conftest import tiny
+from tests.support.cases import read_cases
 
 X86 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 {}\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\n"
@@ -31,18 +32,7 @@ def test_instructions_are_those_that_onednn_may_use(cpuinfo, limit, name, has_bf
     assert read_processor(limit, tmp_path / "cpuinfo") == Processor(name=name, has_bf16=has_bf16)
 
 
-@pytest.mark.parametrize(
-    ("saved", "gpu_has_bf16", "processor_has_bf16", "choice"),
-    [
-        (None, None, True, ("bf16", "EPYC has instructions for it")),
-        (None, None, False, ("fp32", "EPYC has no bf16 instructions")),
-        (None, None, None, ("fp32", "the processor's instructions are unknown")),
-        (None, True, False, ("bf16", "the GPU has it")),
-        (None, False, True, ("fp32", "the GPU has no bf16 instructions")),
-        ("bf16", None, False, ("bf16", "of the checkpoint")),
-        ("fp32", True, True, ("fp32", "of the checkpoint")),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "checkpoint_decides_before_the_gpu_and_the_processor", choice=tuple))
 def test_checkpoint_decides_before_the_gpu_and_the_processor(saved, gpu_has_bf16, processor_has_bf16, choice):
     processor = Processor(name="EPYC", has_bf16=processor_has_bf16)
     assert choose_precision(saved=saved, gpu_has_bf16=gpu_has_bf16, processor=processor) == choice

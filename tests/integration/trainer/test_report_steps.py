@@ -16,6 +16,7 @@ from opsctl.trainer.metrics_log import Metrics
 from opsctl.trainer.model_size import peak_tflops
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.step_log import StepLog
+from tests.support.cases import read_cases
 
 
 def make_config(**tables):
@@ -73,22 +74,7 @@ def test_operations_match_the_report_for_bloom():
     assert interval.line().endswith(f" | model TFLOPs: {interval.model_tflops:.2f} | MFU: {interval.mfu:.1%} |")
 
 
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [
-        ("NVIDIA A100-SXM4-80GB", 312.0),
-        ("NVIDIA H100 80GB HBM3", 989.4),
-        ("NVIDIA H100 PCIe", 756.0),
-        ("NVIDIA H200", 989.4),
-        ("NVIDIA H200 NVL", 835.5),
-        ("Tesla V100-SXM2-32GB", 125.0),
-        ("Tesla V100-PCIE-16GB", 112.0),
-        ("NVIDIA A10", 125.0),
-        ("NVIDIA L40S", 362.0),
-        ("NVIDIA A1000", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "peak_is_known_by_the_full_device_name"))
 def test_peak_is_known_by_the_full_device_name(device, peak):
     assert peak_tflops(device) == peak
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.rank_layout import check_layout
 from opsctl.trainer.schedule import Ramp
+from tests.support.cases import read_cases
 
 
 def make_config(**tables) -> TrainerConfig:
@@ -106,33 +107,13 @@ def test_no_rate_rises_after_its_warmup_but_by_a_restart():
         assert rates == sorted(rates, reverse=True)
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"decay": "wsd"}, "decay = wsd needs anneal_samples"),
-        ({"decay": "cosine-restarts"}, "decay = cosine-restarts needs periods"),
-        ({"anneal_samples": 5}, "anneal_samples = 5 has no meaning with decay = cosine, only with wsd"),
-        ({"decay": "inverse-square-root"}, "needs warmup_samples"),
-        (
-            {"decay": "wsd", "anneal_samples": 1500, "warmup_samples": 160},
-            "anneal_samples = 1500 before sample 1600 begin before the end of warmup_samples = 160",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "impossible_decay_is_refused"))
 def test_impossible_decay_is_refused(keys, words):
     with pytest.raises(ValidationError, match=words):
         make_config(optimizer=keys)
 
 
-@pytest.mark.parametrize(
-    ("batch", "words"),
-    [
-        ({"rampup": [4, 5, 100]}, "rampup from 4 by 5 does not reach global_batch = 16 exactly"),
-        ({"rampup": [32, 8, 100]}, "rampup from 32 by 8 does not reach"),
-        ({"rampup": [2, 2, 3]}, "rampup over 3 samples is shorter than its 7 steps up"),
-        ({"rampup": [2, 2]}, "at least 3 items"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "impossible_ramp_is_refused"))
 def test_impossible_ramp_is_refused(batch, words):
     with pytest.raises(ValidationError, match=words):
         make_config(batch=batch)

@@ -16,6 +16,7 @@ from opsctl.trainer import dropout, dry_run, footprint
 from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_config import ModelConfig
 from opsctl.trainer.rank_layout import Layout
+from tests.support.cases import read_cases
 from tests.support.conversations import make_pairs, write_pairs
 from tests.support.plain_trainer import train as train_plainly
 from tests.support.trainer_ranks import run_ranks, run_slices
@@ -110,19 +111,7 @@ def test_evaluations_of_two_ranks_are_those_of_one(train, tmp_path):
     assert found[1] == pytest.approx(found[0], rel=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"parallel": {"sequence_parallel": True}},
-            "over tensor ranks, and tensor = 1 has none: set tensor, or remove",
-        ),
-        (
-            {"parallel": {"sequence_parallel": True, "tensor": 4}, "model": {"sequence": 30}},
-            "tensor = 4 does not divide sequence = 30; use sequence = 32",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "sequence_that_cannot_be_cut_is_refused"))
 def test_sequence_that_cannot_be_cut_is_refused(changes, words):
     with pytest.raises(ValidationError, match=words):
         TrainerConfig.model_validate({"steps": 1} | changes)

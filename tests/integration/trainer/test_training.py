@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.integration.trainer.conftest import ROOT, tiny
+from tests.support.cases import read_cases
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("deepspeed")
@@ -27,31 +28,7 @@ def run_trainer(*arguments, **environ):
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "environ", "words"),
-    [
-        (
-            {"steps": 0, "stepz": 2},
-            {},
-            "trainer: steps: Input should be greater than or equal to 1; stepz: unknown key; did you mean 'steps'?",
-        ),
-        ({"steps": 1, "parallel": {"pipeline": 2}}, {}, "pipeline = 2 does not divide the 1 processes"),
-        ({"steps": 1, "data": {"prefix": "/gone/x"}}, {}, "corpus /gone/x cannot be read"),
-        (
-            {
-                "steps": 1,
-                "batch": {"global_batch": 3},
-                "data": {"blend": [{"prefix": "/gone/x"}, {"prefix": "/gone/y"}]},
-                "checkpoint": {"directory": "/dev/null/x"},
-            },
-            {},
-            "global_batch = 3 is not a multiple of micro_batch x data-parallel ranks = 2 x 1 = 2; checkpoints "
-            "/dev/null/x cannot be saved: /dev/null is not a directory; corpus /gone/x cannot be read: [Errno 2] No "
-            "such file or directory: '/gone/x.bin'; corpus /gone/y cannot",
-        ),
-        ({"steps": 1}, {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many'"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_input_is_refused_in_one_line"))
 def test_invalid_input_is_refused_in_one_line(tmp_path, config, environ, words):
     (tmp_path / "trainer.json").write_text(json.dumps(config))
     done = run_trainer(tmp_path / "trainer.json", **environ)

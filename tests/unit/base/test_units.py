@@ -15,6 +15,7 @@ from opsctl.base.units import (
     parse_slurm_minutes,
     parse_time,
 )
+from tests.support.cases import read_cases
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -33,19 +34,7 @@ def test_bad_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"),
-        (0.354, "0.35s"),
-        (9.96, "10s"),
-        (59.7, "1m"),
-        (61, "1m 1s"),
-        (3600, "1h"),
-        (90061, "1d 1h"),
-        (-90, "1m 30s"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "duration_is_shown_in_two_units"))
 def test_duration_is_shown_in_two_units(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
@@ -56,20 +45,7 @@ def test_shown_duration_can_be_typed(seconds: int) -> None:
     assert abs(shown - seconds) <= max(60, seconds / 20)
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("30", 30),
-        ("30:00", 30),
-        ("30:30", 31),
-        ("01:30:00", 90),
-        ("1-02", 1560),
-        ("1-02:03", 1563),
-        ("1-02:03:04", 1564),
-        ("UNLIMITED", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "slurm_rounds_limits_up"))
 def test_slurm_rounds_limits_up(text: str, minutes: int | None) -> None:
     assert parse_slurm_minutes(text) == minutes
 

@@ -11,32 +11,14 @@ from opsctl.calc.gpt_size import (
     embedding_parameters,
     parameters,
 )
+from tests.support.cases import read_cases
 
 
 def shape(layers: int, hidden: int, *, vocabulary: int = 50257) -> ModelShape:
     return ModelShape(layers=layers, hidden=hidden, heads=1, vocabulary=vocabulary)
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "vocabulary", "billions"),
-    [
-        (32, 16384, 50257, 104),
-        (64, 11600, 50257, 104),
-        (80, 12288, 50257, 146),
-        (96, 12288, 50257, 175),
-        (96, 16384, 50257, 310),
-        (80, 14336, 150257, 199),
-        (96, 13312, 150257, 206),
-        (112, 12288, 150257, 205),
-        (105, 20480, 50257, 530),
-        (106, 12288, 250880, 195),
-        (100, 12288, 250880, 184),
-        (82, 13312, 250880, 178),
-        (94, 13312, 250880, 203),
-        (70, 14336, 250880, 176),
-        (82, 14336, 250880, 206),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "shape_has_the_documented_billions"))
 def test_shape_has_the_documented_billions(layers: int, hidden: int, vocabulary: int, billions: int) -> None:
     assert round(parameters(shape(layers, hidden, vocabulary=vocabulary)) / 1e9) == billions
 
@@ -55,22 +37,7 @@ def test_530b_shape_is_530b() -> None:
     assert int(shape(96, 16384).ratio) == 170
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "ratio"),
-    [
-        (80, 14336, 179),
-        (96, 13312, 138),
-        (112, 12288, 109),
-        (96, 12288, 128),
-        (80, 12288, 153),
-        (106, 12288, 115),
-        (100, 12288, 122),
-        (82, 13312, 162),
-        (94, 13312, 141),
-        (70, 14336, 204),
-        (82, 14336, 174),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "ratio_is_hidden_over_layers"))
 def test_ratio_is_hidden_over_layers(layers: int, hidden: int, ratio: int) -> None:
     assert int(shape(layers, hidden).ratio) == ratio
 

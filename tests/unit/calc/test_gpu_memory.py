@@ -8,6 +8,7 @@ from opsctl.base.errors import InputError
 from opsctl.calc import gpu_memory
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, block_parameters, embedding_parameters
 from opsctl.calc.parallel_layout import Topology, layers_of_stages
+from tests.support.cases import read_cases
 
 SMALL = PUBLISHED["104b"]
 ONE = Topology(tp=4, pp=32, dp=1)
@@ -83,16 +84,7 @@ def test_last_stage_holds_tied_embedding_and_logits() -> None:
     assert first.output == 0
 
 
-@pytest.mark.parametrize(
-    ("hidden", "vocabulary", "embedding_mb", "block_mb"),
-    [
-        (12288, 50257, 1389.51, 4077.22),
-        (16384, 50257, 1852.67, 7248.24),
-        (20480, 50257, 2315.84, 11325.22),
-        (14336, 150257, 4846.69, 5549.48),
-        (13312, 150257, 4500.50, 4785.04),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "eighth_has_the_bytes_of_the_prequel"))
 def test_eighth_has_the_bytes_of_the_prequel(
     hidden: int, vocabulary: int, embedding_mb: float, block_mb: float
 ) -> None:
@@ -101,18 +93,9 @@ def test_eighth_has_the_bytes_of_the_prequel(
     assert block_parameters(shape) * 18 / 8 / 1e6 == pytest.approx(block_mb, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "vocabulary", "embedding", "block"),
-    [
-        (12288, 50257, (617.56, 11116.04), (1812.10, 32617.78)),
-        (16384, 50257, (823.41, 14821.39), (3221.44, 57985.89)),
-        (20480, 50257, (1029.26, 18526.74), (5033.43, 90601.76)),
-        (14336, 150257, (2154.08, 38773.52), (2466.44, 44395.87)),
-        (13312, 150257, (2000.22, 36003.98), (2126.69, 38280.33)),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "whole_model_has_the_millions_of_the_prequel"))
 def test_whole_model_has_the_millions_of_the_prequel(
-    hidden: int, vocabulary: int, embedding: tuple[float, float], block: tuple[float, float]
+    hidden: int, vocabulary: int, embedding: list[float], block: list[float]
 ) -> None:
     shape = ModelShape(layers=1, hidden=hidden, heads=1, vocabulary=vocabulary)
     for count, printed in ((embedding_parameters(shape), embedding), (block_parameters(shape), block)):

@@ -9,20 +9,10 @@ from opsctl.base.errors import InputError
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape, active_parameters, parameters, shape_of_sizes
 from opsctl.calc.hf_config import read_config
 from opsctl.trainer.checkpoint.transformers_config import read_model
+from tests.support.cases import read_cases, read_table
 from tests.support.published_rows import shape_of_size
 
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
+LLAMA = read_table(__file__, "llama")
 GPT2 = {
     "model_type": "gpt2",
     "n_layer": 48,
@@ -33,41 +23,8 @@ GPT2 = {
     "activation_function": "gelu_new",
     "n_inner": None,
 }
-DEEPSEEK = {
-    "model_type": "deepseek_v3",
-    "num_hidden_layers": 61,
-    "hidden_size": 7168,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 3,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-    "max_position_embeddings": 163840,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-GEMMA = {
-    "model_type": "gemma2",
-    "num_hidden_layers": 42,
-    "hidden_size": 3584,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 256,
-    "intermediate_size": 14336,
-    "vocab_size": 256000,
-    "max_position_embeddings": 8192,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "sliding_window": 4096,
-}
+DEEPSEEK = read_table(__file__, "deepseek")
+GEMMA = read_table(__file__, "gemma")
 
 
 def shape(config: dict[str, object]) -> ModelShape:
@@ -137,19 +94,7 @@ def test_configuration_without_layers_is_refused() -> None:
         read_config({"hidden_size": 64, "num_attention_heads": 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        ("llama-2-70b", 68.98),
-        ("llama-3-70b", 70.55),
-        ("llama-3.1-405b", 405.85),
-        ("mixtral-8x7b", 46.70),
-        ("mixtral-8x22b", 140.6),
-        ("qwen3-235b-a22b", 235.1),
-        ("gemma-3-27b", 27.0),
-        ("bloom", 176.25),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "preset_has_its_published_size"))
 def test_preset_has_its_published_size(name: str, billions: float) -> None:
     assert parameters(PUBLISHED[name]) / 1e9 == pytest.approx(billions, rel=0.001)
 

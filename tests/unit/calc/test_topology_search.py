@@ -9,6 +9,7 @@ from opsctl.calc.accelerators import accelerator
 from opsctl.calc.gpt_size import PUBLISHED, ModelShape
 from opsctl.calc.parallel_layout import Cluster, Topology, ramp_sizes
 from opsctl.calc.topology_search import candidates, judge, wave_efficiency
+from tests.support.cases import read_cases
 
 BLOOM = PUBLISHED["bloom"]
 NODES = Cluster(nodes=48, gpus_per_node=8, gpu=accelerator("A100"))
@@ -33,18 +34,7 @@ def test_topology_of_bloom_is_near_the_best() -> None:
     assert ranked[position].seconds / ranked[0].seconds < 1.03
 
 
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"tp": 16, "pp": 6, "dp": 4}, "node: TP 16 crosses nodes of 8 GPUs"),
-        ({"tp": 3, "dp": 1}, "heads: 112 heads do not divide by TP 3"),
-        ({"pp": 11}, "stages: neither 70 nor, with the embedding, 72 layers divide by PP 11"),
-        ({"pp": 96, "dp": 1}, "stages: 96 stages for 70 layers"),
-        ({"dp": 9}, "size: 432 GPUs needed, 384 there"),
-        ({"dp": 6}, "batch: 2048 does not divide by DP 6 x micro batch 2"),
-        ({"tp": 1, "pp": 1, "dp": 1, "embedding_slots": False}, "memory: 3398 GiB on stage 0, a GPU has 80"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "broken_rule_is_named"))
 def test_broken_rule_is_named(changed: dict[str, int], problem: str) -> None:
     assert problem in problems(replace(CHOSEN, **changed))  # type: ignore[arg-type]  # fields by name
 

@@ -13,6 +13,7 @@ import pytest
 from opsctl.checkpoints.completeness import Completeness
 from opsctl.checkpoints.layouts import load_layouts
 from opsctl.checkpoints.scan import list_checkpoints_in, scan_directories
+from tests.support.cases import read_cases, read_table
 
 CORPUS = Path("tests/corpus/checkpoint-layouts/layouts.jsonl")
 RECORDS = [json.loads(line) for line in CORPUS.read_text().splitlines()]
@@ -93,26 +94,7 @@ def test_corpus_has_every_trainer() -> None:
     assert all(layout.source for layout in load_layouts())
 
 
-CUTS = [
-    ("iter_0000500", ["latest_checkpointed_iteration.txt"], "megatron-lm: torch_dist"),
-    ("iter_0000500", ["iter_0000500/.metadata"], "megatron-lm: torch_dist"),
-    ("iter_0000500", ["latest_checkpointed_iteration.txt"], "megatron-lm: torch (legacy)"),
-    ("iter_0000200", ["iter_0000200/run_config.yaml"], "megatron-bridge: torch_dist"),
-    ("iter_0000200", ["iter_0000200/train_state.pt"], "megatron-bridge: torch_dist"),
-    ("global_step500", ["latest"], "deepspeed: zero 1 and 2"),
-    ("global_step500", ["latest"], "gpt-neox: deepspeed"),
-    ("global_step500_universal", ["latest_universal"], "deepspeed: universal"),
-    ("checkpoint-20", ["checkpoint-20/trainer_state.json"], "hf-trainer: one process"),
-    ("step_3", ["step_3/random_states_0.pkl"], "accelerate: save_state"),
-    ("step-500", ["outputs/checkpoint/step-500/.metadata"], "torchtitan: DCP"),
-    ("step8", ["step8/.metadata.json"], "olmo-core: DCP"),
-    ("step8", ["step8/model_and_optim/.metadata"], "olmo-core: DCP"),
-    ("500", ["500/model_config.json"], "nanotron: safetensors"),
-    ("500", ["latest.txt"], "nanotron: safetensors"),
-    ("ep1-ba12", ["ep1-ba12/.metadata"], "composer: FSDP, sharded"),
-    ("model_021400.pt", ["base_checkpoints/d20/meta_021400.json"], "nanochat: several files"),
-    ("epoch=1-step=500.ckpt", ["epoch=1-step=500.ckpt/latest"], "lightning: DeepSpeed or FSDP strategy"),
-]
+CUTS = read_table(__file__, "cuts")
 
 
 @pytest.mark.parametrize(("entry", "missing", "name"), CUTS, ids=[f"{cut[2]}, {cut[1][0]}" for cut in CUTS])
@@ -225,16 +207,7 @@ def test_missing_directory_is_no_problem(tmp_path: Path) -> None:
     assert (scan.newest, scan.problems, scan.is_whole) == (None, (), True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "global_step40/model.bin",
-        "iter_0000040/weights",
-        "checkpoint-40/model.npz",
-        "model_00040.pt",
-        "step40/state.json",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "same_names_of_another_trainer_are_unknown"))
 def test_same_names_of_another_trainer_are_unknown(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from opsctl.checkpoints.save_directories import TrainCommand, find_in_command, find_save_directories
+from tests.support.cases import read_cases
 
 CORPUS = Path("tests/corpus/commands")
 RECORDS: list[dict[str, Any]] = [
@@ -50,51 +51,19 @@ def test_test_half_is_read() -> None:
     assert right >= TEST_HALF_FLOOR * count, f"{right} of {count}"
 
 
-@pytest.mark.parametrize(
-    ("words", "directories"),
-    [
-        (("train.py", "--save", "/data/ckpt"), ["/data/ckpt"]),
-        (("train.py", "--save=/data/ckpt"), ["/data/ckpt"]),
-        (("bash", "-c", 'SAVE=/data/ckpt\npython train.py \\\n --save "$SAVE";'), ["/data/ckpt"]),
-        (("train.py", "--save", "${ROOT}/ckpt"), ["/big/ckpt"]),
-        (("train.py", "--save", "{{ checkpoint_dir }}"), ["/runs/toy/checkpoints"]),
-        (("train.py", "++trainer.default_root_dir=/data/x"), ["/data/x"]),
-        (("train.py", "--job.dump_folder", "/o", "--checkpoint.folder", "ckpt"), ["/o/ckpt"]),
-        (("train.py", "--job.dump_folder=/o"), ["/o"]),
-        (("train.py", "--save-interval", "500"), []),
-        (("train.py", "--save", "--load", "/x"), []),
-        ((), []),
-    ],
-)
-def test_directory_of_a_command(words: tuple[str, ...], directories: list[str]) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "directory_of_a_command"))
+def test_directory_of_a_command(words: list[str], directories: list[str]) -> None:
     assert find(*words, ROOT="/big") == directories
 
 
-@pytest.mark.parametrize(
-    ("words", "directories"),
-    [
-        (("train.py", "--ckpt", "/data/ckpt"), ["/data/ckpt"]),
-        (("train.py", "--checkpoint", "500"), []),
-        (("train.py", "--ckpt", "/models/base", "--save", "/data/ckpt"), ["/data/ckpt"]),
-        (("bash", "-c", "CKPT_DIR=/data/ckpt python train.py"), ["/data/ckpt"]),
-        (("train.py", "--root", "/big"), ["/set"]),
-    ],
-)
-def test_uncertain_option_counts_if_no_other_is_given(words: tuple[str, ...], directories: list[str]) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "uncertain_option_counts_if_no_other_is_given"))
+def test_uncertain_option_counts_if_no_other_is_given(words: list[str], directories: list[str]) -> None:
     environment = {"OUTPUT_DIR": "/set"} if "--root" in words else {}
     found = find_save_directories(command(*words, **environment))
     assert [str(directory.path) for directory in found[1:]] == directories
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("run.yaml", "checkpoints:\n  # comment\n  checkpoints_path: ckpt  # here\n"),
-        ("run.toml", '[checkpoint]\nsave = "ckpt"\n'),
-        ("run.json", '{"output_dir": "ckpt"}'),
-        ("run.py", "# nanoGPT\nout_dir = 'ckpt'\nlr = 1e-4\n"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "directory_of_a_configuration_file"))
 def test_directory_of_a_configuration_file(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     found = find_save_directories(command("train.py", "--config", name, directory=tmp_path))
@@ -114,17 +83,7 @@ def test_directories_have_reasons() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("logged", "directory"),
-    [
-        ("/data/acc/step_3", "/data/acc"),
-        ("/data/hf/checkpoint-20", "/data/hf"),
-        ("/data/ckpt/checkpoint_3_6000.pt", "/data/ckpt"),
-        ("/data/users/me/out", "/data/users/me/out"),
-        ("out", "/job/out"),
-        ("./outputs/checkpoint/step-500", "/job/outputs/checkpoint"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "logged_path_names_its_directory"))
 def test_logged_path_names_its_directory(logged: str, directory: str) -> None:
     assert str(find_save_directories(command("train.py"), logged=[logged])[-1].path) == directory
 

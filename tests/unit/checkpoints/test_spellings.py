@@ -17,6 +17,7 @@ from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import TrainSettings, load_train
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.signs import find_all_directories, find_train_saves
+from tests.support.cases import read_cases, read_table
 
 YAML = """%YAML 1.1
 ---
@@ -25,28 +26,7 @@ YAML = """%YAML 1.1
 parallelism: {{dp: 1}}
 tokens: {{train_steps: 5}}
 """
-SPELLINGS = {
-    "block": "checkpoints:\n  checkpoints_path: PATH\n  checkpoint_interval: 10",
-    "flow": "checkpoints: {checkpoint_interval: 10, checkpoints_path: PATH}",
-    "flow over lines": "checkpoints: {\n  checkpoint_interval: 10,\n  checkpoints_path: PATH,\n}",
-    "quoted keys": "\"checkpoints\":\n  'checkpoints_path': 'PATH'",
-    "escapes": 'checkpoints:\n  checkpoints_path: "PATH\\x2f"',
-    "anchor": "root: &root PATH\ncheckpoints:\n  checkpoints_path: *root",
-    "anchored value": "checkpoints:\n  checkpoints_path: &save PATH",
-    "anchored table": "x: &c\n  checkpoints_path: PATH\ncheckpoints: *c",
-    "folded": "checkpoints:\n  checkpoints_path: >-\n    PATH",
-    "literal": "checkpoints:\n  checkpoints_path: |-\n    PATH",
-    "value on the next line": "checkpoints:\n  checkpoints_path:\n    PATH",
-    "tag": "checkpoints: !!map\n  checkpoints_path: !!str PATH",
-    "merge": "base: &base {checkpoints_path: PATH, checkpoint_interval: 5}\ncheckpoints:\n  <<: *base\n"
-    "  checkpoint_interval: 10",
-    "merge of a list": "a: &a {checkpoints_path: PATH}\nb: &b {checkpoints_path: /b}\ncheckpoints:\n  <<: [*a, *b]",
-    "own key before a merge": "b: &b {checkpoints_path: /b}\ncheckpoints:\n  checkpoints_path: PATH\n  <<: *b",
-    "complex key": "? checkpoints\n: ? checkpoints_path\n  : PATH\n",
-    "key twice": "checkpoints: {checkpoints_path: /old}\ncheckpoints: {checkpoints_path: PATH}",
-    "tabs and comments": "checkpoints:\t# where\n  checkpoints_path: PATH\t# here",
-    "unknown tag beside": "model: !new:torch.nn.Linear [1]\ncheckpoints:\n  checkpoints_path: PATH",
-}
+SPELLINGS = read_table(__file__, "spellings")
 NANOTRON = ("python", "-u", "run_train.py", "--config-file", "config.yaml")
 
 
@@ -98,26 +78,7 @@ def test_readers_agree_on_yaml(launch: Callable[..., RunDir], tmp_path: Path, sp
     assert Path(save.replace("//", "/")) == saves
 
 
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        (
-            ["python", "deepy.py", "train.py", "-d", "configs", "20B", "local"],
-            {"configs/local.yml": '{"save": "PATH"}'},
-        ),
-        (["python", "train.py", "--config-path", "conf", "--config-name", "run"], {"conf/run.yaml": "save: PATH\n"}),
-        (["bash", "start.sh"], {"start.sh": "bash inner.sh\n", "inner.sh": "python train.py --save PATH\n"}),
-        (["bash", "start.sh"], {"start.sh": "export S=PATH\n. ./inner.sh", "inner.sh": "train.py --save $S"}),
-        (["bash", "start.sh"], {"start.sh": "cat <<E\nit's a note\nE\nOUT=PATH # mine\ntrain.py --save=$OUT 'x' \n"}),
-        (["bash", "start.sh"], {"start.sh": "ARGS=(\n  --save\n  PATH\n)\ntorchrun train.py ${ARGS[@]} | tee log\n"}),
-        (["bash", "start.sh"], {"start.sh": "[[ $# -lt 1 ]] || shift\ntrain.py --save PATH\n"}),
-        (["srun", "-N", "2", "bash", "-c", "python -m train --save PATH; echo don't"], {}),
-        (["python", "train.py", "--save", "{{ run_dir }}/../../saves"], {}),
-        (["bash", "-c", "python train.py --save ${TRAIN_RUN_DIR}/../../saves"], {}),
-        (["bash", "start.sh"], {"start.sh": "OUT=PATH\ntrain.py --save $OUT\n"}),
-        (["train.py", "--save", "PATH", "r.json"], {"r.json": '{"save": "/other"}'}),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "command_names_the_directory"))
 def test_command_names_the_directory(
     launch: Callable[..., RunDir], tmp_path: Path, command: list[str], files: dict[str, str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from opsctl.base.errors import InputError, OpsctlError
 from opsctl.trainer import manifest
+from tests.support.cases import read_cases
 from tests.support.mounts import mounting
 from tests.support.saved_checkpoints import flip, make_train, opsctl, save, steps
 
@@ -187,19 +188,7 @@ def test_wrong_copy_of_push_program_is_refused(run, tmp_path):
     assert steps(run / "checkpoints") == [10, 20, 30, 40]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "needs either --to DIRECTORY, or --push and --sums"),
-        (("--to", "x", "--push", "y"), "needs either --to DIRECTORY, or --push and --sums"),
-        (("--push", "cp {source}", "--sums", "z"), "--push needs {files}"),
-        (("--push", "cp {source} {files}"), "--sums needs a command"),
-        (
-            ("--push", "cp {source} {files} {where}", "--sums", "z"),
-            "'{where}': 'where' is not a placeholder; there are {source}, {files}, {name}, {train}",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_options_are_refused"))
 def test_invalid_options_are_refused(run, words, message):
     with pytest.raises(InputError) as caught:
         opsctl("offload", "tiny", *words)

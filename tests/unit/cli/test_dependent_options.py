@@ -13,46 +13,10 @@ from opsctl.base.errors import InputError
 from opsctl.cli import cli
 from opsctl.cli.dependent_option import DependentOption
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_table
 
-WITHOUT = [
-    ("status --every 5s", "--every has no effect without --watch."),
-    ("stacks t --native", "--native has no effect without --py-spy."),
-    ("--host-command x status", "--host-command has no effect without --host."),
-    ("plan throughput --train t --gpus 8", "--gpus has no effect without --model or --layers."),
-    ("plan throughput --model bloom --wait 3", "--wait has no effect without --train or --log."),
-    ("plan simulate --nodes 4 --lemon-factor 3", "--lemon-factor has no effect without --lemons."),
-    ("plan bloom --gpus 8 --gpu H100 --currency EUR", "--currency has no effect without --price."),
-]
-TOGETHER = [
-    ("dash --static x --actions", "--actions and --static"),
-    ("dash --static x --port 0", "--port and --static"),
-    ("logs t -n 3 --all", "--lines and --all"),
-    ("metrics --json --listen 127.0.0.1:0", "--listen and --json"),
-    ("metrics --json --textfile x.prom", "--textfile and --json"),
-    ("metrics --listen 127.0.0.1:0 --textfile x.prom", "--textfile and --listen"),
-    ("metrics t --list", "--list and TRAIN"),
-    ("why --log . --task 3", "--task and --log"),
-    ("stacks --from . --signal", "--signal and --from"),
-    ("stacks --py-spy --from .", "--py-spy and --from"),
-    ("health node1 --partition gpu", "--partition and NODES"),
-    ("health --train t --all", "--train and --all"),
-    ("health --node-local --all", "--all and --node-local"),
-    ("health --node-local --dcgm 1", "--dcgm and --node-local"),
-    ("drain-bad-nodes node1 --all", "--all and NODES"),
-    ("test-nodes node1 --train t", "--train and NODES"),
-    ("test-nodes --train t --partition p", "--train and --partition"),
-    ("alerts silence k --end --for 3h", "--for and --end"),
-    ("alerts silence k --end --at 2100-01-01", "--at and --end"),
-    ("checkpoint offload t --to x --sums y", "--sums and --to"),
-    ("checkpoint offload t --to x --timeout 3h", "--timeout and --to"),
-    ("checkpoint offload t --to x --copy-only --keep-local 3", "--keep-local and --copy-only"),
-    ("plan checkpoint --model bloom --billions 3 --save 1", "--billions and --model"),
-    ("plan checkpoint --model bloom --save 1 --mtbf 3 --nodes 4", "--mtbf and --nodes"),
-    ("plan network --billions 8 --gpus 8 --batch 8 --gb-s 1 --gpu H100 --tflops 3", "--tflops and --gpu"),
-    ("plan llama-3-8b --gpus 8 --gpu H100 --layers 3", "--layers and MODEL"),
-    ("plan topology --all --show 3", "--show and --all"),
-    ("-v --log-level info status", "--verbose and --log-level"),
-]
+WITHOUT = read_table(__file__, "without")
+TOGETHER = read_table(__file__, "together")
 
 
 def refuse(text: str) -> str:

@@ -20,6 +20,7 @@ from opsctl.cli.logs import logs
 from opsctl.state.events import AttemptStarted
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir, find
+from tests.support.cases import read_cases
 
 
 @dataclass
@@ -220,18 +221,7 @@ def test_missing_log_is_reported(app, run, args, message):
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "Name a TRAIN, or an address with --from, not both."),
-        (["gpt", "--from", "http://x"], "Name a TRAIN, or an address with --from, not both."),
-        (
-            ["--from", "http://x", "--rank", "1"],
-            "--task, --rank and --node choose among TRAIN's files; there are none with --from.",
-        ),
-        (["gpt", "--rank", "x"], "Invalid value for '--rank': 'x' is not a valid integer range."),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_options_are_refused"))
 def test_invalid_options_are_refused(app, args, message):
     result = call(app, *args)
     assert (result.exit_code, message in " ".join(result.stderr.split())) == (2, True)

@@ -7,19 +7,10 @@ from click.testing import CliRunner
 
 from opsctl.base.errors import InputError
 from opsctl.cli import cli
+from tests.support.cases import read_cases
 
 
-@pytest.mark.parametrize(
-    ("words", "missing"),
-    [
-        (["plan", "topology", "--model", "bloom"], "Missing option '--nodes', option '--gpu', option '--batch'."),
-        (["plan", "storage", "--interval", "5"], "Missing option '--size', option '--free'."),
-        (["kill-switch", "arm"], "Missing argument 'TRAIN', option '--reason'."),
-        (["kill-switch", "arm", "t", "--dry-run"], "Missing option '--reason'."),
-        (["exec"], "Missing option '-w' / '--nodes', argument 'COMMAND...'."),
-        (["launch"], "Missing argument 'FILE'."),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "every_missing_part_is_named"))
 def test_every_missing_part_is_named(words: list[str], missing: str) -> None:
     result = CliRunner().invoke(cli, words)
     assert (result.exit_code, result.output.splitlines()[-1]) == (2, f"Error: {missing}")

@@ -17,20 +17,10 @@ from opsctl.state.events import AttemptFinalized
 from opsctl.state.journal import TrainHistory
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.step_pace import measure_waits
+from tests.support.cases import read_cases, read_table
 
 LOG = Path(__file__).parents[2] / "corpus/logs/tr11-176b.txt"
-COMMANDS = {
-    "model": ["--model", "bloom"],
-    "memory": ["--model", "bloom", "--tp", "4", "--pp", "12", "--dp", "8", "--batch", "2048", "--gpu", "A100"],
-    "topology": ["--model", "bloom", "--nodes", "48", "--gpu", "A100", "--batch", "2048", "--ramp", "192:16"],
-    "overview": ["llama-3-8b", "--gpus", "8", "--gpu", "H100"],
-    "throughput": ["--model", "bloom", "--gpus", "384", "--batch", "2048", "--seconds", "105", "--tokens", "366"],
-    "network": ["--billions", "80", "--gpus", "512", "--tflops", "250", "--batch", "3584", "--gb-s", "42.5"],
-    "checkpoint": ["--model", "bloom", "--save", "40", "--nodes", "48", "--interval", "180"],
-    "storage": ["--size", "2.3", "--interval", "180", "--free", "500"],
-    "spares": ["--nodes", "48"],
-    "simulate": ["--nodes", "48", "--seeds", "3", "--lemons", "1", "--no-knobs"],
-}
+COMMANDS = read_table(__file__, "commands")
 DRAWN = [command for command in COMMANDS if command not in ("model", "overview")]
 
 
@@ -120,127 +110,9 @@ def test_published_shape_can_be_changed() -> None:
     assert run_json("model", "--model", "bloom", "--layers", "72")["shape"]["layers"] == 72
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["model"], "model: 1 problem\n  the shape is not given"),
-        (["model", "--layers", "3"], "model: 2 problems\n  --hidden is not given\n  --vocabulary is not given"),
-        (
-            ["throughput", "--model", "bloom"],
-            "throughput: 3 problems\n  give either --seconds or --tflops\n  --gpus is not given\n"
-            "  --batch is not given",
-        ),
-        (
-            ["checkpoint", "--billions", "1", "--save", "1", "--gb-s", "1"],
-            "checkpoints: 1 problem\n  give either --save or --gb-s",
-        ),
-        (["checkpoint", "--save", "1"], "size: 1 problem\n  neither --model nor --billions is given"),
-        (
-            ["topology", "--model", "bloom", "--nodes", "48", "--gpu", "A100", "--batch", "2048", "--ramp", "fast"],
-            "topology: 1 problem\n  --ramp 'fast': needs to be START:INCREMENT, such as 192:16",
-        ),
-        (["throughput", "--train", "x", "--log", "y"], "throughput: 1 problem\n  give either --train or --log"),
-        (
-            ["simulate", "--nodes", "0", "--hangs", "3"],
-            "simulation: 2 problems\n  nodes is 0, needs to be above 0\n  hangs is 3, needs to be between 0 and 1",
-        ),
-        (
-            ["memory", "--model", "bloom", "--tp", "0", "--batch", "1", "--gpu", "A100"],
-            "memory: 1 problem\n  tp is 0, needs to be above 0",
-        ),
-        (
-            ["memory", "--model", "bloom", "--tp", "0", "--pp", "71", "--batch", "0", "--gpu", "A1000"],
-            "memory: 4 problems\n  gpu: 'A1000' is not known; known: V100, V100-16, A100, A100-40, A800, A6000, L40S, "
-            "H100, H100-96, H100-PCIe, H100-NVL, H200, GH200, B200, B300, GB200, GB300, MI250X, MI300X, MI325X, "
-            "MI350X, MI355X\n  tp is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
-            "  71 stages for 70 layers",
-        ),
-        (
-            [
-                "topology",
-                "--layers",
-                "70",
-                "--hidden",
-                "14336",
-                "--vocabulary",
-                "250880",
-                "--nodes",
-                "0",
-                "--gpu",
-                "A100",
-                "--batch",
-                "0",
-                "--ramp",
-                "fast",
-                "--micro-batch",
-                "0",
-            ],
-            "topology: 5 problems\n  1 head of 14336 columns: give the number of heads with --heads\n"
-            "  nodes is 0, needs to be above 0\n  batch is 0, needs to be above 0\n"
-            "  --ramp 'fast': needs to be START:INCREMENT, such as 192:16\n  micro batches: each needs to be above 0",
-        ),
-        (
-            ["throughput", "--model", "bloom", "--gpus", "0", "--batch", "1", "--seconds", "nan", "--price", "-2"],
-            "throughput: 5 problems\n  gpus is 0, needs to be above 0\n  seconds is nan, needs to be above 0\n"
-            "  price is -2, needs to be 0 or more\n  --price needs --tokens\n"
-            "  --price needs --currency, such as USD",
-        ),
-        (
-            ["network", "--billions", "80", "--gpus", "0", "--batch", "1", "--gb-s", "0", "--tflops", "1"],
-            "network: 2 problems\n  gpus is 0, needs to be above 0\n  GB/s is 0, needs to be above 0",
-        ),
-        (
-            ["checkpoint", "--model", "bloom", "--gb-s", "0", "--step", "0", "--detect", "-1", "--nodes", "0"],
-            "checkpoints: 4 problems\n  GB/s is 0, needs to be above 0\n  step is 0, needs to be above 0\n"
-            "  detect is -1, needs to be 0 or more\n  nodes is 0, needs to be above 0",
-        ),
-        (["checkpoint", "--billions", "nan", "--save", "3"], "size: 1 problem\n  billions is nan, needs to be above 0"),
-        (
-            ["storage", "--size", "0", "--interval", "-3", "--free", "nan", "--reliable", "3"],
-            "storage: 4 problems\n  size is 0, needs to be above 0\n  interval is -3, needs to be above 0\n"
-            "  free is nan, needs to be above 0\n  reliable is 3, needs to be between 0 and 1",
-        ),
-        (
-            ["spares", "--nodes", "48", "--repair", "-3", "--confidence", "1"],
-            "spares: 2 problems\n  confidence is 1, needs to be between 0 and 1, and neither\n"
-            "  repair is -3, needs to be 0 or more",
-        ),
-        (
-            ["simulate", "--nodes", "48", "--days", "1e9"],
-            "simulation: 1 problem\n  days is 1e+09, at most 3650 are simulated",
-        ),
-        (["throughput", "--log", "nosuch.txt"], "nosuch.txt: no such file"),
-        (
-            ["spares", "--nodes", "48", "--repair", "1e308"],
-            "spares: 1 problem\n  repair is 1e+308, needs to be at most 1e+30",
-        ),
-        (
-            [
-                "topology",
-                "--model",
-                "bloom",
-                "--nodes",
-                "0",
-                "--gpu",
-                "A100",
-                "--gpus-per-node",
-                "2000",
-                "--batch",
-                "2048",
-                "--ramp",
-                "192:100",
-            ],
-            "topology: 3 problems\n  nodes is 0, needs to be above 0\n"
-            "  gpus per node is 2000, at most 1024 are known of\n  ramp: 192 does not reach 2048 in steps of 100",
-        ),
-        (
-            ["throughput", *COMMANDS["throughput"][:-2], "--plot", "a.png"],
-            "throughput: 1 problem\n  --plot needs --tokens",
-        ),
-    ],
-)
-def test_all_problems_are_in_one_error(words: list[str], message: str) -> None:
-    error = plan(*words).exception
+@pytest.mark.parametrize(*read_cases(__file__, "all_problems_are_in_one_error"))
+def test_all_problems_are_in_one_error(words: str, message: str) -> None:
+    error = plan(*words.split()).exception
     assert isinstance(error, InputError)
     assert error.message == message
 

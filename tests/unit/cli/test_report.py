@@ -17,6 +17,7 @@ from opsctl.cli import cli
 from opsctl.guard.end_record import Outcome
 from opsctl.report.formats import attempt_rows, markdown, render_headline
 from opsctl.telemetry.progress.effective_time import Bucket
+from tests.support.cases import read_cases
 from tests.support.made_reports import BEGIN, Train, make_rough_train
 
 
@@ -76,17 +77,7 @@ def test_unwritable_html_file_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("since", "message"),
-    [
-        ("2999-01-01", "--since 2999-01-01 00:00:00 is in the future"),
-        ("soon", "'soon' is not a time"),
-        ("", "'' is not a time"),
-        ("99999999999999w", "'99999999999999w' is not a time"),
-        ("0d", "'0d' is not a time"),
-        ("1h", "--since "),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_since_is_refused"))
 def test_invalid_since_is_refused(tmp_path: Path, since: str, message: str) -> None:
     make_rough_train(tmp_path)
     assert read_refusal(tmp_path, "gpt", "--since", since).startswith(message)

@@ -23,6 +23,7 @@ from opsctl.state.journal import Journal
 from opsctl.state.run_dir import Attempt, RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.trainer.contract import TrainerStop
+from tests.support.cases import read_cases
 from tests.support.clocks import FakeClock
 from tests.support.finalized_trains import QueuedTrain, make_node_care, make_train
 from tests.unit.diagnosis.conftest import LOST, Log, read_corpus
@@ -121,17 +122,7 @@ def _crash_attempt(train: QueuedTrain, name: str, corpus: str, **more: str) -> A
     return attempt
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        (TrainerStop.FINISHED, "none"),
-        (TrainerStop.KILL, "switch"),
-        (TrainerStop.PAUSE, "switch"),
-        (TrainerStop.DEADLINE, "time limit"),
-        (TrainerStop.NAN, "numeric"),
-        (TrainerStop.MEMORY, "memory"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "stop_reason_of_the_trainer_needs_no_log", reason=TrainerStop))
 def test_stop_reason_of_the_trainer_needs_no_log(train: QueuedTrain, reason: TrainerStop, kind: str) -> None:
     attempt = train.start_attempt()
     append_log(train, f"[node001:0]: {LOST}")
@@ -140,16 +131,7 @@ def test_stop_reason_of_the_trainer_needs_no_log(train: QueuedTrain, reason: Tra
     assert ask_json(train, "gpt")["kind"] == kind
 
 
-@pytest.mark.parametrize(
-    ("state", "kind"),
-    [
-        (JobState.TIMEOUT, "time limit"),
-        (JobState.PREEMPTED, "preempted"),
-        (JobState.NODE_FAIL, "node"),
-        (JobState.CANCELLED, "switch"),
-        (JobState.FAILED, "unknown"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "slurm_state_is_used_without_a_log", state=JobState))
 def test_slurm_state_is_used_without_a_log(train: QueuedTrain, state: JobState, kind: str) -> None:
     attempt = train.start_attempt()
     train.add_row((1,), state)

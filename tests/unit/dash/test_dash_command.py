@@ -13,6 +13,7 @@ from opsctl.base.errors import InputError, OpsctlError
 from opsctl.cli import cli
 from opsctl.dash.page_access import PageAccess, Role, load_secret
 from opsctl.dash.serve_pages import make_links, open_socket
+from tests.support.cases import read_cases
 from tests.support.dash_site import DashSite
 
 
@@ -23,17 +24,8 @@ def dash(site: DashSite, *words: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--listen", "0.0.0.0"),
-        ("--listen", "somewhere"),
-        ("--prefix", "no-slash"),
-        ("--prefix", "/a/../b c"),
-        ("--prefix", '/"><script>'),
-    ],
-)
-def test_unsafe_option_is_refused(site: DashSite, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "unsafe_option_is_refused"))
+def test_unsafe_option_is_refused(site: DashSite, words: list[str]) -> None:
     with pytest.raises(InputError):
         dash(site, *words)
 

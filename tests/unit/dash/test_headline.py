@@ -19,6 +19,7 @@ from opsctl.state.events import AttemptFinalized, AttemptStarted, Event
 from opsctl.state.journal import TrainHistory, replay
 from opsctl.state.reasons import Reason
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_cases
 from tests.support.made_events import make_diagnosed
 
 AT = datetime(2026, 11, 22, 3, tzinfo=UTC)
@@ -93,16 +94,8 @@ def test_alert_is_the_headline_of_a_running_train() -> None:
     assert headline(status("running", alerts=(alert("critical"),))).text == "No step for 31 min"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "text"),
-    [
-        (("node017",), "GPU fell off on node017"),
-        (("node017", "node017"), "GPU fell off on node017, twice"),
-        (("node017", "node018", "node019"), "GPU fell off on 3 nodes, last node019, 3 times in a row"),
-        (("",), "GPU fell off"),
-    ],
-)
-def test_held_train_names_cause_and_nodes(nodes: tuple[str, ...], text: str) -> None:
+@pytest.mark.parametrize(*read_cases(__file__, "held_train_names_cause_and_nodes"))
+def test_held_train_names_cause_and_nodes(nodes: list[str], text: str) -> None:
     attempt = replace(last("crashed", "hold-queued"), attempt=f"7_{len(nodes)}.0")
     assert headline(status("held", last_attempt=attempt), crashes(*nodes)).text == text
 

@@ -26,6 +26,7 @@ from opsctl.state.events import Cancelled
 from opsctl.state.reasons import as_written
 from opsctl.state.switches import Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.cases import read_cases
 from tests.support.clocks import FakeClock
 from tests.support.finalized_trains import BEGIN, QueuedTrain
 
@@ -53,19 +54,7 @@ def test_switch_is_followed_by_a_signal_and_the_end(
     assert seconds(plan) == steps
 
 
-@pytest.mark.parametrize(
-    ("kind", "rules", "signal_at"),
-    [
-        (StopKind.TIME_LIMIT, {}, None),
-        (StopKind.TIME_LIMIT, {"stop_signal": "TERM"}, 30),
-        (StopKind.TIME_LIMIT, {"stop_signal": "USR1", "stop_after_seconds": 0}, 0),
-        (StopKind.TIME_LIMIT, {"stop_signal": "none"}, None),
-        (StopKind.TERM, {}, None),
-        (StopKind.TERM, {"stop_signal": "TERM"}, None),
-        (StopKind.TERM, {"stop_signal": "USR2"}, 0),
-        (StopKind.HUNG, {"stop_signal": "TERM"}, None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "time_limit_is_followed_by_a_signal_that_is_set", kind=StopKind))
 def test_time_limit_is_followed_by_a_signal_that_is_set(
     kind: StopKind, rules: dict[str, object], signal_at: float | None
 ) -> None:

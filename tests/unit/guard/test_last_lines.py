@@ -15,6 +15,7 @@ from opsctl.guard.finalize import finalize
 from opsctl.guard.stop_request import StopKind, request_stop
 from opsctl.settings.loader import OnExit0
 from opsctl.telemetry.progress.last_lines import LastLines, find_usage, parse_last_lines, read_last_lines
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "progress"
@@ -46,15 +47,7 @@ def test_only_lines_of_the_attempt_count(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "missing", 0) == LastLines()
 
 
-@pytest.mark.parametrize(
-    ("command", "limits"),
-    [
-        ("python train.py --exit-duration-in-mins 1190", True),
-        ("python train.py '--max_time=00:11:30:00'", True),
-        ('python train.py --stop-at "$TRAIN_DEADLINE"', True),
-        ("python train.py --max-steps 100 --timer", False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "command_that_limits_its_time_is_known"))
 def test_command_that_limits_its_time_is_known(train: QueuedTrain, command: str, limits: bool) -> None:
     train.run.body.write_text(f"srun rank -- {command}\n")
     evidence, _ = gather_evidence(train.run, train.start_attempt(), None)
@@ -75,19 +68,7 @@ def test_file_that_limits_the_time_is_known(train: QueuedTrain, name: str, text:
     assert gather_evidence(train.run, train.start_attempt(), None)[0].limits_itself is limits
 
 
-@pytest.mark.parametrize(
-    ("options", "step", "is_last"),
-    [
-        ("--steps 600", 600, True),
-        ("--max_steps=601", 600, True),
-        ("--training.steps 605", 600, True),
-        ("--train-iters 605 --save-steps 100", 600, True),
-        ("--steps 610", 600, False),
-        ("--steps 100", 600, False),
-        ("--save-steps 600", 600, False),
-        ("--steps 600 --num-steps 900", 600, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "last_step_of_the_command_is_known"))
 def test_last_step_of_the_command_is_known(train: QueuedTrain, options: str, step: int, is_last: bool) -> None:
     train.run.body.write_text(f"srun rank -- python train.py {options}\n")
     attempt = train.start_attempt()
@@ -124,39 +105,13 @@ def test_short_job_is_not_always_at_its_limit(train: QueuedTrain, limit_s: int, 
     assert evidence.at_its_limit is is_at_limit
 
 
-@pytest.mark.parametrize(
-    ("text", "usage"),
-    [
-        ("[node1:0]: usage: train.py [-h] [--lr LR]\n\n[node1:0]: options:\n", "usage: train.py [-h] [--lr LR]"),
-        ("Usage: train.py [OPTIONS] COMMAND [ARGS]...\n", "Usage: train.py [OPTIONS] COMMAND [ARGS]..."),
-        ("[node1:0]: train is powered by Hydra.\n", "train is powered by Hydra."),
-        ("Usage:\n  train.py --lr LR\n  train.py -h\n", "Usage: train.py --lr LR"),
-        ("memory usage: high\nUsage: 45 % of the GPU\n", ""),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "help_text_is_known"))
 def test_help_text_is_known(tmp_path: Path, text: str, usage: str) -> None:
     (tmp_path / "log").write_text(f"before\n{text}")
     assert find_usage(tmp_path / "log", len("before\n")) == usage
 
 
-@pytest.mark.parametrize(
-    ("log", "outcome"),
-    [
-        ("", Outcome.IDLE),
-        ("usage: train.py [-h]\n", Outcome.IDLE),
-        ("Loading model from /models/base\nall weights are loaded\n", Outcome.IDLE),
-        ("  Num Epochs = 3\n  Total optimization steps = 1,000\n", Outcome.IDLE),
-        ("Namespace(epoch=100, loss='ce')\n", Outcome.IDLE),
-        ("2026-11-22T12:31:09Z INFO    guard     finalized 12_0.0: exited after: Training completed\n", Outcome.IDLE),
-        ("2026-11-22T12:31:09Z INFO    guard     finalized 12_0.0: exited: step 5 loss: 2.0\n", Outcome.IDLE),
-        ("Training completed\n", Outcome.FINISHED),
-        ("Resuming training from step 500\n", Outcome.FINISHED),
-        ("Epoch 1/2\nEpoch 2/2\n", Outcome.FINISHED),
-        ("{'loss': 2.0, 'epoch': 0.97}\n", Outcome.FINISHED),
-        ("Checkpoint saved to /data/step500\n", Outcome.FINISHED),
-        ("usage: train.py [-h]\nstep 5 | loss: 2.0\n", Outcome.FINISHED),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "program_without_any_sign_of_training_holds_the_train", outcome=Outcome))
 def test_program_without_any_sign_of_training_holds_the_train(train: QueuedTrain, log: str, outcome: Outcome) -> None:
     attempt = train.start_attempt()
     train.run.main_log.write_text(log)
@@ -252,17 +207,7 @@ def test_failure_behind_the_last_step_is_known(text: str, failed: str) -> None:
     assert failed in found if failed else not found
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("Epoch 1/10\nstep 500/500 loss: 2.0\n", "Epoch 1/10"),
-        ("Epoch 9/10\nEpoch 10/10\n", ""),
-        ("epoch [0/3]\nepoch [1/3]\n", "epoch [1/3]"),
-        ("epoch [0/3]\nepoch [1/3]\nepoch [2/3]\n", ""),
-        ("Epoch 3 of 5: loss 2.0\n", "Epoch 3 of 5: loss 2.0"),
-        ("{'epoch': 3.0, 'loss': 2.0}\n", ""),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "epochs_that_are_left_are_known"))
 def test_epochs_that_are_left_are_known(text: str, left: str) -> None:
     assert parse_last_lines(text).epochs_left == left
 

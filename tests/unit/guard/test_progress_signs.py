@@ -13,6 +13,7 @@ from opsctl.guard.end_record import Action, FinishedAttempt, Outcome
 from opsctl.guard.finalize import finalize
 from opsctl.guard.progress_signs import read_attempt_progress
 from opsctl.state.run_dir import Attempt
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 
 
@@ -262,16 +263,7 @@ def test_log_that_an_option_names_is_no_checkpoint(train: QueuedTrain, tmp_path:
     assert not end(train, attempt).new_checkpoint
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "saved checkpoint {}/ckpt_120.json",
-        "checkpoint of step 120 saved to {}/ckpt_120.json",
-        "[ckpt] step=120 -> {}/ckpt_120.json",
-        "wrote {}/ckpt_120.json in 0.3 s",
-        "saving step 120 to {}/ckpt_120.json",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "saves_that_only_the_log_names_are_checkpoints"))
 def test_saves_that_only_the_log_names_are_checkpoints(train: QueuedTrain, tmp_path: Path, text: str) -> None:
     first = start(train, "12_1.0")
     (tmp_path / "elsewhere").mkdir()

@@ -13,23 +13,11 @@ import pytest
 from opsctl.base.ports import Completed
 from opsctl.guard.reproduction import HIDDEN, dump, mask, mask_logins
 from opsctl.host.system import SystemRunner
+from tests.support.cases import read_cases
 from tests.support.finalized_trains import QueuedTrain
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "WANDB_API_KEY",
-        "PGPASSWORD",
-        "MYSQL_PASSWD",
-        "GPG_PASSPHRASE",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "my_secret",
-        "SSH_AUTH_SOCK",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "secret_variable_is_hidden"))
 def test_secret_variable_is_hidden(name: str) -> None:
     assert mask({name: "hunter2"}) == {name: HIDDEN}
 

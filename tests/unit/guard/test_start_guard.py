@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import read_cases
+
 NEEDED_LATER = (
     "click",
     "jinja2",
@@ -39,17 +41,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("code", "cause"),
-    [
-        ("sys.modules['pydantic'] = None", "ModuleNotFoundError: import of pydantic halted"),
-        ("sys.modules['tomllib'] = None", "ModuleNotFoundError: import of tomllib halted"),
-        (
-            "start_guard.IMPORT_LIMIT_S = 1; import time; start_guard.import_guard = lambda: time.sleep(50)",
-            "TimeoutError: the guard was still starting after 1 s",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "failing_import_starts_the_body_alone"))
 def test_failing_import_starts_the_body_alone(run: Path, code: str, cause: str) -> None:
     result = run_python(f"{code}\nstart_guard.main(sys.argv[1:])", str(run))
     assert (result.returncode, result.stdout) == (85, "guard failed: yes\n")

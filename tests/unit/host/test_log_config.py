@@ -8,15 +8,9 @@ import re
 import pytest
 
 from opsctl.host import log_config
+from tests.support.cases import read_cases, read_table
 
-SECRETS = {
-    "slack token": "xoxb-1234567890-abcdefghij",
-    "slack webhook": "https://hooks.slack.com/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG",
-    "smtp password": "smtps://alerts:correct-horse-battery@mail.example.org:465",
-    "hugging face": "hf_abcdefghijklmnopqrstuvwxyz0123",
-    "wandb": "WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567",
-    "header": "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.e30.ZRrHA1JJJW8opsbCGfG",
-}
+SECRETS = read_table(__file__, "secrets")
 HIDDEN = ("1234567890", "zYxWvUtSrQpOnMlKjIhG", "correct-horse", "hf_abc", "0123456789abcdef", "eyJhbGci")
 
 
@@ -33,17 +27,7 @@ def test_line_holds_utc_level_component_message(capsys):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ WARNING guard     node node017 is lost\n", line)
 
 
-@pytest.mark.parametrize(
-    ("name", "component"),
-    [
-        ("opsctl.monitor.watch_cycle", "watch"),
-        ("opsctl.watchdogs.hang", "watch"),
-        ("opsctl.host.system", "command"),
-        ("opsctl.state.journal", "journal"),
-        ("opsctl.cron.tick", "cron"),
-        ("opsctl.app", "app"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "component_is_short"))
 def test_component_is_short(name, component):
     assert log_config.component_of(name) == component
 

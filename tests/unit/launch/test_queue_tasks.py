@@ -10,21 +10,9 @@ from opsctl.actions.queue_tasks import load_launched
 from opsctl.launch.launch_plan import trainer_json
 from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_table
 
-TRAIN = """\
-name = 't'
-[slurm]
-nodes = 1
-time_limit = '5'
-[trainer]
-steps = 10
-[trainer.model]
-hidden = 64
-[trainer.data]
-prefix = 'data/corpus'
-[rollback]
-skip_samples = ['5-9']
-"""
+TRAIN = read_table(__file__, "train")
 
 
 def test_relative_paths_are_those_of_the_launch(tmp_path: Path) -> None:

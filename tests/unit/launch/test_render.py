@@ -8,6 +8,7 @@ from jinja2 import UndefinedError
 from opsctl.base.errors import ConfigError, InputError
 from opsctl.base.model import JobSpec
 from opsctl.launch.render import command_line, directives, read_job_variables, render, templates_dir
+from tests.support.hostile_words import HOSTILE_WORDS
 
 SMALL = {"name": "gpt", "nodes": 2, "processes_per_node": 4, "cpus_per_process": 3, "time_limit": "2:00:00", "tasks": 5}
 
@@ -71,24 +72,7 @@ def test_newline_never_becomes_a_directive(field: str) -> None:
 
 
 def test_words_arrive_unchanged() -> None:
-    words = [
-        "a b",
-        "$(id)",
-        "`id`",
-        "it's",
-        '"',
-        "",
-        "-n",
-        "new\nline",
-        "ü",
-        "%j",
-        "{{",
-        "}}",
-        "{{ }}",
-        "{% if %}",
-        "\\",
-    ]
-    assert shlex.split(command_line(words)) == words
+    assert shlex.split(command_line(HOSTILE_WORDS)) == HOSTILE_WORDS
 
 
 def test_placeholder_becomes_a_variable_of_the_attempt() -> None:

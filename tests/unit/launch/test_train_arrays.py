@@ -8,6 +8,7 @@ from opsctl.launch.train_arrays import take_snapshot
 from opsctl.state.events import Submitted, Submitting
 from opsctl.state.journal import Journal, actor
 from opsctl.state.run_dir import RunDir
+from tests.support.cases import read_cases
 
 
 def row(array, comment, *, state=JobState.PENDING, tasks=(1, 2), name="gpt", **more):
@@ -88,16 +89,7 @@ def test_unknown_duplicate_adopts_the_oldest_array(journal):
     assert ([job.array for job in snapshot.adopted], [job.array for job in snapshot.duplicates]) == (["9"], ["10"])
 
 
-@pytest.mark.parametrize(
-    ("state", "queued"),
-    [
-        (JobState.PENDING, True),
-        (JobState.RUNNING, True),
-        (JobState.COMPLETING, True),
-        (JobState.COMPLETED, False),
-        (JobState.CANCELLED, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "ended_array_is_not_queued", state=JobState))
 def test_ended_array_is_not_queued(journal, state, queued):
     submit(journal, "n1", "5")
     assert snapshot_of(journal, row("5", "opsctl:gpt:n1", state=state)).is_queued is queued

@@ -13,23 +13,9 @@ from opsctl.settings.loader import load_train
 from opsctl.state.run_dir import RunDir
 from opsctl.train import Train
 from opsctl.trainer import dry_run
+from tests.support.cases import read_table
 
-TRAIN = """\
-name = 't'
-[slurm]
-nodes = 1
-time_limit = '5'
-[trainer]
-steps = 10
-weights = 'hf/model'
-[trainer.model]
-hidden = 64
-[trainer.data]
-blend = [{ prefix = 'data/en' }, { prefix = '../fr' }, { prefix = '/abs/code' }]
-stages = [{ from_sample = 5, blend = [{ prefix = 'data/late' }] }]
-[trainer.evaluation]
-sets = [{ name = 'a', prefix = 'data/valid' }]
-"""
+TRAIN = read_table(__file__, "train")
 PATHS = ["data/corpus", "data/en", "../fr", "/abs/code", "data/late", "data/valid", "hf/model"]
 
 

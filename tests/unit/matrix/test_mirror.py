@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.matrix.mirror import CannotBuild, Source, find_archive, read_sources, render_pip_conf, render_sources_list
+from tests.support.cases import read_cases
 
 BASE = Source(uri="http://deb.example.org/debian/", release="bookworm", component="main", signed_by="")
 UPDATES = Source(uri=BASE.uri, release="bookworm-updates", component="main", signed_by="")
@@ -29,16 +30,7 @@ def apt_options(directory: Path, name: str, text: str) -> list[str]:
 
 
 @needs_apt
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("debian.list", "deb http://deb.example.org/debian/ bookworm main\n"),
-        (
-            "debian.sources",
-            "Types: deb\nURIs: http://deb.example.org/debian/\nSuites: bookworm\nComponents: main\n",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "both_source_formats_are_read"))
 def test_both_source_formats_are_read(tmp_path: Path, name: str, text: str) -> None:
     assert read_sources(apt_options(tmp_path, name, text)) == [BASE]
 

@@ -28,6 +28,7 @@ from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
 from opsctl.state.switches import RequestKind, Switch
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
+from tests.support.cases import read_cases
 from tests.support.findings import make_finding
 from tests.support.made_events import make_diagnosed
 
@@ -102,22 +103,7 @@ def test_unknown_wait_reason_is_shown_verbatim(run: RunDir) -> None:
     assert read(run, row(JobState.PENDING, 2, reason="SomethingNew")).waiting[0].why == "SomethingNew"
 
 
-@pytest.mark.parametrize(
-    ("reason", "text"),
-    [
-        ("AssocGrpNodeLimit", "waiting for a limit: the nodes that its account allows all its jobs together"),
-        ("AssocMaxJobsLimit", "waiting for a limit: the running jobs that its account allows a user"),
-        ("QOSMaxGRESPerUser", "waiting for a limit: the GPUs that its QOS allows a user"),
-        ("MaxNodePerAccount", "waiting for a limit: the nodes that its QOS allows an account"),
-        (
-            "AssocGrpCPURunMinutesLimit",
-            "waiting for a limit: the CPUs x minutes that its account allows all its jobs together",
-        ),
-        ("QOSMaxWallDurationPerJobLimit", "will never start: it needs more time than its QOS allows a job"),
-        ("QOSMaxCpuPerNode", "will never start: it needs more CPUs than its QOS allows on a node"),
-        ("QOSMinNode", "will never start: it has fewer nodes than its QOS requires of a job"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "account_limit_is_explained_with_a_remedy"))
 def test_account_limit_is_explained_with_a_remedy(run: RunDir, reason: str, text: str) -> None:
     status = read(run, row(JobState.PENDING, 2, reason=reason))
     assert status.waiting[0].why == f"{text} ({reason})"

@@ -21,6 +21,7 @@ from opsctl.nodes.drain_plan import (
 from opsctl.nodes.health.node_state import Verdict
 from opsctl.nodes.history import NodeRecord
 from opsctl.settings.health import HealthSettings
+from tests.support.cases import read_cases
 from tests.support.made_nodes import NOW, judge_snapshot, make_snapshot, render_smi, render_stat
 
 OURS = "opsctl: xid: 79"
@@ -116,21 +117,7 @@ def test_changed_node_is_not_touched() -> None:
     assert has_changed(step, None) == "Slurm no longer lists the node"
 
 
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        ("IDLE", False),
-        ("IDLE+DRAIN", False),
-        ("ALLOCATED", True),
-        ("MIXED+DRAIN", True),
-        ("IDLE*", None),
-        ("IDLE+NOT_RESPONDING", None),
-        ("DOWN", None),
-        ("UNKNOWN", None),
-        ("IDLE+COMPLETING", True),
-        ("ALLOCATED*", True),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "node_state_tells_whether_it_has_a_job"))
 def test_node_state_tells_whether_it_has_a_job(state, expected) -> None:
     assert busy_by_node([node("n", state)]).get("n") is expected
 

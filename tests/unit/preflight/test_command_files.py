@@ -9,6 +9,7 @@ import pytest
 
 from opsctl.preflight.command_files import find_misplaced_paths, find_started_words
 from opsctl.settings.loader import TrainSettings
+from tests.support.cases import read_cases
 
 
 def find(tmp_path: Path, command: list[str], setup: dict[str, object], extra: tuple[str, ...] = ()) -> dict[str, bool]:
@@ -23,35 +24,7 @@ def find(tmp_path: Path, command: list[str], setup: dict[str, object], extra: tu
     return {path.path: path.is_needed for path in find_misplaced_paths(train, run, base, extra)}
 
 
-@pytest.mark.parametrize(
-    ("command", "setup", "missing"),
-    [
-        (["python3", "train.py"], {}, {}),
-        (["python3", "-u", "-X", "dev", "gone.py"], {}, {"gone.py": True}),
-        (["python3", "near.py"], {}, {"near.py": True}),
-        (["/etc/gone/train", "--steps", "3"], {}, {"/etc/gone/train": True}),
-        (["/gone/bin/train", "--steps", "3"], {}, {"/gone/bin/train": False}),
-        (["pyhton3", "train.py"], {"lines": ["source env"]}, {"pyhton3": False}),
-        (["python3", "train.py"], {"lines": ["source /etc/gone/activate"]}, {"/etc/gone/activate": False}),
-        (["./train", "x"], {}, {"./train": True}),
-        (["no-such-program-anywhere"], {}, {"no-such-program-anywhere": True}),
-        (["deepspeed", "train.py"], {}, {"deepspeed": False}),
-        (["no-such-program-anywhere"], {"lines": ["source env"]}, {}),
-        (["no-such-program-anywhere"], {"modules": ["cuda"]}, {}),
-        (["torchrun", "--nproc-per-node", "2", "gone.py", "other.py"], {}, {"gone.py": True, "other.py": False}),
-        (["torchrun", "--config", "conf.py", "gone.py"], {}, {"conf.py": False, "gone.py": True}),
-        (["python3", "-m", "torch.distributed.run", "gone.py"], {}, {"gone.py": True}),
-        (["python3", "train.py", "--plan", "gone.py"], {}, {"gone.py": False}),
-        (["bash", "-c", "python3 gone.py"], {}, {"gone.py": False}),
-        (["python3", "gone.py"], {"lines": ["export A=1", "source env/bin/activate"]}, {"gone.py": True}),
-        (["python3", "gone.py"], {"lines": ["cp /data/gone.py ."]}, {"gone.py": False}),
-        (["python3", "code/gone.py"], {"lines": ["git clone https://example.org/code"]}, {"code/gone.py": False}),
-        (["python3", "gone.py"], {"lines": ["cd /data"]}, {}),
-        (["python3", "gone.py"], {"directory": "/nowhere"}, {"gone.py": True}),
-        (["{{ python }}", "{{ run_dir }}/gone.py"], {}, {}),
-        (["apptainer", "exec", "a.sif", "python3", "gone.py"], {}, {}),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "file_that_certainly_misses_is_needed"))
 def test_file_that_certainly_misses_is_needed(
     tmp_path: Path, command: list[str], setup: dict[str, object], missing: dict[str, bool]
 ) -> None:

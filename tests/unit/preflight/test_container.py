@@ -10,6 +10,7 @@ import pytest
 from opsctl.app import build
 from opsctl.preflight.check_train import check_train
 from opsctl.preflight.problem import Problem
+from tests.support.cases import read_cases
 
 
 def find_problems(tmp_path: Path, command: list[str], *, directory: str = "code", **container: object) -> list[Problem]:
@@ -28,22 +29,7 @@ def find_problems(tmp_path: Path, command: list[str], *, directory: str = "code"
     return list(check_train(build(site), tmp_path / "t.toml").problems)
 
 
-@pytest.mark.parametrize(
-    ("script", "is_missing"),
-    [
-        ("train.py", False),
-        ("gone.py", True),
-        ("deeper/gone.py", True),
-        ("../data/train.py", False),
-        ("../gone.py", False),
-        ("TMP/code/gone.py", True),
-        ("TMP/trains/t/gone.py", True),
-        ("TMP/data/gone.py", True),
-        ("TMP/other/gone.py", False),
-        ("/opt/gone.py", False),
-        ("inside/gone.py", False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "missing_script_in_a_mounted_directory_is_found"))
 def test_missing_script_in_a_mounted_directory_is_found(tmp_path: Path, script: str, is_missing: bool) -> None:
     data = f"{tmp_path}/data"
     mounts = [f"{data}:{data}", f"{data}:{tmp_path}/code/inside"]

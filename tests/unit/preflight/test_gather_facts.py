@@ -32,19 +32,13 @@ from opsctl.state.switches import Switch, arm
 from opsctl.trainer import manifest
 from opsctl.trainer.indexed_corpus import write_corpus
 from opsctl.trainer.manifest import Manifest
+from tests.support.cases import read_cases, read_table
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits(version="22.05.8", cluster="c", max_array_size=1001, priority="", accounting=False)
 TINY = Path(__file__).parents[3] / "examples" / "tiny-gpt.toml"
-FOREIGN = """name = "t"
-command = ["bash", "train.sh", "--deepspeed_config", "ds.json", "--data-path", "corpus", "--kill-switch-path", "kill",
-           "--tokenizer-name-or-path", "./tok"]
-[slurm]
-nodes = 2
-time_limit = "60"
-gpus_per_node = 8
-"""
+FOREIGN = read_table(__file__, "foreign")
 
 
 @pytest.fixture
@@ -226,33 +220,10 @@ def test_gathering_changes_no_file(gather_train, tmp_path, run):
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "t.toml"])
 
 
-SHORT = """name = "t"
-command = {command}
-[slurm]
-nodes = 1
-time_limit = "60"
-gpus_per_node = 8
-[setup]
-{setup}
-"""
+SHORT = read_table(__file__, "short")
 
 
-@pytest.mark.parametrize(
-    ("command", "setup", "expected"),
-    [
-        (["python3", "train.py"], "", [("train.py", True)]),
-        (["python3", "gone.py"], "", [("gone.py", False)]),
-        (["python3", "/gone/train.py", "--data", "/gone/corpus"], "", [("/gone/train.py", False)]),
-        (["python3", "train.py"], 'directory = "CODE"', []),
-        (["python3", "train.py"], 'directory = "/gone"', [("train.py", True)]),
-        (["python3", "train.py"], 'lines = ["cd CODE"]', []),
-        (["python3", "-m", "train", "--config=conf/a.yaml"], "", [("conf/a.yaml", True)]),
-        (["bash", "-c", "exec python -u train.py $@"], "", [("train.py", True)]),
-        (["python3", "own.py"], "", []),
-        (["python3", "{{ run_dir }}/train.py", "$CODE/train.py", "train", "conf"], "", []),
-        (["apptainer", "exec", "a.sif", "python3", "train.py"], "", []),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "misplaced_files_of_the_command_are_found"))
 def test_misplaced_files_of_the_command_are_found(gather_train, run, command, setup, expected):
     tmp_path = run.path.parents[1]
     for name in ("train.py", "train", "conf/a.yaml"):
@@ -328,16 +299,7 @@ def test_failing_accounting_is_unavailable_alone(gather_train, fails, account, u
     assert set(unavailable) <= set(gather_train(FOREIGN, slurm=cluster_facts).unknown.values())
 
 
-@pytest.mark.parametrize(
-    ("theirs", "state", "is_shared"),
-    [
-        ("outputs", JobState.RUNNING, True),
-        ("outputs/other", JobState.PENDING, True),
-        (".", JobState.PENDING, True),
-        ("outputs", JobState.COMPLETED, False),
-        ("elsewhere", JobState.RUNNING, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "directory_of_another_queued_train_is_known", state=JobState))
 def test_directory_of_another_queued_train_is_known(gather_train, tmp_path, theirs, state, is_shared):
     text = """name = "{}"
 command = ["python", "train.py", "--output_dir", "{}"]
@@ -368,22 +330,7 @@ LLAMA = {
 }
 
 
-BEGINS_WITH_WEIGHTS = """name = "t"
-[trainer]
-steps = 10
-weights = "hf"
-[trainer.model]
-family = "llama"
-layers = 2
-hidden = HIDDEN
-heads = 4
-ffn = 80
-sequence = 64
-norm_eps = 1e-6
-[slurm]
-nodes = 1
-time_limit = "60"
-"""
+BEGINS_WITH_WEIGHTS = read_table(__file__, "begins_with_weights")
 
 
 def test_weights_are_compared_with_the_model(tmp_path, gather_train):

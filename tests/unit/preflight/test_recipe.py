@@ -15,6 +15,7 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.model_size import model_parameters
 from opsctl.trainer.rank_layout import check_layout
 from tests.support.broken_trains import ROOT, Case
+from tests.support.cases import read_cases, read_table
 
 LAYOUT = ("processes", "heads", "vocabulary", "stages", "batch", "ramp")
 
@@ -100,52 +101,12 @@ def test_mixture_of_experts_has_its_shape():
     assert (shape.experts, shape.active_experts, shape.layers) == (8, 1, 70)
 
 
-@pytest.mark.parametrize(
-    ("names", "kind"),
-    [
-        (["NVIDIA A100-SXM4-80GB"], "A100"),
-        (["NVIDIA A100-SXM4-40GB"], "A100-40"),
-        (["NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"], "A100-40"),
-        (["Tesla V100-SXM2-32GB"], "V100"),
-        (["Tesla V100-SXM2-16GB"], "V100-16"),
-        (["NVIDIA H100 80GB HBM3"], "H100"),
-        (["NVIDIA H100 PCIe"], "H100-PCIe"),
-        (["NVIDIA H200"], "H200"),
-        (["AMD Instinct MI300X"], "MI300X"),
-        (["--gres=gpu:a100:8"], "A100"),
-        (["v100-32g"], "V100"),
-        (["NVIDIA GeForce RTX 3090", ""], ""),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "gpu_kind_is_read_from_names"))
 def test_gpu_kind_is_read_from_names(names, kind):
     assert gpu_kind(names) == kind
 
 
-FLAGS = [
-    "--num-layers",
-    "--hidden-size",
-    "--num-attention-heads",
-    "--seq-length",
-    "--micro-batch-size",
-    "--global-batch-size",
-    "--tensor-model-parallel-size",
-    "--pipeline-model-parallel-size",
-    "--vocab-size",
-    "--rampup-batch-size",
-    "--context-parallel-size",
-    "--save-interval",
-    "--train-iters",
-    "--train-samples",
-    "--zero-stage",
-    "--exit-duration-in-mins",
-    "--num-workers",
-    "--nnodes",
-    "--data-path",
-    "--save",
-    "--kill-switch-path",
-    "--merge-file",
-    "--deepspeed_config",
-]
+FLAGS = read_table(__file__, "flags")
 WORDS = st.one_of(
     st.sampled_from(["1", "2", "4", "8", "16", "96", "2048"]),
     st.integers(-1, 10_000).map(str),

@@ -14,6 +14,7 @@ from opsctl.preflight.security.checks import read_umask
 from opsctl.preflight.security.permissions import quote, walk_components
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
+from tests.support.cases import read_cases
 from tests.support.other_users import NOBODY, open_to_other_users, skip_unless_others_may_run
 
 
@@ -245,19 +246,7 @@ def test_hidden_umask_is_unknown(tmp_path):
     assert read_umask(tmp_path / "missing") is None
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "phrase"),
-    [
-        ("PATH", "/usr/bin::/bin", "PATH: an empty entry depends on the working directory"),
-        ("PATH", "/usr/bin:.:/bin", "PATH: . depends on the working directory"),
-        ("PATH", "/usr/bin:{home}/open:/bin", "PATH: {home}/open: mode 0777 lets others write"),
-        ("PATH", "/usr/bin:{home}/sticky/x:/bin", "{home}/sticky/x: does not exist, and others can create"),
-        ("PYTHONPATH", "{home}/open", "PYTHONPATH: {home}/open: mode 0777"),
-        ("LD_PRELOAD", "{home}/open/x.so", "LD_PRELOAD: {home}/open: mode 0777"),
-        ("BASH_ENV", "{home}/open/rc", "BASH_ENV: {home}/open: mode 0777"),
-        ("SLURM_CONF", "{home}/open/slurm.conf", "SLURM_CONF: {home}/open: mode 0777"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "variable_is_reported_and_repaired"))
 def test_variable_is_reported_and_repaired(home, monkeypatch, variable, value, phrase):
     (home / "open").mkdir()
     (home / "open").chmod(0o777)

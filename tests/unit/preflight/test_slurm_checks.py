@@ -13,6 +13,7 @@ from opsctl.preflight.problem import LaunchRequest, ProblemLevel
 from opsctl.preflight.problem import judge as judged
 from opsctl.preflight.recipe import read_recipe
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse
+from tests.support.cases import read_cases
 
 
 def partition(name, **changed):
@@ -62,37 +63,7 @@ def test_train_that_fits_has_no_problem():
     assert judge(partition="short", time_limit="60", account="LLM", exclude="node003") == []
 
 
-@pytest.mark.parametrize(
-    ("slurm", "problem"),
-    [
-        (
-            {"partition": "shrot"},
-            "[slurm] partition: there is no 'shrot' here; did you mean 'short'? there are: main, short, closed",
-        ),
-        ({"partition": "xyz"}, "[slurm] partition: there is no 'xyz' here; there are: main, short, closed"),
-        ({"partition": "closed"}, "[slurm] partition: 'closed' is down and starts no job"),
-        ({"nodes": 5}, "[slurm] nodes = 5: partition 'main' lets a job have 4"),
-        ({"nodes": 3, "partition": "short"}, "[slurm] nodes = 3: partition 'short' lets a job have 2"),
-        (
-            {"time_limit": "1:00:01", "partition": "short"},
-            "[slurm] time_limit = 1:00:01: partition 'short' allows at most 01:00:00",
-        ),
-        ({"time_limit": "0"}, "[slurm] time_limit = 0: Slurm reads 0 as no limit"),
-        (
-            {"time_limit": "1"},
-            "[slurm] signal_seconds = 60: a task has only 60 s, so opsctl would stop the task at its start",
-        ),
-        ({"tasks": 1001}, "[slurm] tasks = 1001: this Slurm takes 1000 in one array at most"),
-        ({"account": "math"}, "[slurm] account: you may not use 'math'; you have: llm, vision"),
-        ({"exclude": "node[004-006]"}, "[slurm] exclude: no such nodes: node[005-006]"),
-        (
-            {"exclude": "node[001-003]"},
-            "[slurm] exclude: with node[001-003] excluded 1 nodes are left, and the train needs 2",
-        ),
-        ({"extra": ["--array=1-3"]}, "[slurm] extra: opsctl sets --array itself"),
-        ({"extra": ["--wait"]}, "[slurm] extra: opsctl sets --wait itself"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "problem_names_the_setting_and_the_limit"))
 def test_problem_names_the_setting_and_the_limit(slurm, problem):
     assert judge(**slurm) == [problem]
 

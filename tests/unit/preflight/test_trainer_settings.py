@@ -7,6 +7,7 @@ import pytest
 from opsctl.preflight.recipe import read_recipe
 from opsctl.preflight.trainer_settings import COMMANDS, load_table
 from opsctl.settings.loader import TrainSettings, parse
+from tests.support.cases import read_table
 
 
 @pytest.fixture
@@ -49,20 +50,7 @@ def test_megatron_flags_describe_a_llama(read):
 
 
 def test_script_with_variables_is_read(read):
-    script = """#!/bin/bash
-#SBATCH --nodes=4
-TP=4  # tensor
-SAVE=/checkpoints
-GPT_ARGS=(
-    --num-layers 24 --hidden-size 2048   # --num-layers 99
-    --tensor-model-parallel-size $TP
-)
-OPTIONS=" \\
-    --save $SAVE \\
-    --micro-batch-size ${MBS:-2} \\
-    "
-srun torchrun pretrain_gpt.py ${GPT_ARGS[@]} $OPTIONS
-"""
+    script = read_table(__file__, "script")
     recipe = read("bash", "run/train.sh", files={"run/train.sh": script})
     assert (recipe.trainer, recipe.layers, recipe.tensor, recipe.micro_batch) == ("Megatron", 24, 4, 2)
     assert (recipe.save, recipe.load) == ("/checkpoints", "")
@@ -70,23 +58,9 @@ srun torchrun pretrain_gpt.py ${GPT_ARGS[@]} $OPTIONS
 
 
 def test_torchtitan_file_and_flags_are_read(read):
-    text = """[training]
-local_batch_size = 4
-seq_len = 8192
-steps = 1000
-[parallelism]
-tensor_parallel_degree = 8
-data_parallel_shard_degree = -1
-[checkpoint]
-enable_checkpoint = true
-interval = 500
-[activation_checkpoint]
-mode = "selective"
-[model]
-converters = ["float8"]
-"""
+    train_toml = read_table(__file__, "train_toml")
     command = ("--job.config_file", "train.toml", "--training.local_batch_size", "2")
-    recipe = read("python", "-m", "torchtitan.train", *command, files={"train.toml": text})
+    recipe = read("python", "-m", "torchtitan.train", *command, files={"train.toml": train_toml})
     assert (recipe.trainer, recipe.micro_batch, recipe.sequence, recipe.steps) == ("torchtitan", 2, 8192, 1000)
     assert (recipe.tensor, recipe.recompute, recipe.fp8, recipe.fsdp) == (8, "selective", True, "fsdp")
     assert (recipe.saves, recipe.save_every, recipe.shards) == (True, 500, None)
@@ -94,18 +68,9 @@ converters = ["float8"]
 
 
 def test_transformers_yaml_deepspeed_and_model_are_read(read):
-    recipe_file = """model_name_or_path: model
-per_device_train_batch_size: 8
-gradient_accumulation_steps: 4
-bf16: true
-gradient_checkpointing: true
-attn_implementation: flash_attention_2
-max_seq_length: 2048
-save_strategy: "no"
-frobnicate: 3
-"""
+    sft_yaml = read_table(__file__, "sft_yaml")
     files = {
-        "sft.yaml": recipe_file,
+        "sft.yaml": sft_yaml,
         "ds.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}),
         "model/config.json": json.dumps({"num_hidden_layers": 32, "hidden_size": 4096, "num_key_value_heads": 8}),
     }

@@ -14,6 +14,7 @@ from opsctl.base.secret_formats import Secrets
 from opsctl.publish.redaction import UnreadableSecret, gather_secrets
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.alerts import AlertSettings
+from tests.support.cases import read_cases, read_table
 from tests.unit.publish.conftest import EVENTS, Site
 
 WEBHOOK = "https://hooks.example.org/services/T0001/B0002/zYxWvUtSrQpOnMlKjIhG"
@@ -74,17 +75,7 @@ def test_configured_secret_is_struck_out_in_all_forms(known: Secrets, planted: s
     assert struck.endswith(" after\n")
 
 
-SECRET_FORMS = [
-    "hf_abcdefghijklmnopqrstuvwxyz012345",
-    "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
-    "github_pat_abcdefghijklmnopqrstuvwxyz",
-    "glpat-abcdefghij0123456789",
-    "sk-abcdefghijklmnopqrstuvwxyz",
-    "AKIAABCDEFGHIJKLMNOP",
-    "https://hooks.slack.com/services/T1/B2/abcdef",
-    "https://acme.webhook.office.com/webhookb2/abc@def/IncomingWebhook/xyz",
-    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\nAAAA\n-----END OPENSSH PRIVATE KEY-----",
-]
+SECRET_FORMS = read_table(__file__, "secret_forms")
 
 
 @pytest.mark.parametrize("planted", SECRET_FORMS)
@@ -92,29 +83,12 @@ def test_form_of_a_secret_is_struck_out(planted: str) -> None:
     assert Secrets(frozenset()).strike_text(f"<{planted}>") == "<***>"
 
 
-@pytest.mark.parametrize(
-    ("line", "struck"),
-    [
-        ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer ***"),
-        ("fetching https://me:hunter22@host/x", "fetching https://***@host/x"),
-        ("PASSWORD=hunter22 python", "PASSWORD=*** python"),
-        ('{"api_key": "0123456789", "n": 1}', '{"api_key": "***", "n": 1}'),
-        ("hf_token: abcdefgh", "hf_token: ***"),
-        ("aws_secret_access_key = abcd/efgh+ijkl", "aws_secret_access_key = ***"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "value_of_a_secret_name_is_struck_out"))
 def test_value_of_a_secret_name_is_struck_out(line: str, struck: str) -> None:
     assert Secrets(frozenset()).strike_text(line) == struck
 
 
-INNOCENT = [
-    " iteration 2/ 95367 | consumed tokens: 8388608 | elapsed time per iteration (s): 769.99 | lm loss: 6.384045E+01 |",
-    "tokenizer_type ............ GPT2BPETokenizer",
-    "padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)",
-    "see https://example.org/services/status and user@host.example.org:/path",
-    "[n001:3]: key_value_heads: 8, secrets are kept",
-    "/data/tokenizer",
-]
+INNOCENT = read_table(__file__, "innocent")
 
 
 @pytest.mark.parametrize("line", INNOCENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from opsctl.base.errors import InputError, RunDirError
 from opsctl.publish.publisher import Published
 from opsctl.publish.staging import DeadlinePassed
 from opsctl.settings.publish import PublishTable
+from tests.support.cases import read_cases
 from tests.unit.publish.conftest import EVENTS, Site
 
 ALL = {
@@ -131,22 +133,10 @@ def test_target_inside_the_trains_is_refused(site: Site) -> None:
     assert site.run.main_log.read_bytes() == ALL["logs/main_log.txt"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"to": "path"}, "to = path needs `path`"),
-        ({"to": "git"}, "to = git needs `remote`"),
-        ({"to": "command"}, "to = command needs `command`"),
-        ({"to": "path", "path": "out"}, "'out' is relative: an absolute path is needed"),
-        ({"to": "git", "remote": "/x", "branch": "a..b"}, "'a..b' is not a branch name"),
-        ({"files": ("../x",)}, "is not a pattern of files of a run directory"),
-        ({"files": ("/etc/*",)}, "is not a pattern of files of a run directory"),
-        ({"files": ("checkpoints/*",)}, "checkpoints are never published"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "invalid_settings_are_refused"))
 def test_invalid_settings_are_refused(settings: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(why)):
-        PublishTable.model_validate(settings)
+        PublishTable.model_validate_json(json.dumps(settings))
 
 
 def test_dry_run_lists_actions_and_does_nothing(site: Site) -> None:

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from opsctl.settings.rollback import RollbackSettings
+from tests.support.cases import read_cases
 
 
 def test_words_get_values_without_splitting_them() -> None:
@@ -26,16 +27,7 @@ def test_no_rollback_adds_no_words() -> None:
     assert (settings.first_words(), settings.lasting_words()) == ([], [])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"step_argument": "--load {iteration}"},
-        {"step_argument": "--load 'x"},
-        {"skip_samples": ("9-1",)},
-        {"lr_scale": 0},
-        {"newest_file": "../x"},
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "wrong_settings_are_refused"))
 def test_wrong_settings_are_refused(fields) -> None:
     with pytest.raises(ValidationError):
         RollbackSettings(**fields)

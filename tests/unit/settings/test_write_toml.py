@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opsctl.settings.write_toml import dump_toml, set_keys
+from tests.support.cases import read_cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 SCALARS = st.one_of(
@@ -49,15 +50,7 @@ def test_missing_table_is_appended() -> None:
     assert set_keys("a = 1\n[b]\nc = 2\n", "rollback", {"step": 4}) == "a = 1\n[b]\nc = 2\n\n[rollback]\nstep = 4\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rollback = { step = 1 }\n",
-        "rollback.step = 1\n",
-        "[rollback]\nskip_samples = [\n  '1-2',\n]\n",
-        "a = '''\n[rollback]\n'''\n",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "table_in_another_form_is_changed"))
 def test_table_in_another_form_is_changed(text: str) -> None:
     changed = set_keys(text, "rollback", {"step": 2, "skip_samples": None})
     assert tomllib.loads(changed) == {**tomllib.loads(text), "rollback": {"step": 2}}

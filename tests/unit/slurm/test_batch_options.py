@@ -3,45 +3,18 @@
 import pytest
 
 from opsctl.slurm.batch_options import list_options
+from tests.support.cases import read_cases
 from tests.unit.preflight.test_slurm_checks import judge
 
 
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        ("--comm=x", "comment"),
-        ("--arr=1-3", "array"),
-        ("--arr 1-3", "array"),
-        ("--hint=nomultithread -a1-3", "array"),
-        ("--hint=nomultithread -Ha 1-3", "array"),
-        ("--exclusive -N2", "nodes"),
-        ("--hint=nomultithread --outp=x", "output"),
-        ("--tasks-per-node=2", "ntasks-per-node"),
-        ("--req", "requeue"),
-        ("--node=3", "nodes"),
-        ("--hint nomultithread -J other", "job-name"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "abbreviation_of_an_owned_option_is_refused"))
 def test_abbreviation_of_an_owned_option_is_refused(option, name):
     (text,) = judge(extra=[option])
     assert text.startswith("[slurm] extra: ")
     assert text.endswith(f" is short for --{name}, which opsctl sets itself")
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--gres=gpu:a100:8",
-        "--hint=nomultithread",
-        "--mail-user=a@b.org --mail-type END",
-        "--container-image=ubuntu",
-        "--distribution=block:block # --array=1-3",
-        "--mem 0",
-        "--export=ALL,ARRAY=--array",
-        "--switches=1@24:00:00",
-        "--comment-of-a-plugin=x",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "other_option_is_accepted"))
 def test_other_option_is_accepted(option):
     assert judge(extra=[option]) == []
 

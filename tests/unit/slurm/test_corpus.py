@@ -12,6 +12,7 @@ import pytest
 
 from opsctl.base.model import DrainReason, Job, JobState, Limits, Node, Partition, Reservation
 from opsctl.slurm import parse_output
+from tests.support.cases import read_cases
 from tests.versions import VERSIONS, recorded, versions_of
 
 MARK = "\x1fmark"
@@ -181,16 +182,7 @@ def test_limits_are_read(version):
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "has_epilog"),
-    [
-        ("Epilog                  = /etc/slurm/epilog.sh", True),
-        ("Epilog[0]               = /etc/slurm/epilog.d/50-health.sh", True),
-        ("Epilog                  = (null)", False),
-        ("SrunEpilog              = /etc/slurm/srun.sh", False),
-        ("EpilogSlurmctld[0]      = /etc/slurm/controller.sh", False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "epilog_of_the_nodes_is_read"))
 def test_epilog_of_the_nodes_is_read(line, has_epilog):
     assert parse_output.parse_limits(f"{line}\n").has_epilog is has_epilog
 

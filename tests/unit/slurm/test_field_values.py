@@ -6,6 +6,7 @@ import pytest
 
 from opsctl.base.units import parse_slurm_minutes
 from opsctl.slurm.field_values import parse_exit_code, parse_tasks, parse_text, parse_time
+from tests.support.cases import read_cases
 
 
 @pytest.mark.parametrize(
@@ -41,21 +42,7 @@ def test_invalid_time_is_none(word):
     assert parse_time(word) is None
 
 
-@pytest.mark.parametrize(
-    ("word", "minutes"),
-    [
-        ("30", 30),
-        ("30:00", 30),
-        ("01:30:00", 90),
-        ("2-00:00:00", 2880),
-        ("1-12", 2160),
-        ("1-12:30", 2190),
-        ("365-00:00:00", 525600),
-        ("UNLIMITED", None),
-        ("NONE", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "time_limit_is_in_minutes"))
 def test_time_limit_is_in_minutes(word, minutes):
     assert parse_slurm_minutes(word) == minutes
 

@@ -9,6 +9,7 @@ import pytest
 from opsctl.base.errors import NotAllowed, OpsctlError, SlurmError, Unreachable
 from opsctl.base.ports import Completed
 from opsctl.slurm.slurm_errors import GONE, NOT_PENDING, UNKNOWN_ID, raise_for_error
+from tests.support.cases import read_cases
 from tests.versions import CORPUS, VERSIONS, recorded
 
 DOWN = [(path.parent.name, path.stem) for path in sorted((CORPUS / "stderr").glob("*/*-down.txt"))]
@@ -50,21 +51,7 @@ def test_completed_action_is_no_error(version, case, fine):
     raise_for_error(failed_command(version, case), fine=fine)
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        (
-            "sbatch-bad-partition",
-            "sbatch refused: invalid partition specified: nope; "
-            "Batch job submission failed: Invalid partition name specified",
-        ),
-        ("exclude-unknown-node", r"exclude refused: 1_\[?2-4\]?: Invalid node name specified"),
-        (
-            "hold-unknown-id",
-            "hold refused: Invalid job id specified for job 999; slurm_suspend error: ?Invalid job id specified",
-        ),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "refusal_quotes_slurm"))
 def test_refusal_quotes_slurm(version, case, message):
     with pytest.raises(SlurmError) as caught:
         raise_for_error(failed_command(version, case), fine=(GONE, NOT_PENDING))

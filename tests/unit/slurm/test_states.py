@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from opsctl.base.model import JobState
 from opsctl.slurm.states import parse_state
+from tests.support.cases import read_cases
 
 MANUAL = """
 BF BOOT_FAIL, CA CANCELLED, CD COMPLETED, CF CONFIGURING, CG COMPLETING, DL DEADLINE, F FAILED, NF NODE_FAIL,
@@ -26,19 +27,7 @@ def test_state_has_at_most_one_property(state):
     assert [state.is_waiting, state.is_active, state.is_final].count(True) == (state is not JobState.UNKNOWN)
 
 
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("CANCELLED by 1001", JobState.CANCELLED),
-        ("RUNNING+", JobState.RUNNING),
-        ("CANCELLED+", JobState.CANCELLED),
-        (" COMPLETING ", JobState.COMPLETING),
-        ("", JobState.UNKNOWN),
-        ("+", JobState.UNKNOWN),
-        ("LAUNCH_FAILED", JobState.UNKNOWN),
-        ("completed", JobState.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "states_are_read_as_slurm_writes_them", state=JobState))
 def test_states_are_read_as_slurm_writes_them(text, state):
     assert parse_state(text) is state
 

@@ -13,6 +13,7 @@ from opsctl.base.model import JobState
 from opsctl.state.files import write_atomic
 from opsctl.trainer.contract import Heartbeat, Phase, to_json
 from opsctl.watchdogs import hang_stacks
+from tests.support.cases import read_table
 from tests.support.watch_context import LINE, T0, Bench, job, waiting
 
 Minutes = Callable[[float], timedelta]
@@ -233,15 +234,7 @@ def test_dry_run_requests_no_stacks(running: Bench, minutes: Minutes) -> None:
     assert not running.attempt.stacks_request.exists()
 
 
-DUMP = """at 3.0
-Current thread 0x1 (most recent call first):
-  File "trainer/rank_process.py", line 107 in _dump
-  File "threading.py", line 982 in run
-
-Thread 0x2 (most recent call first):
-  File "torch/distributed/distributed_c10d.py", line 2420 in barrier
-  File "trainer/loop.py", line 91 in train
-"""
+DUMP = read_table(__file__, "dump")
 
 
 def test_ranks_are_grouped_by_stack_rarest_first(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from opsctl.base.findings import Finding, Level
 from opsctl.settings.watch import CheckTable
 from opsctl.state.run_dir import RunDir
 from opsctl.watchdogs import WATCHDOGS
+from tests.support.cases import read_cases
 from tests.support.watch_context import Bench
 
 TICK = timedelta(minutes=10)
@@ -25,17 +26,7 @@ def judge(bench: Bench) -> Finding:
     return bench.judge("train_checks", after=TICK)
 
 
-@pytest.mark.parametrize(
-    ("script", "level", "text"),
-    [
-        ("echo 'all well | load=1'", Level.OK, "all well"),
-        ("echo slow; exit 1", Level.WARNING, "slow"),
-        ("echo dead; echo detail; exit 2", Level.CRITICAL, "dead"),
-        ("exit 3", Level.UNKNOWN, "exit code 3 without output"),
-        ("echo odd; exit 77", Level.UNKNOWN, "odd"),
-        ("sleep 5", Level.UNKNOWN, "sh did not answer within 0.5 s"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "plugin_decides_the_severity", level=Level))
 def test_plugin_decides_the_severity(bench: Bench, script: str, level: Level, text: str) -> None:
     configure(bench, kind="command", command=("sh", "-c", script), timeout_seconds=0.5, remedy="call anna")
     finding = judge(bench)
@@ -53,15 +44,7 @@ def test_command_gets_the_name_of_the_train(bench: Bench) -> None:
     assert judge(bench).summary == "gpt: mine: gpt"
 
 
-@pytest.mark.parametrize(
-    ("output", "level", "text"),
-    [
-        ("41", Level.OK, "41 C"),
-        ("51.5 now", Level.WARNING, "51.5 C, above 50"),
-        ("-1e2", Level.CRITICAL, "-100 C, below 0"),
-        ("none", Level.UNKNOWN, "no number: none"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "number_is_compared_with_its_limits", level=Level))
 def test_number_is_compared_with_its_limits(bench: Bench, output: str, level: Level, text: str) -> None:
     (bench.run.path / "number").write_text(output)
     configure(bench, kind="number", file="number", warning_above=50.0, critical_below=0.0, unit="C")
@@ -104,16 +87,7 @@ def test_site_has_checks_of_its_own(bench: Bench) -> None:
     assert (finding.key, finding.level) == ("site_checks/site/lic", Level.WARNING)
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"kind": "log", "file": "a"}, "needs `file` and `pattern`"),
-        ({"kind": "command"}, "needs `command`"),
-        ({"kind": "number", "file": "a"}, "needs a limit"),
-        ({"kind": "number", "warning_above": 1.0}, "needs either `command` or `file`"),
-        ({"kind": "log", "file": "a", "pattern": "(?=a)b"}, "pattern"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "incomplete_check_is_refused"))
 def test_incomplete_check_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         CheckTable.model_validate({"name": "mine", **fields})

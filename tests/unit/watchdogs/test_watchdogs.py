@@ -18,6 +18,7 @@ from opsctl.state.reasons import Reason, ReasonKind, as_written
 from opsctl.watchdogs import WATCHDOGS, pulse_log
 from opsctl.watchdogs.node_health import worst_severity
 from opsctl.watchdogs.slurm_status import find_related_jobs
+from tests.support.cases import read_cases
 from tests.support.watch_context import T0, Bench, job, waiting
 
 ROOT = Path(__file__).parents[3]
@@ -26,21 +27,7 @@ ROOT = Path(__file__).parents[3]
 # --- nodes
 
 
-@pytest.mark.parametrize(
-    ("state", "level"),
-    [
-        ("IDLE", Level.OK),
-        ("MIXED", Level.OK),
-        ("ALLOCATED+PLANNED", Level.OK),
-        ("ALLOCATED+DRAIN", Level.WARNING),
-        ("ALLOCATED*", Level.WARNING),
-        ("MIXED+NOT_RESPONDING", Level.WARNING),
-        ("DOWN", Level.CRITICAL),
-        ("DOWN+DRAIN", Level.CRITICAL),
-        ("IDLE+DRAIN+FAIL", Level.CRITICAL),
-        ("WHATEVER", Level.OK),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "node_states_have_levels", level=Level))
 def test_node_states_have_levels(state: str, level: Level) -> None:
     assert worst_severity(state) is level
 
@@ -149,26 +136,7 @@ def test_watch_entry_on_time_is_ok(bench: Bench) -> None:
 # --- waiting
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("Priority", WaitKind.FINE),
-        ("(Resources)", WaitKind.FINE),
-        ("JobArrayTaskLimit", WaitKind.FINE),
-        ("None", WaitKind.FINE),
-        ("JobHeldUser", WaitKind.HELD),
-        ("JobHeldAdmin", WaitKind.ADMIN),
-        ("DependencyNeverSatisfied", WaitKind.NEVER),
-        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", WaitKind.BLOCKED),
-        ("PartitionDown", WaitKind.BLOCKED),
-        ("AssocGrpNodeLimit", WaitKind.BLOCKED),
-        ("QOSMaxJobsPerUserLimit", WaitKind.BLOCKED),
-        ("AssocMaxWallDurationPerJobLimit", WaitKind.NEVER),
-        ("QOSMaxNodePerJobLimit", WaitKind.NEVER),
-        ("launch failed requeued held", WaitKind.FAILED),
-        ("SomethingNew", WaitKind.UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "wait_reasons_are_classified", kind=WaitKind))
 def test_wait_reasons_are_classified(reason: str, kind: WaitKind) -> None:
     assert classify_wait(waiting(reason)) is kind
 

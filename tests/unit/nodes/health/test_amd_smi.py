@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from opsctl.nodes.health.amd_smi import parse_amd
 from opsctl.nodes.health.node_state import Card, Health, NodeBaseline, NodeSnapshot, Verdict
+from tests.support.cases import read_cases
 from tests.support.made_nodes import judge_snapshot, list_results, make_snapshot, read_corpus
 
 FORMS = ("list", "static", "metric")
@@ -64,37 +65,7 @@ def test_healthy_node_has_no_results(newer: bool) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("bad", "check", "severity", "evidence"),
-    [
-        (
-            {"metric.ecc.total_uncorrectable_count": 2, "metric.ecc_blocks.UMC.uncorrectable_count": 2},
-            "ecc",
-            "degraded",
-            "2 uncorrectable DRAM errors since the driver was loaded",
-        ),
-        (
-            {"metric.ecc.total_uncorrectable_count": 1},
-            "ecc",
-            "faulty",
-            "1 uncorrectable SRAM errors since the driver was loaded",
-        ),
-        (
-            {"metric.ecc.total_uncorrectable_count": 1, "metric.ecc_blocks": "N/A"},
-            "ecc",
-            "degraded",
-            "1 uncorrectable DRAM errors since the driver was loaded",
-        ),
-        (
-            {"static.ras.bad_page_threshold_exceeded": "True"},
-            "remapped_rows",
-            "faulty",
-            "more bad pages than are allowed",
-        ),
-        ({"metric.temperature.hotspot.value": 104}, "temperature", "degraded", "104 C, slows down at 100 C"),
-        ({"metric.pcie.width": 8}, "pcie", "degraded", "8 of 16 lanes under load"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "fault_is_found"))
 def test_fault_is_found(bad: dict[str, Any], check: str, severity: str, evidence: str) -> None:
     verdict = judge_node(render_cards(bad=bad))
     assert list_results(verdict, check) == [(severity, evidence)]
@@ -106,16 +77,7 @@ def test_missing_gpu_is_named() -> None:
     assert list_results(judge_node(render_cards(7)), "gpus") == [("faulty", f"7 of 8 GPUs answer; missing: {UUIDS[7]}")]
 
 
-@pytest.mark.parametrize(
-    ("answer", "evidence"),
-    [
-        ((1, "AMDSMI_STATUS_DRIVER_NOT_LOADED"), "amd-smi exit code 1: AMDSMI_STATUS_DRIVER_NOT_LOADED"),
-        (("late", ""), "amd-smi did not answer in time"),
-        ((0, "@list\n[]\n"), "amd-smi printed unreadable output"),
-        ((15, ""), "amd-smi exit code 15"),
-        ((127, ""), "nvidia-smi is not installed"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "failed_amd_smi_is_unknown", answer=tuple))
 def test_failed_amd_smi_is_unknown(answer: tuple[int | str, str], evidence: str) -> None:
     verdict = judge_node(answer)
     assert (verdict.health, list_results(verdict, "gpus")) == (Health.UNKNOWN, [("unknown", evidence)])

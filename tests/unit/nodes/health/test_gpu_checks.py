@@ -11,6 +11,7 @@ import pytest
 from opsctl.nodes.health.kernel_lines import read_xids
 from opsctl.nodes.health.node_state import Card, Health, NodeBaseline
 from opsctl.settings.health import HealthSettings
+from tests.support.cases import read_cases
 from tests.support.made_nodes import (
     NOW,
     gpu_bus,
@@ -32,35 +33,7 @@ def test_healthy_node_has_no_results() -> None:
     assert (verdict.health, verdict.results) == (Health.HEALTHY, ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "check", "severity", "evidence"),
-    [
-        ({"sram": "2"}, "ecc", "faulty", "2 uncorrectable SRAM errors since the driver was loaded"),
-        ({"dram": "1"}, "ecc", "degraded", "1 uncorrectable DRAM errors since the driver was loaded"),
-        ({"sram_ever": "5"}, "ecc", "faulty", "5 uncorrectable SRAM errors over the GPU's lifetime: more than allowed"),
-        ({"dram_fixed": "20000001"}, "ecc", "degraded", "20000001 corrected DRAM errors, more than 20000000"),
-        ({"pending": "Yes"}, "remapped_rows", "degraded", "a row waits to be remapped; running jobs are safe"),
-        ({"pending": "1"}, "remapped_rows", "degraded", "a row waits to be remapped; running jobs are safe"),
-        ({"failure": "Yes"}, "remapped_rows", "faulty", "a row could not be remapped"),
-        ({"recovery": "Reset"}, "recovery", "faulty", "the driver requests: Reset"),
-        ({"recovery": "Drain and Reset"}, "recovery", "degraded", "the driver requests: Drain and Reset"),
-        ({"recovery": "Dance"}, "recovery", "unknown", "unknown recovery action 'Dance'"),
-        ({"hw_thermal": "Active"}, "clocks", "degraded", "slowed down by hw_thermal_slowdown although idle"),
-        ({"hw_thermal": "Active", "use": "97"}, "clocks", "note", "slowed down by hw_thermal_slowdown"),
-        ({"margin": "-2"}, "temperature", "degraded", "31 C, -2 C from its limit"),
-        ({"temperature": "N/A"}, "temperature", "unknown", "temperature: N/A"),
-        ({"power": "500.00"}, "temperature", "note", "capped at 500 W, 700 W by default"),
-        ({"width": "8", "use": "80"}, "pcie", "degraded", "8 of 16 lanes under load"),
-        (
-            {"fabric_status": "Timeout"},
-            "fabric",
-            "faulty",
-            "registration failed: Timeout on 1 GPUs",
-        ),
-        ({"fabric_state": "In Progress"}, "fabric", "note", "registration: In Progress on 1 GPUs"),
-        ({"persistence": "Disabled"}, "persistence", "note", "off on 1 GPUs: an idle driver loses its error counters"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "bad_value_is_reported_with_the_gpu"))
 def test_bad_value_is_reported_with_the_gpu(changes, check, severity, evidence) -> None:
     verdict = judge_snapshot(make_snapshot(smi=render_smi(**changes)))
     assert list_results(verdict, check) == [(severity, evidence)]
@@ -75,15 +48,7 @@ def test_harmless_values_have_no_result(changes) -> None:
     assert judge_snapshot(make_snapshot(smi=render_smi(**changes))).results == ()
 
 
-@pytest.mark.parametrize(
-    ("code", "meaning"),
-    [
-        (8, "a power cable is not attached"),
-        (10, "the kernel reported an interrupt problem"),
-        (14, "the infoROM is corrupt"),
-        (15, "a GPU has fallen off the bus"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "hardware_exit_code_is_evidence"))
 def test_hardware_exit_code_is_evidence(code, meaning) -> None:
     ((severity, evidence),) = list_results(judge_snapshot(make_snapshot(smi=(code, "No devices were found"))), "gpus")
     assert (severity, evidence) == ("faulty", f"nvidia-smi exit code {code}: {meaning}: No devices were found")
@@ -130,23 +95,7 @@ def test_node_without_gpus_needs_no_nvidia_smi() -> None:
     assert (verdict.health, list_results(verdict, "gpus")) == (Health.HEALTHY, [])
 
 
-@pytest.mark.parametrize(
-    ("log", "code", "expected"),
-    [
-        ("xid-63-a100", 63, None),
-        ("xid-119-gsp", 119, "faulty"),
-        ("xid-43", 43, None),
-        ("xid-94", 94, "degraded"),
-        ("xid-13-109", 109, "faulty"),
-        ("xid-13-109", 13, None),
-        ("xid-79-154", 79, "faulty"),
-        ("xid-79-154", 154, "faulty"),
-        ("xid-62-154-45", 62, "faulty"),
-        ("xid-62-154-45", 45, None),
-        ("xid-145-149-nvlink5", 149, "faulty"),
-        ("xid-145-149-nvlink5", 145, "note"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "xid_has_the_severity_of_its_row"))
 def test_xid_has_the_severity_of_its_row(log, code, expected) -> None:
     verdict = judge_snapshot(make_snapshot(kernel=read_corpus(f"dmesg/{log}.txt")))
     severities = [severity for severity, evidence in list_results(verdict, "xid") if f"Xid {code} " in evidence]
@@ -197,15 +146,7 @@ def test_old_lines_and_lines_before_the_undrain_do_not_count() -> None:
     assert judge_snapshot(make_snapshot(kernel=stamp_lines(text, 60)), prior=back).health is Health.FAULTY
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0)", "faulty"),
-        ("74, pid=1, NVLink: non-fatal error on link 6", "note"),
-        ("149, NETIR Fatal XC0 i0 Link -1 (0x000fe406)", "faulty"),
-        ("145, RLW_RXPIPE Non-Fatal XC0 i0 Link 13 (0x0409a0c2)", "note"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "single_fatal_xid_counts"))
 def test_single_fatal_xid_counts(line: str, expected: str) -> None:
     kernel = f"NVRM: Xid (PCI:0000:{gpu_bus(3)}:00): {line}\n"
     verdict = judge_snapshot(make_snapshot(kernel=kernel, smi=render_smi(recovery="N/A")))

@@ -15,6 +15,7 @@ from opsctl.nodes.health.node_checker import judge_all
 from opsctl.nodes.health.node_state import Health, NodeBaseline, Port
 from opsctl.nodes.health.snapshot import parse
 from opsctl.settings.health import HealthSettings
+from tests.support.cases import read_cases
 from tests.support.made_nodes import (
     MARK,
     NOW,
@@ -165,7 +166,7 @@ def test_incomplete_answer_may_contain_evidence() -> None:
 
 
 def test_every_check_is_tested() -> None:
-    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*_checks.py"))
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*_checks.*"))
     assert [name for name in CHECKS if f'"{name}"' not in text] == []
 
 
@@ -189,16 +190,7 @@ def test_reads_through_the_page_cache_are_no_evidence() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("section", "evidence"),
-    [
-        ((127, ""), "fio is not installed"),
-        (("late", ""), "fio did not answer in time"),
-        ((1, "fio/3.33/cannot-open.json"), "fio exit code 1"),
-        ((0, "fio/3.33/cannot-open.json"), "fio printed unreadable output"),
-        ((0, "{}"), "fio printed unreadable output"),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "failed_fio_is_unknown_and_no_evidence", section=tuple))
 def test_failed_fio_is_unknown_and_no_evidence(section: tuple[int | str, str], evidence: str) -> None:
     code, out = section
     snapshot = make_snapshot(fio=(code, read_corpus(out) if out.endswith(".json") else out))

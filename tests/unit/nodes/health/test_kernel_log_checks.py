@@ -12,37 +12,10 @@ from opsctl.diagnosis.causes import causes
 from opsctl.nodes.health.kernel_lines import read_rows, read_xids
 from opsctl.nodes.health.node_state import Health, NodeBaseline
 from opsctl.nodes.health.snapshot import SCRIPT
+from tests.support.cases import read_table
 from tests.support.made_nodes import CORPUS, NOW, judge_snapshot, make_snapshot, read_corpus, stamp_lines
 
-RECORDED = {
-    "sxid-20034-fatal": [("sxid", "faulty", "PCI:0000:06:00.0"), ("sxid", "faulty", "PCI:0000:05:00.0")],
-    "amdgpu-athub": [("amdgpu", "faulty", "0000:e3:00.0"), ("amdgpu", "faulty", "0000:e3:00.0")],
-    "amdgpu-init": [("amdgpu", "faulty", "0000:48:00.0")],
-    "made/amdgpu-ras": [("amdgpu", "degraded", "0000:c1:00.0"), ("amdgpu", "degraded", "0000:d1:00.0")],
-    "rm-init-adapter": [("gpu_driver", "faulty", "0000:0a:00.0")],
-    "sxid-22013": [("sxid", "note", "PCI:0000:04:00.0")],
-    "mlx5-health": [("mlx5", "faulty", "0000:41:00.0"), ("mlx5", "faulty", "0000:03:00.0")],
-    "edac-corrected": [("machine_checks", "note", "")],
-    "edac-uncorrectable": [("machine_checks", "faulty", "")],
-    "mce-at-boot": [("machine_checks", "note", "")],
-    "aer-fatal-gpu": [("aer", "degraded", "0000:00:02.0"), ("aer", "note", "0000:00:02.0")],
-    "aer-no-recovery": [("aer", "degraded", "nvidia 0000:03:00.0")],
-    "aer-non-fatal": [("aer", "note", "0000:80:1b.4"), ("aer", "note", "0000:80:1b.4")],
-    "nvme-reset": [("nvme", "note", "nvme0"), ("disk", "note", "nvme0n1")],
-    "nvme-lost": [("nvme", "faulty", "nvme2"), ("nvme", "degraded", "nvme2")],
-    "ext4-error": [("disk", "degraded", "nvme0n1p1")],
-    "buffer-io-error": [("disk", "note", "nvme0n1")],
-    "hung-task": [("hung_tasks", "note", "")],
-    "made/lustre-evicted": [("lustre", "note", "scratch-OST0003")],
-    "made/rare": [
-        ("lustre", "faulty", ""),
-        ("machine_checks", "faulty", ""),
-        ("machine_checks", "faulty", ""),
-        ("mlx5", "note", "0000:41:00.0"),
-    ],
-    "made/read-only": [("disk", "faulty", "nvme0n1p1"), ("disk", "degraded", "dm-2")],
-    "made/harmless": [],
-}
+RECORDED = read_table(__file__, "recorded")
 NEW_CHECKS = {row.check for row in read_rows()} - {"xid"}
 
 
@@ -60,7 +33,7 @@ def list_lines(text: str, prior: NodeBaseline | None = None) -> list[tuple[str, 
 @pytest.mark.parametrize("log", RECORDED)
 def test_recorded_line_has_the_severity_of_its_row(log: str) -> None:
     text = re.sub(r"^\[ *[\d.]+\] ", "", read_corpus(f"dmesg/{log}.txt"), flags=re.MULTILINE)
-    assert sorted(list_lines(text)) == sorted(RECORDED[log])
+    assert sorted(list_lines(text)) == sorted(map(tuple, RECORDED[log]))
 
 
 def test_repeated_errors_of_one_disk_count() -> None:

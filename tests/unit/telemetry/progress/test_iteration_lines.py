@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration, recent_iterations
 from opsctl.telemetry.progress.log_formats import parse_megatron as parse
 from opsctl.telemetry.progress.step_pace import median_step_s
+from tests.support.cases import read_cases
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "logs"
 
@@ -107,17 +108,7 @@ def test_line_without_the_last_step_needs_a_time():
     assert parse("iteration 7 | elapsed time per iteration (s): 2 |") == Iteration(step=7, step_s=2.0)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "validation loss at iteration 100 | lm loss value: 2.1E+00 | lm loss PPL: 8.1E+00 |",
-        "saving checkpoint at iteration   33241 to checkpoints",
-        "    iteration = train(forward_step_func,",
-        "time (ms)",
-        "[2021-11-01 10:00:00] PULSE: train is running",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "other_lines_are_no_iterations"))
 def test_other_lines_are_no_iterations(line):
     assert parse(line) is None
 

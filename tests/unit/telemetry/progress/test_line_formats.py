@@ -8,44 +8,20 @@ import pytest
 
 from opsctl.telemetry.progress.log_formats import load_formats
 from opsctl.telemetry.progress.step_reader import StepReader
+from tests.support.cases import read_cases
 
 
 def read(line: str) -> dict[str, float]:
     return StepReader().read(line.encode()).values
 
 
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        ("step 12/90 loss 2.5", {"step": 12, "last": 90, "loss": 2.5}),
-        ("step=12 loss=2.5 lr=1e-4", {"step": 12, "loss": 2.5, "lr": 1e-4}),
-        ("Step: 12 | Loss: 2.5 | dt: 250ms", {"step": 12, "loss": 2.5, "step_s": 0.25}),
-        ("iter 1200 train loss 2.5 (0.5 s/it)", {"step": 1200, "loss": 2.5}),
-        ("INFO [step 3 of 9] loss=nan", {"step": 3, "last": 9}),
-        ("[gpu07:3]: global_step: 7, loss: 1e+02, tokens/s: 12,345", {"step": 7, "loss": 100, "tokens_per_s": 12345}),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "own_line_is_read"))
 def test_own_line_is_read(line: str, values: dict[str, float]) -> None:
     stated = read(line)
     assert {name: stated.get(name) for name in values} == values
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "validation at step 12: loss 2.5",
-        "eval step 3/10 loss 2.5",
-        "saving checkpoint at step 12 to /x, loss 2.5",
-        "resumed at step 12 with loss 2.5",
-        "step 12",
-        "epoch=1-step=500.ckpt loss 2",
-        "Map: 100%|####| 5/5 [00:01<00:00, 5.00it/s]",
-        "Loading checkpoint shards: 100%|####| 5/5 [00:01<00:00, 5.00it/s]",
-        "Evaluating: 40%|####| 2/5 [00:01<00:00, 5.00it/s]",
-        "100%|####| 5/5 [00:01<00:00, 5.00it/s]\x1b[A",
-        "a trainer that says nothing",
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "other_line_states_no_step"))
 def test_other_line_states_no_step(line: str) -> None:
     assert "step" not in read(line)
 

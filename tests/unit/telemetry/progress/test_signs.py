@@ -12,6 +12,7 @@ from opsctl.settings.loader import TrainSettings, parse
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.log_events import ProgressEventKind
 from opsctl.telemetry.progress.signs import LogSigns, find_directories, find_train_saves, read_log_signs
+from tests.support.cases import read_cases
 
 
 def config(*command: str, **tables: Any) -> TrainSettings:
@@ -64,20 +65,7 @@ def test_steps_count_from_the_start_of_the_attempt(run: RunDir) -> None:
     assert (signs.first.step, signs.highest, last.last, last.loss) == (300, 359, 900, 2.5)
 
 
-@pytest.mark.parametrize(
-    ("text", "finished", "signalled"),
-    [
-        ("Training completed. Do not forget to share your model\n", True, False),
-        ("`Trainer.fit` stopped: `max_steps=500` reached.\n", True, False),
-        ("`Trainer.fit` stopped: `max_time=0:10:00` reached.\n", False, True),
-        ("Time limit reached, stopping\nTraining finished\n", False, True),
-        ("Training completed: wall time exceeded\n", False, True),
-        ("Time limit given by max_time_per_run=0:00:10 reached. Stopping run\nTraining complete\n", False, True),
-        ("the time limit of the episode was reached\nTraining complete\n", True, False),
-        ("Received SIGTERM, saving checkpoint and exiting\nTraining complete\n", False, True),
-        ("step 3/9 loss 2.0\n", False, False),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "end_in_the_log"))
 def test_end_in_the_log(run: RunDir, text: str, finished: bool, signalled: bool) -> None:
     run.main_log.write_text(text)
     signs = read_log_signs(run.main_log)

@@ -10,6 +10,7 @@ from opsctl.base.errors import InputError
 from opsctl.report.log_report import report_log
 from opsctl.telemetry.progress.read_log import read_summary
 from opsctl.telemetry.progress.tracker_log import find_field
+from tests.support.cases import read_cases
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "trackers"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,22 +91,6 @@ def test_directory_without_runs_is_refused(tmp_path):
         read_summary(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        ("train/loss", "loss"),
-        ("lm-loss-training/lm loss", "loss"),
-        ("lm loss vs samples", ""),
-        ("lm loss validation", ""),
-        ("eval/loss", ""),
-        ("optim/total_grad_norm", "grad_norm"),
-        ("grad_norm", "grad_norm"),
-        ("throughput(tps)", "tokens_per_s"),
-        ("perf.tokens_per_s", "tokens_per_s"),
-        ("learning-rate", "lr"),
-        ("trainer/global_step", "step"),
-        ("system/gpu.0.memory", ""),
-    ],
-)
+@pytest.mark.parametrize(*read_cases(__file__, "names_of_trackers_are_known"))
 def test_names_of_trackers_are_known(name, field):
     assert find_field(name) == field
