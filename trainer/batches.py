@@ -19,6 +19,7 @@ from opsctl.trainer.config import TrainerConfig
 from opsctl.trainer.config_tables import DataConfig
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.indexed_corpus import Corpus
+from opsctl.trainer.manifest import DataOrder
 from opsctl.trainer.run_state import RunState
 from opsctl.trainer.sample_order import taken
 
@@ -103,25 +104,25 @@ class Data:
     """The corpora of `evaluation.sets` by name."""
     config: TrainerConfig
 
-    def __str__(self) -> str:
-        """Return tokens and samples of every corpus, and the weights: with the seed, they determine the order.
-
-        Paths are left out, because corpora may move.
-        """
-        sizes = [f"{len(part.corpus.tokens)} tokens, {part.samples} samples" for part in self.trained]
-        blends = self.config.data.blends()
-        if len(sizes) == len(blends) == 1:
-            return f"{sizes[0]} x {sum(blends[0][1].values()):g}"
-        shares = (f"x {':'.join(f'{w:g}' for w in weights.values())} from sample {start}" for start, weights in blends)
-        return "; ".join([*sizes, *shares])
+    @property
+    def order(self) -> DataOrder:
+        # Rounded as in the manifests of earlier versions, with which it is compared.
+        stages = ((start, (float(f"{w:g}") for w in weights.values())) for start, weights in self.config.data.blends())
+        return DataOrder(
+            sizes=tuple((len(part.corpus.tokens), part.samples) for part in self.trained),
+            weights=tuple((start, tuple(weights)) for start, weights in stages),
+        )
 
     def has_same_past(self, state: RunState) -> bool:
         """Return whether a run with the data of `state` would have read the samples so far in the same order."""
-        now, was = (text.split(" x ")[0].removesuffix(";") for text in (str(self), state.data))
-        longer, shorter = sorted((f"{now};", f"{was};"), key=len, reverse=True)
+        now, was = self.order, state.data
+        if was is None or now == was:
+            return True
+        common = min(len(now.sizes), len(was.sizes))
         counts = Turns(self.config.data).counts(state.consumed_samples)
         positions = dict(zip(self.config.data.corpora(), counts, strict=True))
-        return longer.startswith(shorter) and _without_zeros(positions) == _without_zeros(state.positions)
+        is_same = _without_zeros(positions) == _without_zeros(state.positions)
+        return is_same and now.sizes[:common] == was.sizes[:common]
 
     def training(self, config: TrainerConfig, *, data_rank: int, data_ranks: int) -> Batches:
         """Return the training batches of one data-parallel rank, in the order of the seed of `config`."""

@@ -9,7 +9,7 @@ from collections import deque
 from opsctl.trainer.config_tables import SpikeConfig
 
 NAME = "loss spike"
-"""Start of the reason in the KEEP file of a spike's checkpoint."""
+"""Keeps the checkpoints of spikes."""
 _MIN_DEVIATION = 0.01
 """Smallest assumed standard deviation, as a share of the mean."""
 

@@ -39,6 +39,8 @@ _REMOVING = ".removing-"
 OFFLOADED = "OFFLOADED"
 _NAME = re.compile(r"step-(\d{7,})")
 _FORMAT = 1
+_OLD_SIZE = re.compile(r"(\d{1,18}) tokens, (\d{1,18}) samples")
+_OLD_STAGE = re.compile(r" x ([\d.e+:-]{1,400})(?: from sample (\d{1,18}))?")
 MAX_MARK_BYTES = 4096
 MAX_MANIFEST_BYTES = 64 << 20
 """Some 200 bytes for each of the files, of which a large run has some ten thousand."""
@@ -58,6 +60,33 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataOrder:
+    """What determines, with the seed, in which order samples are read. Paths are left out, because corpora may move."""
+
+    sizes: tuple[tuple[int, int], ...]
+    """Tokens and samples of every corpus."""
+    weights: tuple[tuple[int, tuple[float, ...]], ...]
+    """The first sample of every stage, and the weights of the corpora from there on."""
+
+    def __str__(self) -> str:
+        sizes = [f"{tokens} tokens, {samples} samples" for tokens, samples in self.sizes]
+        if len(self.sizes) == len(self.weights) == 1:
+            return f"{sizes[0]} x {sum(self.weights[0][1]):g}"
+        shares = (f"x {':'.join(f'{w:g}' for w in weights)} from sample {start}" for start, weights in self.weights)
+        return "; ".join([*sizes, *shares])
+
+
+def _read_data_order(data: Any) -> DataOrder | None:
+    """Return the recorded order. Manifests of earlier versions have its description, or nothing."""
+    if isinstance(data, dict):
+        weights = tuple((int(start), tuple(map(float, shares))) for start, shares in data["weights"])
+        return DataOrder(sizes=tuple((int(tokens), int(samples)) for tokens, samples in data["sizes"]), weights=weights)
+    sizes = tuple((int(tokens), int(samples)) for tokens, samples in _OLD_SIZE.findall(data or ""))
+    stages = tuple((int(start or 0), tuple(map(float, w.split(":")))) for w, start in _OLD_STAGE.findall(data or ""))
+    return DataOrder(sizes=sizes, weights=stages) if sizes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The description of a checkpoint, as in manifest.json."""
 
@@ -72,8 +101,8 @@ class Manifest:
     """NATIVE: only the same topology can resume; UNIVERSAL: any topology and precision can; WEIGHTS: none can."""
     seed: int | None = None
     """Seed of the run; None in checkpoints of an earlier version."""
-    data: str = ""
-    """Tokens, samples and weight of every corpus. A run with other data reads samples in another order."""
+    data: DataOrder | None = None
+    """A run with other data reads samples in another order; None in checkpoints of an earlier version."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Samples that were taken from every corpus, by prefix; empty in checkpoints of an earlier version."""
     optimizer: Mapping[str, Any] = field(default_factory=dict)
@@ -139,7 +168,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         if fields.pop("format") != _FORMAT:
             raise ValueError(f"{checkpoint}: this is not a manifest of format {_FORMAT}")
         files = {_inside(name): _file_record(record) for name, record in fields.pop("files").items()}
-        manifest = Manifest(**fields, files=files)
+        manifest = Manifest(**fields | {"data": _read_data_order(fields.get("data"))}, files=files)
         if type(manifest.step) is not int or not isinstance(manifest.topology, dict):
             raise ValueError(f"{checkpoint}: the manifest has values of wrong types")
         return manifest
@@ -260,24 +289,33 @@ def is_sound(checkpoint: Path) -> bool:
         return False
 
 
-def keep(checkpoint: Path, reason: str) -> None:
-    """Protect a checkpoint from pruning. Raises OSError."""
-    write_atomic(checkpoint / KEEP, reason.strip() + "\n")
+def keep(checkpoint: Path, reason: str, *, by: str) -> None:
+    """Protect a checkpoint from pruning; `by` names the program's part that may end the protection. Raises OSError."""
+    write_atomic(checkpoint / KEEP, json.dumps({"reason": reason.strip(), "by": by}, ensure_ascii=False) + "\n")
 
 
-def unprotect(checkpoints: Iterable[Checkpoint], reason: str, *, newest: int) -> None:
-    """Drop the protection of all but the `newest` checkpoints whose KEEP begins with `reason`. Raises OSError."""
+def unprotect(checkpoints: Iterable[Checkpoint], *, by: str, newest: int) -> None:
+    """Drop the protection of all but the `newest` checkpoints that are kept `by` this part. Raises OSError."""
     newest_first = sorted(checkpoints, reverse=True)
-    protected = [checkpoint for checkpoint in newest_first if _read_keep_reason(checkpoint).startswith(reason)]
+    protected = [checkpoint for checkpoint in newest_first if read_keep(checkpoint.path)["by"] == by]
     for checkpoint in protected[newest:]:
         (checkpoint.path / KEEP).unlink(missing_ok=True)
 
 
-def _read_keep_reason(checkpoint: Checkpoint) -> str:
+def read_keep(checkpoint: Path) -> dict[str, str]:
+    """Return why a checkpoint is kept, `reason`, and `by` what part of the program; empty if it is not kept.
+
+    A person writes plain text, and so did earlier versions: what stands before its first colon named the part.
+    """
     try:
-        return read_bounded(checkpoint.path / KEEP, MAX_MARK_BYTES).decode(errors="replace")
+        text = read_bounded(checkpoint / KEEP, MAX_MARK_BYTES).decode(errors="replace").strip()
     except OSError:
-        return ""
+        text = ""
+    try:
+        fields = json.loads(text)
+        return {"reason": str(fields["reason"]), "by": str(fields["by"])}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {"reason": text, "by": text.partition(":")[0]}
 
 
 def find_superfluous(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from opsctl.trainer.manifest import DataOrder
+
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
@@ -25,8 +27,8 @@ class RunState:
     """Seconds of the last save; before the first save, an estimate."""
     seed: int | None = None
     """Seed of the run: configured, or drawn by the first attempt."""
-    data: str = ""
-    """Description of the training data, as in the manifest."""
+    data: DataOrder | None = None
+    """As in the manifest."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """Samples that were taken from every corpus up to the last save, by prefix."""
     earlier_tokens: int = 0

@@ -76,9 +76,9 @@ def resolve_precision(config: TrainerConfig, found: Found | None, control: Contr
 
 def compare_data(data: Data, state: RunState, control: Control) -> None:
     """Warn if the resumed checkpoint was trained on other data; the next checkpoint records the current data."""
-    if state.data not in ("", str(data)) and not data.has_same_past(state):
-        warn(state, control.process, f"data is {data}, and was {state.data}: {_OTHER_ORDER}")
-    state.data = str(data)
+    if not data.has_same_past(state):
+        warn(state, control.process, f"data is {data.order}, and was {state.data}: {_OTHER_ORDER}")
+    state.data = data.order
 
 
 def seed_randomness(config: TrainerConfig, process: RankProcess) -> None:

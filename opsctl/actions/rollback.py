@@ -231,7 +231,7 @@ def _protect(plan: RollbackPlan) -> None:
     path = plan.chosen.path
     try:
         if plan.chosen.layout == EMBEDDED and not (path / manifest.KEEP).exists():
-            manifest.keep(path, _protection(plan.record))
+            manifest.keep(path, f"chosen by {_protection(plan.record)}", by=_protection(plan.record))
     except OSError as error:
         raise cannot_write(path / manifest.KEEP, error) from error
 
@@ -240,7 +240,7 @@ def _unprotect(record: RollbackRecord) -> None:
     """Drop the protection. One that stays costs the space of a checkpoint, and nothing else."""
     with contextlib.suppress(OSError):
         checkpoints = manifest.list_checkpoints(Path(record.checkpoint).parent)
-        manifest.unprotect(checkpoints, _protection(record), newest=0)
+        manifest.unprotect(checkpoints, by=_protection(record), newest=0)
 
 
 def _protection(record: RollbackRecord) -> str:

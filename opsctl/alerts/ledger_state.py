@@ -170,15 +170,17 @@ def upgrade_finding(old: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in old.items() if name not in {"summary", "done", "remedy", "rollback"}}
     return {
         **rest,
-        "says": _quote(old["summary"]),
+        "says": _quote(old["summary"], old.get("train", "")),
         "actions": [_quote(line) for line in old.get("done", ())],
         "fix": {"advice": _quote(old["remedy"])} if old.get("remedy") else {},
         "roll_back": _quote(old["rollback"]) if old.get("rollback") else None,
     }
 
 
-def _quote(text: str) -> dict[str, Any]:
-    return {"kind": QUOTE, "facts": {"text": text}}
+def _quote(text: str, train: str = "") -> dict[str, Any]:
+    """Return the statement of an old text, which names the train or not."""
+    names = {"train": train} if train and train in text else {}
+    return {"kind": QUOTE, "facts": {"text": text, **names}}
 
 
 def dump(state: LedgerState) -> str:

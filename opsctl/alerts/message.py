@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 import uuid
 from collections import Counter
@@ -13,7 +12,7 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from opsctl.alerts.ledger_state import SEVERITY, AlertTransition, Batch
-from opsctl.base.findings import Finding, Level
+from opsctl.base.findings import Level
 from opsctl.base.units import format_duration
 from opsctl.launch.render import render
 from opsctl.settings.alerts import AlertSettings
@@ -82,7 +81,8 @@ def render_single(
         "finding": finding,
         "site": rules.site_name,
         "word": transition_word(change),
-        "name": "" if not finding.train or _names(finding) else f"{finding.train}: ",
+        "is_resolved": finding.level is Level.OK,
+        "name": "" if not finding.train or finding.names_train else f"{finding.train}: ",
         "before": transition.before,
         "at": describe_time(transition.at, rules.time_zone),
         "opened": describe_time(change.opened, rules.time_zone),
@@ -154,11 +154,6 @@ def describe_time(at: datetime, zone_name: str) -> str:
         return f"{utc:%Y-%m-%d %H:%M} UTC"
     day = f"{utc:%Y-%m-%d} " if utc.date() != local.date() else ""
     return f"{local:%Y-%m-%d %H:%M} {local:%Z} ({day}{utc:%H:%M} UTC)"
-
-
-def _names(finding: Finding) -> bool:
-    """Return whether the summary already names the train."""
-    return re.search(rf"(?<![\w.-]){re.escape(finding.train)}(?![\w-])", finding.summary) is not None
 
 
 def _join_lines(text: str, limit: int = MAX_SUBJECT_CHARS) -> str:

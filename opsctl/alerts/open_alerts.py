@@ -35,6 +35,8 @@ class OpenAlert:
     """A folded node list."""
     names_train: bool = False
     """Whether the summary names the train."""
+    brief: str = ""
+    """The summary for a place that names the train already."""
 
     @property
     def is_loud(self) -> bool:
@@ -63,23 +65,23 @@ def open_alerts(ledger: LedgerFiles, now: datetime) -> list[OpenAlert]:
 
 def _describe(entry: LedgerEntry, silence: Silence | None) -> OpenAlert:
     level, finding = entry.level, entry.finding
-    summary = finding.summary if finding else ""
+    summary, brief = (finding.summary, finding.brief) if finding else ("", "")
     if level is Level.OK:
         level = entry.latest_level
-        summary = f"{entry.key} is {level}"
-    if silence:
-        summary += f" (silenced until {silence.until:%Y-%m-%d %H:%M} UTC by {silence.by}: {silence.reason})"
+        summary = brief = f"{entry.key} is {level}"
+    note = f" (silenced until {silence.until:%Y-%m-%d %H:%M} UTC by {silence.by}: {silence.reason})" if silence else ""
     return OpenAlert(
         key=entry.key,
         level=level.value,
-        summary=summary,
+        summary=summary + note,
         train=finding.train if finding else "",
         since=_as_json(entry.since),
         acknowledged=entry.acknowledged is not None,
         silenced_until=_as_json(silence.until) if silence else "",
         kind=finding.says.kind if finding else "",
         node=finding.node if finding else "",
-        names_train=finding is not None and "train" in finding.says.facts,
+        names_train=finding is not None and finding.names_train,
+        brief=brief + note,
     )
 
 

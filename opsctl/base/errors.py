@@ -88,7 +88,11 @@ class Unreachable(SlurmError):
 
 
 class SandboxError(OpsctlError):
-    """The private Slurm did not start, or did not stop."""
+    """The private Slurm did not start, or did not stop. `logs` is the directory of its logs, if they tell more."""
+
+    def __init__(self, message: str, *, hint: str | None = None, logs: Path | None = None) -> None:
+        super().__init__(message, hint=f"all logs: {logs}" if logs else hint)
+        self.logs = logs
 
 
 class HostUnreachable(OpsctlError):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from opsctl.base.statements import NO_REMEDY, Remedy, Statement, say
+from opsctl.base.statements import NO_REMEDY, Remedy, Statement, say, say_below
 
 
 class Level(StrEnum):
@@ -55,8 +55,21 @@ class Finding:
     @property
     def summary(self) -> str:
         """One line with the figures and their limit."""
+        return say(self.says) + self._name_others()
+
+    @property
+    def brief(self) -> str:
+        """The summary for a place that names the train already."""
+        return say_below(self.says, "train") + self._name_others()
+
+    @property
+    def names_train(self) -> bool:
+        """Whether the summary names the train."""
+        return "train" in self.says.facts
+
+    def _name_others(self) -> str:
         others = Statement(kind="site.also_hit", facts={"trains": ", ".join(self.also_hit)})
-        return say(self.says) + (say(others) if self.also_hit else "")
+        return say(others) if self.also_hit else ""
 
     @property
     def lines(self) -> tuple[str, ...]:

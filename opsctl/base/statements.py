@@ -9,7 +9,7 @@ import re
 import shlex
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -88,6 +88,16 @@ def say(statement: Statement, *commands: tuple[str, ...]) -> str:
     for number, command in enumerate(commands):
         values[f"command{number}"] = " ".join(map(_quote_word, command))
     return fill_sentence(sentence, values)
+
+
+def say_below(statement: Statement, name: str) -> str:
+    """Return the sentence for a place that shows the value `name` already: without it, if the sentence can do so."""
+    sentence = read_sentences().get(statement.kind, "")
+    if not any(f"{{{name}}}" in part for part in _OPTIONAL.findall(sentence)):
+        return say(statement)
+    known = {key: value for key, value in statement.facts.items() if key != name}
+    text = say(replace(statement, facts=known))
+    return text[:1].upper() + text[1:]
 
 
 def fill_sentence(sentence: str, values: Mapping[str, Any]) -> str:

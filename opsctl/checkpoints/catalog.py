@@ -73,7 +73,7 @@ def _read_row(checkpoint: Checkpoint) -> CatalogRow:
         size=size_of(record),
         topology=" ".join(f"{key}={value}" for key, value in record.topology.items()),
         consumed_samples=record.consumed_samples,
-        keep_reason=_text(checkpoint.path / manifest.KEEP),
+        keep_reason=manifest.read_keep(checkpoint.path)["reason"],
         offloaded=offloaded_to(checkpoint.path),
         problem="" if manifest.is_sound(checkpoint.path) else "a file is missing or too short",
     )

@@ -126,19 +126,19 @@ def list_checkpoints_in(directories: Iterable[Path], limit: int = MAX_FOUND) -> 
     return sorted(found, key=lambda checkpoint: -1 if checkpoint.step is None else checkpoint.step, reverse=True)
 
 
-def describe_stepless(found: Sequence[FoundCheckpoint], limit: int) -> str:
-    """Return what `list_checkpoints_in` found, in words: `43 found, none recognised as complete: NAME: REASON`.
+def describe_stepless(found: Sequence[FoundCheckpoint], limit: int) -> tuple[str, str]:
+    """Return what `list_checkpoints_in` found: `43 found`, and `none recognised as complete: NAME: REASON`.
 
     Of a usable checkpoint, whose step is unknown to the reader as well, only the name. Empty if nothing was found. Of
     one directory at most `limit` were looked at.
     """
     newest = max(found, key=lambda checkpoint: checkpoint.changed_ns, default=None)
     if newest is None:
-        return ""
+        return "", ""
     if usable := [checkpoint for checkpoint in found if not checkpoint.is_partial]:
-        return max(usable, key=lambda checkpoint: checkpoint.changed_ns).path.name
-    count = f"{len(found)}{' or more' * (len(found) >= limit)}"
-    return f"{count} found, none recognised as complete: {newest.path.name}: {newest.reason}"
+        return max(usable, key=lambda checkpoint: checkpoint.changed_ns).path.name, ""
+    count = f"{len(found)}{' or more' * (len(found) >= limit)} found"
+    return count, f"none recognised as complete: {newest.path.name}: {newest.reason}"
 
 
 def _walk(walk: _Walk, top: Path) -> None:

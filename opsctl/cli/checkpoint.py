@@ -62,7 +62,7 @@ def print_foreign(directories: Sequence[SaveDirectory], found: Sequence[FoundChe
     if rows:
         print_table(make_table(rows, ("step", "state", "written", "path", "reason")))
         if all(checkpoint.is_partial for checkpoint in found):
-            print_text(describe_stepless(found, MAX_LISTED))
+            print_text(", ".join(describe_stepless(found, MAX_LISTED)))
     else:
         print_text("no checkpoints")
     for directory in directories:

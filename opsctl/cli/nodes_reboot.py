@@ -62,7 +62,7 @@ def _reboot(app: App, node: str, reason: str) -> str:
     with suppress(OpsctlError, OSError):  # an unwritable history must not stop the reboot
         app.history.site.create()
         with lease(app.history.site.nodes, app.clock):
-            app.history.note_reason(node, reason)
+            app.history.note_reason(node, reason, is_reboot=True)
     try:
         app.slurm.reboot(node, reason)
     except Unreachable:

@@ -161,7 +161,7 @@ def _show(
     if wants_json():
         groups = [
             {
-                "place": group.place,
+                "place": group.spot.describe(),
                 "known": group.is_known,
                 "ranks": [
                     {"node": stack.node, "rank": stack.rank, "pid": stack.pid, "state": stack.state}

@@ -208,7 +208,7 @@ def _compare(recent: float, usual: float | None) -> str:
 
 def _checkpoint(progress: Progress, now: datetime, *, is_running: bool) -> str:
     ago = f", {format_duration((now - progress.checkpoint_at).total_seconds())} ago" if progress.checkpoint_at else ""
-    newest = progress.checkpoint_note if progress.checkpoint_step is None else f"at step {progress.checkpoint_step}"
+    newest = f"at step {progress.checkpoint_step}" if progress.checkpoint_step is not None else progress.found_instead
     parts = [f"{newest}{ago}"] if newest else []
     if is_running and progress.next_save:
         steps = progress.next_save - progress.step

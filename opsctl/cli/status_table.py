@@ -33,7 +33,7 @@ def train_row(status: TrainStatus, now: datetime) -> dict[str, str]:
     cells |= {"train": status.train, "state": status.state, "now": main_fact(status, now)}
     if progress is None:
         return cells
-    cells["step"] = progress.place.removeprefix("step ").replace(",", "")
+    cells["step"] = str(progress.step) if progress.epoch is None and progress.is_step_known else progress.place
     if progress.last_step:
         cells["done"] = f"{100 * progress.step / progress.last_step:.3g} %"
     if progress.loss is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opsctl.alerts.open_alerts import OPEN, OpenAlert
-from opsctl.base.statements import read_sentences, say, state
+from opsctl.base.statements import read_sentences, say, say_below, state
 from opsctl.watchdogs.failures import CONTINUES_WITHOUT, HELD
 
 
@@ -15,6 +15,8 @@ class AlertGroup:
     """Alerts with one cause, the worst first."""
 
     title: str
+    brief: str
+    """The title below the name of the only train."""
     alerts: tuple[OpenAlert, ...]
 
     @property
@@ -24,13 +26,6 @@ class AlertGroup:
     @property
     def since(self) -> str:
         return min(alert.since for alert in self.alerts)
-
-    def title_for(self, train: str) -> str:
-        """Return the title below the name of a train, without that name at its beginning."""
-        if any(alert.kind == HELD for alert in self.alerts):
-            return "The train is held"
-        text = self.title.removeprefix(f"{train}: ")
-        return self.title if text == self.title else text[:1].upper() + text[1:]
 
     @property
     def is_acknowledged(self) -> bool:
@@ -57,7 +52,7 @@ def group_alerts(alerts: Sequence[OpenAlert]) -> tuple[AlertGroup, ...]:
     groups: dict[str, list[OpenAlert]] = {}
     for alert in sorted(alerts, key=lambda alert: OPEN.index(alert.level)):
         groups.setdefault(_find_cause(alert), []).append(alert)
-    made = [AlertGroup(title=_write_title(members), alerts=tuple(members)) for members in groups.values()]
+    made = [_make_group(members) for members in groups.values()]
     return tuple(sorted(made, key=lambda group: OPEN.index(group.level)))
 
 
@@ -71,17 +66,26 @@ def _find_cause(alert: OpenAlert) -> str:
     return alert.key
 
 
-def _write_title(alerts: Sequence[OpenAlert]) -> str:
-    """Return one sentence: `tr11, llama-7b-sft: went on without node002`."""
+def _make_group(alerts: Sequence[OpenAlert]) -> AlertGroup:
+    """Return the group with one sentence as its title: `tr11, llama-7b-sft: went on without node002`."""
     first = alerts[0]
-    if first.kind == CONTINUES_WITHOUT:
-        trains = list(dict.fromkeys(alert.train for alert in alerts))
-        return f"{', '.join(trains)}: went on without {first.node}"
     held = next((alert for alert in alerts if alert.key.startswith("failures/")), None)
-    return describe_failure(held) if held else first.summary
+    if first.kind == CONTINUES_WITHOUT:
+        trains = ", ".join(dict.fromkeys(alert.train for alert in alerts))
+        title, brief = f"{trains}: went on without {first.node}", f"Went on without {first.node}"
+    elif held:
+        title, brief = describe_failure(held)
+    else:
+        title, brief = first.summary, first.brief
+    if any(alert.kind == HELD for alert in alerts):
+        brief = "The train is held"
+    return AlertGroup(title=title, brief=brief, alerts=tuple(alerts))
 
 
-def describe_failure(alert: OpenAlert) -> str:
-    """Return the summary of an alert about an attempt without the attempt and its end."""
+def describe_failure(alert: OpenAlert) -> tuple[str, str]:
+    """Return the summary of an alert without an attempt and its end; and the same below the name of the train."""
     kind = f"{alert.kind}_in_short"
-    return say(state(kind, train=alert.train, nodes=alert.node)) if kind in read_sentences() else alert.summary
+    if kind not in read_sentences():
+        return alert.summary, alert.brief
+    short = state(kind, train=alert.train, nodes=alert.node)
+    return say(short), say_below(short, "train")

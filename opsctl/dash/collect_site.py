@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -92,7 +93,7 @@ class SiteView:
         age = f" {format_age(self.made - first.headline.since)}" if first.headline.since else ""
         more = f" and {len(self.needy) - 1} more" if len(self.needy) > 1 else ""
         verb = "need" if len(self.needy) > 1 else "needs"
-        return f"{len(self.needy)} {verb} you now: {first.name}, {first.headline.word.lower()}{age}{more}"
+        return f"{len(self.needy)} {verb} you now: {first.name}, {first.state}{age}{more}"
 
     @property
     def rest(self) -> str:
@@ -102,10 +103,10 @@ class SiteView:
             reasons = [f"{card.name}: {card.headline.short[:1].lower()}{card.headline.short[1:]}" for card in amber]
             shown = "; ".join(reasons[:MAX_REASONS]) + ("; …" if len(reasons) > MAX_REASONS else "")
             parts.append(f"{len(amber)} need{'s' * (len(amber) == 1)} a decision ({shown})")
-        words = [card.headline.word.lower() for card in self.trains if card.headline.rank >= UNKNOWN_RANK]
-        if not self.needy and not amber and set(words) == {"unknown"}:
+        states = Counter(card.state for card in self.trains if card.headline.rank >= UNKNOWN_RANK)
+        if not self.needy and not amber and set(states) == {"unknown"}:
             return ""
-        return " · ".join([*parts, *(f"{words.count(word)} {word}" for word in dict.fromkeys(words))])
+        return " · ".join([*parts, *(f"{count} {state}" for state, count in states.items())])
 
     @property
     def alert_groups(self) -> tuple[AlertGroup, ...]:

@@ -25,7 +25,7 @@ _TONES = {"ok": "green", "unknown": "unknown", "warning": "amber", "critical": "
 class DiskCard:
     name: str
     tone: str
-    text: str
+    texts: tuple[str, ...]
     """Usage and forecast, or why they are unknown."""
     checked: datetime | None
     curve: Sparkline | None
@@ -44,14 +44,15 @@ def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
         entry = entries.get(f"{FsQuota.name}/{filesystem.name}")
         if entry is None or entry.finding is None:
             text = f"{filesystem.name} ({filesystem.path}): not measured yet; opsctl watch measures it"
-            yield DiskCard(name=filesystem.name, tone="unknown", text=text, checked=None, curve=None)
+            yield DiskCard(name=filesystem.name, tone="unknown", texts=(text,), checked=None, curve=None)
             continue
         says = entry.finding.says
+        parts = tuple(filter(is_worth_showing, says.parts))
         samples = memory.read(FsQuota.name, filesystem.name).get("samples", [])
         yield DiskCard(
             name=filesystem.name,
             tone=_TONES[entry.level],
-            text=say(replace(says, parts=tuple(filter(is_worth_showing, says.parts)))),
+            texts=(say(replace(says, parts=parts[:1])), *map(say, parts[1:])),
             checked=entry.checked_at,
             curve=draw_sparkline(_read_values(samples)),
             evidence=tuple(map(say, filter(is_worth_showing, entry.finding.details))),

@@ -76,7 +76,7 @@ def list_node_tiles(
             health_tone=_TONE_BY_HEALTH.get(record.health, "quiet"),
             checked=datetime.fromtimestamp(record.at, UTC) if record.at else None,
             excluded_since=datetime.fromtimestamp(exclusion.since, UTC) if exclusion else None,
-            why_excluded=exclusion.reason.removeprefix("opsctl: ") if exclusion else "",
+            why_excluded=exclusion.reason if exclusion else "",
             why_out=node.reason,
             evidence=record.evidence if record.health not in {"", "healthy"} else (),
             trains=tuple(trains_on.get(node.name, ())),

@@ -117,7 +117,7 @@ def make_card(
         alerts=status.alerts,
         notes=status.notes,
         links=status.links,
-        marks=tuple([dry, *marks] if dry and dry != headline.text else marks),
+        marks=tuple([dry, *marks] if dry and not headline.is_queue_end else marks),
         nodes=nodes,
         last_nodes=_find_last_nodes(status, events) if status.state in STOPPED else (),
         verbs=tuple(_list_verbs(status, rollback, is_ours=is_ours, is_short=bool(dry))),

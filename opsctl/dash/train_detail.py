@@ -36,7 +36,6 @@ from opsctl.state.files import find_matches, parse_json, read_range
 from opsctl.state.journal import replay
 from opsctl.state.run_dir import RunDir
 from opsctl.telemetry.progress.bounded_curve import BoundedCurve
-from opsctl.telemetry.progress.effective_time import Bucket
 from opsctl.telemetry.progress.iteration_lines import recent_iterations
 from opsctl.telemetry.progress.run_progress import CURVE_LINES, drop_repeated_steps
 from opsctl.telemetry.progress.train_settings import read_step_pattern
@@ -133,14 +132,14 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
     marks = [*_mark_events(report, events), *_mark_alerts(report, alerts)]
     return TrainDetail(
         made=now,
-        headline=_rename(formats.render_headline(report)),
+        headline=formats.render_headline(report),
         ratio=formats.ratio(report),
         shares=tuple(
-            (css_class(bucket), _rename(bucket.value), format_duration(spent_s), format_percent(share))
+            (css_class(bucket), bucket.value, format_duration(spent_s), format_percent(share))
             for bucket, spent_s, share in formats.shares(report)
         ),
         split=tuple(draw_split(report.buckets)),
-        causes=tuple(tuple(map(_rename, row)) for row in formats.cause_rows(report)) if report.causes else (),
+        causes=tuple(formats.cause_rows(report)) if report.causes else (),
         attempts=rows[-MAX_ATTEMPTS:],
         groups=tuple(dict.fromkeys(row.group for row in rows)),
         ticks=time_ticks(report.begin, report.end, most=5, is_timed=report.is_timed, zone=UTC),
@@ -148,11 +147,6 @@ def read_detail(app: App, run: RunDir) -> TrainDetail:
         alerts=tuple(reversed(alerts)),
         notes=report.notes,
     )
-
-
-def _rename(text: str) -> str:
-    """Return a text of the report with the page's word for work that was lost with an attempt."""
-    return text.replace(Bucket.REPEATED.value, "recomputed")
 
 
 def _list_attempts(report: Report, events: Sequence[Event]) -> Iterator[AttemptRow]:

@@ -12,7 +12,7 @@ from opsctl.base.units import format_count, format_duration
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_ago, format_day_time
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
-from opsctl.dash.train_headline import find_holder
+from opsctl.dash.train_headline import name_holder
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.journal import TrainHistory
 from opsctl.telemetry.progress.iteration_lines import Iteration
@@ -59,7 +59,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, queue_end: QueueEn
     if status.state == "finished":
         return Figure(name="Ends", value="Finished")
     if status.state == "held":
-        return Figure(name="Ends", value="No ETA: held", detail=f"held by {find_holder(status, history)}")
+        return Figure(name="Ends", value="No ETA: held", detail=f"held by {name_holder(status, history)}")
     if status.state not in {"running", "queued"}:
         return Figure(name="Ends", value=f"No ETA: {status.state}")
     if left is None or not left.likely:
@@ -77,8 +77,8 @@ def _describe_checkpoint(progress: Progress | None, now: datetime, state: str) -
         return Figure(name="Checkpoint", value="unknown")
     age = format_ago(now, progress.checkpoint_at) if progress.checkpoint_at else "age unknown"
     if progress.checkpoint_step is None:
-        value, _, detail = progress.checkpoint_note.partition(", ")
-        return Figure(name="Checkpoint", value=value or "none yet", detail=detail or (age if value else ""))
+        found, doubt = progress.checkpoint_note, progress.checkpoint_doubt
+        return Figure(name="Checkpoint", value=found or "none yet", detail=doubt or (age if found else ""))
     soon = f"next in {format_duration(progress.next_save_s)}" if progress.next_save_s else ""
     if state != "running":
         soon = f"no checkpoint while {state}" if state in {"held", "queued"} else ""

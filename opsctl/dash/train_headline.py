@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +11,7 @@ from opsctl.alerts.open_alerts import OpenAlert
 from opsctl.dash.alert_groups import describe_failure
 from opsctl.dash.queue_end import QueueEnd
 from opsctl.dash.show_times import format_clock
-from opsctl.diagnosis.causes import causes
+from opsctl.diagnosis.causes import find_row
 from opsctl.launch.wait_reasons import WaitKind
 from opsctl.monitor.status import TrainStatus
 from opsctl.state.events import Diagnosed
@@ -50,6 +49,8 @@ class Headline:
     since: datetime | None = None
     short: str = ""
     """The same without details, for the wall and the summary."""
+    is_queue_end: bool = False
+    """Whether the headline is that the queued tasks run out."""
 
     @property
     def rank(self) -> int:
@@ -75,21 +76,22 @@ def write_headline(status: TrainStatus, history: TrainHistory, outlook: Outlook)
     if urgent.tone is Tone.GREEN and by_state.tone is Tone.GREEN:
         urgent = reasons[-1]  # a recovery says more than the state
     text = urgent.text[:1].upper() + urgent.text[1:]
-    short = _shorten(urgent.short or text)
-    short = short[:1].upper() + short[1:]
-    return replace(by_state, tone=urgent.tone, text=text, word=status.state.upper(), short=short)
-
-
-def _shorten(text: str) -> str:
-    """Return the first clause, in whole words."""
-    return re.split(r" \(|: |; ", text, maxsplit=1)[0]
+    short = urgent.short[:1].upper() + urgent.short[1:] or text
+    return replace(
+        by_state,
+        tone=urgent.tone,
+        text=text,
+        word=status.state.upper(),
+        short=short,
+        is_queue_end=urgent.is_queue_end,
+    )
 
 
 def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
     """Yield further reasons, the more important of the same tone first, a recovery last."""
     if outlook.queue_end and status.state in {"running", "queued"}:
         text = outlook.queue_end.describe(outlook.now)
-        yield Headline(tone=Tone.AMBER, text=text, short="queued tasks run out")
+        yield Headline(tone=Tone.AMBER, text=text, short="queued tasks run out", is_queue_end=True)
     for alert in status.alerts:
         yield from _describe_alert(status, alert)
     for node, since in outlook.excluded.items():
@@ -100,7 +102,8 @@ def _list_concerns(status: TrainStatus, outlook: Outlook) -> Iterator[Headline]:
 
 def _describe_alert(status: TrainStatus, alert: OpenAlert) -> Iterator[Headline]:
     """Yield the reason that an open alert gives: none for what opsctl has healed, and for a finished train."""
-    text = _describe_summary(status, alert)
+    _, brief = describe_failure(alert)
+    text = f"{brief} (acknowledged)" if alert.acknowledged else brief
     tone = _TONE_BY_LEVEL[alert.level]
     is_about_attempt = alert.key.startswith("failures/")
     if is_about_attempt and (alert.level != "critical" or status.state == "finished"):
@@ -130,13 +133,6 @@ def _describe_recovery(status: TrainStatus, now: datetime) -> Iterator[Headline]
 
 
 _TONE_BY_LEVEL: Mapping[str, Tone] = {"critical": Tone.RED, "warning": Tone.AMBER, "unknown": Tone.AMBER}
-
-
-def _describe_summary(status: TrainStatus, alert: OpenAlert) -> str:
-    """Return the summary of an alert as a sentence, without the name of the train at its beginning."""
-    text = describe_failure(alert)
-    text = text.removeprefix(status.train).lstrip(": ") or text
-    return f"{text} (acknowledged)" if alert.acknowledged else text
 
 
 def _describe_state(status: TrainStatus, history: TrainHistory) -> Headline:
@@ -178,7 +174,7 @@ def _describe_run(status: TrainStatus, _: TrainHistory) -> Headline:
 def _describe_hold(status: TrainStatus, history: TrainHistory) -> Headline:
     """Return the headline of a held train: red if opsctl held it after a failure, amber if a person did."""
     last = status.last_attempt
-    is_by_opsctl = find_holder(status, history) == "opsctl"
+    is_by_opsctl = is_held_by_opsctl(status)
     held = history.held
     why = str(held.reason) if held else _describe_waiting(status)
     if is_by_opsctl and last:
@@ -193,15 +189,20 @@ def _name_cause(status: TrainStatus, history: TrainHistory) -> str:
     if not find_cause(status, history):
         return ""
     count, diagnosis = len(list_same_cause(history, attempt)), history.diagnosed[attempt]
-    cause = next((cause for cause in causes() if cause.name == diagnosis.cause), None)
+    cause = find_row(diagnosis.cause)
     says = cause.says if cause else diagnosis.says
     return f"{says}, {count} times" if count > 1 else says
 
 
-def find_holder(status: TrainStatus, history: TrainHistory) -> str:
-    """Return who holds a held train: `opsctl`, a user, or `Slurm or by hand` if the journal has no hold."""
+def is_held_by_opsctl(status: TrainStatus) -> bool:
+    """Return whether opsctl holds a held train because of the end of its last attempt."""
     last = status.last_attempt
-    if last and last.action == "hold-queued" and last.outcome not in PLANNED:
+    return last is not None and last.action == "hold-queued" and last.outcome not in PLANNED
+
+
+def name_holder(status: TrainStatus, history: TrainHistory) -> str:
+    """Return who holds a held train: `opsctl`, a user, or `hand or Slurm` if the journal has no hold."""
+    if is_held_by_opsctl(status):
         return "opsctl"
     return history.held.actor.partition("@")[0] if history.held else "hand or Slurm"
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from opsctl.base.nodesets import expand_if_list
 from opsctl.dash.show_times import format_ago
-from opsctl.dash.train_headline import PLANNED, find_cause, list_same_cause, name_attempt
+from opsctl.dash.train_headline import find_cause, is_held_by_opsctl, list_same_cause, name_attempt
+from opsctl.diagnosis.causes import find_row
 from opsctl.diagnosis.excerpt import find_matched_line
 from opsctl.launch.rollback_state import RollbackPhase, RollbackState
 from opsctl.monitor.status import LastAttempt, TrainStatus
+from opsctl.state.events import Diagnosed
 from opsctl.state.journal import TrainHistory
 from opsctl.state.reasons import CHANGES, NeededChange, Reason
 from opsctl.telemetry.progress.run_progress import Progress
-
-EXCLUDE = re.compile(r"^Exclude the node(?:[;,.]\s*|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +52,7 @@ class ShownRollback:
 def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str]) -> StateReason:
     """Return the reason of a held or ended train; empty for any other."""
     last = status.last_attempt
-    is_held = status.state == "held"
-    if is_held and (last is None or last.action != "hold-queued" or last.outcome in PLANNED):
+    if status.state == "held" and not is_held_by_opsctl(status):
         return StateReason(steps=(NextStep(text="Release the train.", command=f"opsctl release {status.train}"),))
     if status.state not in {"held", "ended"} or last is None:
         return StateReason()
@@ -62,7 +60,7 @@ def explain(status: TrainStatus, history: TrainHistory, excluded: Collection[str
     return StateReason(
         why=_describe_end(status, history, last),
         evidence=find_matched_line(diagnosis.cause, diagnosis.evidence) if diagnosis else "",
-        steps=tuple(_list_steps(status, history, advise(last.advice, diagnosis.node if diagnosis else "", excluded))),
+        steps=tuple(_list_steps(status, history, advise(diagnosis, excluded) if diagnosis else last.advice)),
     )
 
 
@@ -104,7 +102,7 @@ def _describe_end(status: TrainStatus, history: TrainHistory, last: LastAttempt)
 
 
 def _lack(progress: Progress | None) -> str:
-    note = progress.checkpoint_note if progress else ""
+    note = progress.found_instead if progress else ""
     return f"checkpoint: {note}" if note else "no checkpoint yet"
 
 
@@ -114,11 +112,12 @@ def _find_reason(history: TrainHistory) -> Reason | None:
     return finalized[-1].reason if finalized else None
 
 
-def advise(advice: str, nodes: str, excluded: Collection[str]) -> str:
+def advise(diagnosis: Diagnosed, excluded: Collection[str]) -> str:
     """Return the advice without the exclusion of nodes that are excluded already."""
-    named = expand_if_list(nodes)
-    shorter = EXCLUDE.sub("", advice) if named and set(named) <= set(excluded) else advice
-    return shorter[:1].upper() + shorter[1:]
+    nodes, cause = expand_if_list(diagnosis.node), find_row(diagnosis.cause)
+    is_done = cause is not None and nodes and set(nodes) <= set(excluded)
+    advice = cause.once_excluded if cause and is_done else ""
+    return advice[:1].upper() + advice[1:] or diagnosis.advice
 
 
 def describe_rollback(state: RollbackState, train: str, now: datetime) -> ShownRollback:

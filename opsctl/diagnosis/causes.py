@@ -94,6 +94,8 @@ class Cause:
     source: str
     sure: Confidence
     link: str
+    once_excluded: str = ""
+    """What is left to do once the node is excluded; empty if the advice is the same then."""
     quotes: bool = False
     """Whether the line itself completes the summary."""
     later: str = ""
@@ -152,7 +154,14 @@ def _cause(row: dict[str, Any]) -> Cause:
         "sure": Confidence(row["sure"]),
         "near": re.compile(row["near"]) if "near" in row else None,
     }
+    if "once_excluded" in row:
+        parsed["advice"] = f"Exclude the node; {row['once_excluded']}"
     return Cause(**row | parsed)
+
+
+def find_row(name: str) -> Cause | None:
+    """Return the row of a cause; None for a cause of another version, and for what is not in the catalogue."""
+    return next((row for row in causes() if row.name == name), None)
 
 
 def classify(text: str) -> Cause | None:

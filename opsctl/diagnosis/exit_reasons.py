@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,8 @@ class ExitReason:
 
     kind: CauseKind
     says: str
+    signature: str = ""
+    """As of a diagnosis."""
     is_final: bool
     """True for the trainer's own report, which overrules the logs. Slurm's report yields to a cause in the logs."""
     advice: str = ""
@@ -29,7 +31,8 @@ def explain_by_trainer(stop: StopReason | None, request_reason: str = "") -> Exi
     if stop is None:
         return None
     detail = stop.detail or (request_reason if stop.reason is TrainerStop.STOP_REQUEST else "")
-    return _explain("trainer", stop.reason, f", at step {stop.step}" + (f": {detail}" if detail else ""))
+    reason = _explain("trainer", stop.reason, f", at step {stop.step}" + (f": {detail}" if detail else ""))
+    return replace(reason, signature=f"{stop.reason} {stop.step} {stop.detail}")
 
 
 def explain_by_slurm(state: JobState) -> ExitReason | None:

@@ -12,7 +12,7 @@ from opsctl.diagnosis.diagnose_attempt import FinishedAttemptLogs, diagnose_atte
 from opsctl.diagnosis.request_stacks import collect_answers
 from opsctl.diagnosis.root_cause import Diagnosis
 from opsctl.diagnosis.speakers import speaker_of_file
-from opsctl.diagnosis.stack_dumps import NO_STACK, Stack, group_stacks, render_stacks
+from opsctl.diagnosis.stack_dumps import Stack, group_stacks, render_stacks
 from opsctl.state.run_dir import RunDir
 
 CAUSE = "hang"
@@ -55,7 +55,7 @@ def judge_hang(stacks: Sequence[Stack], *, ranks: int | None, homes: Mapping[int
     odd = _find_odd_stacks(stacks, max(ranks or 0, len(stacks)), homes)
     nodes, numbers = {stack.node for stack in odd}, {stack.rank for stack in odd}
     node = nodes.pop() if len(nodes) == 1 else ""
-    groups = [str(group).replace(NO_STACK, "not answering") for group in group_stacks(odd)]
+    groups = [group.describe(no_stack="not answering") for group in group_stacks(odd)]
     says = "; ".join(groups[:MAX_NAMED_GROUPS])
     if len(groups) > MAX_NAMED_GROUPS:
         says += f"; and {len(groups) - MAX_NAMED_GROUPS} more groups"

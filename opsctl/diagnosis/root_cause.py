@@ -16,8 +16,8 @@ from opsctl.diagnosis.causes import (
     Confidence,
     Scope,
     Weight,
-    causes,
     classify,
+    find_row,
     is_exception,
 )
 from opsctl.diagnosis.excerpt import (
@@ -66,6 +66,8 @@ class Diagnosis:
     cause: str
     """A row of the catalogue, `traceback`, `hang`, `end` for a reported exit reason, or `nothing`."""
     says: str
+    signature: str = ""
+    """What tells this fault from others of the same cause: the message of the program, the report of the trainer."""
     scope: Scope = Scope.JOB
     node: str = ""
     rank: int | None = None
@@ -137,6 +139,7 @@ def find_root_cause(
         kind=cause.kind,
         cause=cause.name,
         says=_summarize(cause, chosen.text),
+        signature=chosen.text.strip()[:MAX_QUOTE_CHARS] if cause.quotes else "",
         scope=cause.scope,
         node=culprit.node,
         rank=culprit.rank,
@@ -244,6 +247,7 @@ def _diagnose_by_report(
         kind=end.kind,
         cause="end",
         says=end.says,
+        signature=end.signature,
         scope=Scope.NODE if end.kind is CauseKind.NODE else Scope.JOB,
         also=tuple(facts),
         advice=end.advice,
@@ -257,7 +261,7 @@ def _refine(event: LogEvent, *, is_running: bool) -> Cause:
     name = cause.later if is_running else ""
     if cause.near and any(cause.near.search(line) for line in read_preceding(event, MAX_CONTEXT_LINES)):
         name = cause.becomes
-    return next((row for row in causes() if name and row.name == name), cause)
+    return find_row(name) or cause
 
 
 def _find_culprit(chosen: LogEvent, events: Sequence[LogEvent]) -> Speaker:

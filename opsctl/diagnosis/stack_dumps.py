@@ -86,26 +86,43 @@ class Stack:
         return not self.frames and not self.refused
 
     @property
-    def place(self) -> str:
-        """Return the innermost function and the line of the program: `broadcast at engine.py:540`."""
-        description = STATES.get(self.state, "")
-        if self.is_silent:
-            return f"{NO_STACK}: {description}" if description else NO_STACK
+    def spot(self) -> Spot:
+        """Where the process is."""
         if not self.frames:
-            return REFUSED
+            return Spot(refused=self.refused, state="" if self.refused else self.state)
         python_frames = [frame for frame in self.frames if frame.is_python and frame.function not in _WRAPPERS]
         innermost = (python_frames or self.frames)[0]
         caller = next((frame for frame in self.frames if not frame.is_foreign), innermost)
-        place = f"{innermost.function} at {PurePath(caller.file).name}:{caller.line}"
         # A rank that sleeps, or is in the kernel for a moment, waits like the others at its place.
-        return f"{place}, {description}" if self.state in {"T", "t"} else place
+        state = self.state if self.state in {"T", "t"} else ""
+        return Spot(function=innermost.function, file=PurePath(caller.file).name, line=caller.line, state=state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Spot:
+    """What ranks share that wait for the same: the innermost function and the line of the program."""
+
+    function: str = ""
+    """Empty without a stack."""
+    file: str = ""
+    line: int = 0
+    refused: bool = False
+    state: str = ""
+
+    def describe(self, *, no_stack: str = NO_STACK) -> str:
+        """Return `broadcast at engine.py:540`, or why there is no stack."""
+        if self.refused:
+            return REFUSED
+        place = f"{self.function} at {self.file}:{self.line}" if self.function else no_stack
+        description = STATES.get(self.state, "")
+        return f"{place}{', ' if self.function else ': '}{description}" if description else place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackGroup:
     """The ranks at one place."""
 
-    place: str
+    spot: Spot
     stacks: tuple[Stack, ...]
 
     @property
@@ -113,8 +130,11 @@ class StackGroup:
         return bool(self.stacks[0].frames)
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, *, no_stack: str = NO_STACK) -> str:
         """Return such as `2 ranks (node r10i6n5: 4-5) in broadcast at engine.py:540`."""
-        place = f"in {self.place}" if self.is_known else self.place
+        place = f"{'in ' * self.is_known}{self.spot.describe(no_stack=no_stack)}"
         return f"{_count_processes(self.stacks)} ({self._render_nodes()}) {place}"
 
     def _render_nodes(self) -> str:
@@ -151,15 +171,15 @@ def _render_ranks(stacks: Sequence[Stack]) -> str:
 
 
 def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
-    """Group stacks by place: silent ranks, then the smallest group, for which the others wait; refused ranks last."""
-    stacks_by_place: dict[str, list[Stack]] = {}
+    """Group stacks by spot: silent ranks, then the smallest group, for which the others wait; refused ranks last."""
+    stacks_by_spot: dict[Spot, list[Stack]] = {}
     for stack in stacks:
-        stacks_by_place.setdefault(stack.place, []).append(stack)
+        stacks_by_spot.setdefault(stack.spot, []).append(stack)
     groups = []
-    for place, members in stacks_by_place.items():
+    for spot, members in stacks_by_spot.items():
         in_order = sorted(members, key=lambda stack: (stack.rank or 0, stack.node))
-        groups.append(StackGroup(place=place, stacks=tuple(in_order)))
-    return sorted(groups, key=lambda group: (group.stacks[0].refused, group.is_known, len(group.stacks), group.place))
+        groups.append(StackGroup(spot=spot, stacks=tuple(in_order)))
+    return sorted(groups, key=lambda group: (group.stacks[0].refused, group.is_known, len(group.stacks), group.spot))
 
 
 PY_SPY_READS = frozenset({"R", "S", "D", "T", "t"})

@@ -262,7 +262,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     """Return why the train must be held for a repeated fault; None if it may go on.
 
     The attempts may be long. A single full disk, or a bug that the trainer gets past, is no reason. If nothing is known
-    of the progress, only the same words show the same fault.
+    of the progress, only the same message shows the same fault.
     """
     last = attempts[-1] if attempts else None
     if last is None or find_rule(last.kind, last.cause).action != Action.HOLD_QUEUED:
@@ -271,7 +271,7 @@ def find_fault_loop(attempts: Sequence[FinishedAttempt], rules: GuardSettings) -
     for attempt, advance in _from_newest(attempts):
         if attempt.cause != last.cause or advance in {Advance.YES, Advance.POSSIBLE}:
             break
-        if advance is Advance.UNKNOWN and attempt.says != last.says:
+        if advance is Advance.UNKNOWN and attempt.signature != last.signature:
             break
         count += 1
     # A full disk has one more attempt, before which the guard waits for space. `fault_attempts = 1` holds at once.

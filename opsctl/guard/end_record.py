@@ -95,8 +95,8 @@ class FinishedAttempt:
     kind: CauseKind = CauseKind.UNKNOWN
     """The kind of cause, if the attempt was diagnosed."""
     cause: str = ""
-    says: str = ""
-    """The diagnosis in words, with the message of an exception."""
+    signature: str = ""
+    """What tells the fault from others of the same cause: the message of an exception."""
     suspects: tuple[str, ...] = ()
     """Nodes of the attempt that the train should not get again."""
     done: tuple[str, ...] = ()
@@ -116,6 +116,9 @@ class FinishedAttempt:
 def read_end(attempt: Attempt) -> FinishedAttempt | None:
     """Return the result of the finalization, or None before it. An invalid end.json counts as none."""
     try:
-        return decode(FinishedAttempt, read_json(attempt.end, MAX_RECORD_BYTES))
+        fields = read_json(attempt.end, MAX_RECORD_BYTES)
+        if isinstance(fields, dict) and "says" in fields:  # of an earlier version, with the message in the words
+            fields = {**fields, "signature": fields["says"]}
+        return decode(FinishedAttempt, fields)
     except (OSError, ValueError):
         return None

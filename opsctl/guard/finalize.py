@@ -132,7 +132,7 @@ def _add_cause(ended: FinishedAttempt, events: Sequence[Event]) -> FinishedAttem
         ended,
         kind=diagnosis.kind,
         cause=diagnosis.cause,
-        says=diagnosis.says,
+        signature=diagnosis.signature,
         suspects=event.suspects if may_exclude(diagnosis.kind) else (),
         done=event.acquitted,
         why=f"{ended.why}; {explain_diagnosis(diagnosis)}" if diagnosis.cause != "nothing" else ended.why,

@@ -12,7 +12,7 @@ from opsctl.base.errors import NotAllowed, OpsctlError, RunDirError, SlurmError,
 from opsctl.base.model import Node
 from opsctl.base.nodesets import fold
 from opsctl.launch.train_arrays import TrainArrays, excluded_until
-from opsctl.nodes.drain_plan import PREFIX, NodePlan, Step, has_changed, is_ours
+from opsctl.nodes.drain_plan import NodePlan, Step, has_changed, is_ours
 from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.history import Incident, NodeHistory, NodeRecord
 from opsctl.settings.health import HealthSettings
@@ -131,8 +131,8 @@ class Quarantine:
         """Record drains of opsctl processes that were interrupted before they could record the drains."""
         with suppress(SlurmError, RunDirError, LeaseBusy):
             for reason in self.slurm.reasons():
-                is_own = reason.text == self.history.read(reason.node).drain_reason
-                if is_own and reason.at and not reason.text.startswith(f"{PREFIX}reboot:"):
+                record = self.history.read(reason.node)
+                if reason.at and reason.text == record.drain_reason and not record.is_reboot:
                     self.history.note_drained(reason.node, reason.at, by=reason.by)
 
     def _why_outdated(self, step: Step, nodes: Sequence[Node], cap: int) -> str:

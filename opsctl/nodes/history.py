@@ -32,7 +32,7 @@ MAX_STEP_TIMES = 100
 """Newest attempts whose step times are stored for one node."""
 MAX_EVIDENCE_CHARS = 300
 
-LASTING_FIELDS = ("drained", "drain_reason", "drained_by", "hangs", "incidents", "step_times")
+LASTING_FIELDS = ("drained", "drain_reason", "is_reboot", "drained_by", "hangs", "incidents", "step_times")
 """Fields of a record that a new baseline leaves alone."""
 SAME_DRAIN_S = 120.0
 """Drains no further apart are the same drain: Slurm's clock and this machine's clock may differ."""
@@ -84,6 +84,8 @@ class NodeRecord(NodeBaseline):
     drained: tuple[float, ...] = ()
     drain_reason: str = ""
     """The reason that opsctl last wrote to Slurm for this node."""
+    is_reboot: bool = False
+    """Whether the reason is that of a reboot, which is no drain."""
     drained_by: str = ""
     """The user whom Slurm reports for this reason; empty if not known."""
     hangs: dict[str, float] = field(default_factory=dict)
@@ -146,9 +148,9 @@ class NodeHistory:
                 records.append(record)
         return records
 
-    def note_reason(self, node: str, reason: str) -> None:
+    def note_reason(self, node: str, reason: str, *, is_reboot: bool = False) -> None:
         """Store the reason that is about to be written to Slurm. The caller holds the lease. Raises RunDirError."""
-        self._write(replace(self.read(node), drain_reason=reason, drained_by=""))
+        self._write(replace(self.read(node), drain_reason=reason, is_reboot=is_reboot, drained_by=""))
 
     def note_drained(self, node: str, at: datetime, *, by: str = "") -> None:
         """Store that opsctl drained a node at a time, as user `by`; earlier passed health checks no longer count.

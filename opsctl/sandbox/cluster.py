@@ -232,7 +232,7 @@ def try_start(*, clock: Clock, runner: Runner) -> Trial:
             )
         except SandboxError as error:
             # The logs are removed with the directory; the message holds their last lines.
-            hint = error.hint if error.hint and "logs:" not in error.hint else None
+            hint = None if error.logs else error.hint
             raise SandboxError(
                 error.message, hint=hint or "opsctl sandbox up --nodes 1 fails in the same way and keeps all logs"
             ) from error

@@ -84,7 +84,7 @@ def make_error(record: SandboxRecord, message: str, *names: str) -> SandboxError
         if port and (holder := describe_port_holder(record, name, port)):
             causes.append(holder)
     unique = dict.fromkeys(f"cause: {cause}" for cause in causes)
-    return SandboxError("\n  ".join([message, *unique, *tails]), hint=f"all logs: {logs}")
+    return SandboxError("\n  ".join([message, *unique, *tails]), logs=logs)
 
 
 def port_of(record: SandboxRecord, name: str) -> int | None:

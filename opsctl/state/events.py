@@ -126,6 +126,8 @@ class Diagnosed(Event):
     """Nodes that the logs name."""
     acquitted: tuple[str, ...] = ()
     """Why some of them are not excluded."""
+    signature: str = ""
+    """What tells the fault from others of the same cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

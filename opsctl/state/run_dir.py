@@ -271,10 +271,11 @@ def find(root: Path, text: str) -> RunDir:
         # Not resolved: a link to a train is no train.
         run = RunDir(Path(os.path.normpath(path.absolute())) if is_path else root / _check_train_name(text))
         why = run.why_no_train
+        is_other_directory = is_directory(run.path) and not os.path.lexists(run.config)
     except OSError as error:  # a name too long for a file, a directory without permission
         raise InputError(f"{text!r:.80}: {error.strerror}") from error
     if why:
-        more = f" ({why})" if os.path.lexists(run.path) and not why.startswith("no ") else ""
+        more = f" ({why})" if os.path.lexists(run.path) and not is_other_directory else ""
         raise InputError(
             f"no train {text!r} below {root}{more}; {_suggest(root, text)}", hint="opsctl status lists all trains"
         )

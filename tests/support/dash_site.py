@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -17,6 +17,7 @@ from opsctl.app import App, build
 from opsctl.base.errors import Unreachable
 from opsctl.base.findings import Level
 from opsctl.base.model import Job, JobState, Limits, Node
+from opsctl.base.statements import state
 from opsctl.dash.page_access import PageAccess, Role
 from opsctl.dash.serve_pages import make_server, make_uvicorn, open_socket
 from opsctl.dash.web_app import PageServer
@@ -85,9 +86,9 @@ def make_site(place: Path, trains: tuple[str, ...] = ("tr11", "tr12"), *, steps:
 def make_alerted_site(place: Path) -> DashSite:
     """Return a site of two trains; a critical alert of the first is open."""
     site = make_site(place)
-    summary = "tr11: no step for 31 min"
-    finding = make_finding(key="hang/tr11", level=Level.CRITICAL, summary=summary, train="tr11", is_certain=True)
-    site.app.alerting.ledger.record([finding])
+    finding = make_finding(key="hang/tr11", level=Level.CRITICAL, train="tr11", is_certain=True)
+    says = state("queue.over", train="tr11", why="no step for 31 min")
+    site.app.alerting.ledger.record([replace(finding, says=says)])
     return site
 
 

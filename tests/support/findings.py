@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 from opsctl.base.findings import Finding, Level
-from opsctl.base.statements import Remedy, quote
+from opsctl.base.statements import QUOTE, Remedy, Statement, quote
 
 
 def make_finding(key: str, level: Level, summary: str = "", **fields: Any) -> Finding:
     """Return a finding that says `summary`; `remedy`, `rollback` and `done` are texts as well."""
-    fields |= {"says": quote(summary), "actions": tuple(map(quote, fields.pop("done", ())))}
+    train = fields.get("train", "")
+    names = {"train": train} if train in re.split(r"[^\w-]+", summary) else {}
+    says = Statement(kind=QUOTE, facts={"text": summary, **names})
+    fields |= {"says": says, "actions": tuple(map(quote, fields.pop("done", ())))}
     if remedy := fields.pop("remedy", ""):
         fields["fix"] = Remedy(advice=quote(remedy))
     if rollback := fields.pop("rollback", ""):

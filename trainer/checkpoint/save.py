@@ -235,7 +235,7 @@ class Checkpoints:
             if short:
                 return f"cut short: {', '.join(short)}"
             if save.keep:
-                manifest.keep(part, save.keep)
+                manifest.keep(part, save.keep, by=loss_spikes.NAME)
             manifest.write_manifest(part, self._manifest(save, files))
             if final.exists():
                 manifest.set_aside(final)
@@ -268,7 +268,7 @@ class Checkpoints:
         checkpoints = manifest.list_checkpoints(self._directory)
         log_lines = []
         try:
-            manifest.unprotect(checkpoints, loss_spikes.NAME, newest=self._config.spike.keep)
+            manifest.unprotect(checkpoints, by=loss_spikes.NAME, newest=self._config.spike.keep)
         except OSError as error:
             log_lines.append(f"checkpoints of old loss spikes stay protected: {error}")
         log_lines += filter(None, [self._removal.take_failure()])

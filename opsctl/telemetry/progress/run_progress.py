@@ -48,6 +48,8 @@ class NextSave:
     """When the newest checkpoint was written, by the file system's clock; None if it lies elsewhere."""
     note: str = ""
     """What was found instead of a checkpoint with a step."""
+    doubt: str = ""
+    """Why nothing of it counts as a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class Progress:
     """When the newest checkpoint was written."""
     checkpoint_note: str = ""
     """What was found instead of a checkpoint with a step: a file without one, or checkpoints that seem incomplete."""
+    checkpoint_doubt: str = ""
+    """Why they seem incomplete."""
     next_save: int | None = None
     """The step of the next checkpoint."""
     next_save_s: float | None = None
@@ -102,6 +106,11 @@ class Progress:
     is_step_known: bool = True
     epoch: float | None = None
     """The newest epoch in the log, if neither log nor heartbeat name a step."""
+
+    @property
+    def found_instead(self) -> str:
+        """What was found instead of a checkpoint with a step, with the doubt about it."""
+        return ", ".join(filter(None, (self.checkpoint_note, self.checkpoint_doubt)))
 
     @property
     def place(self) -> str:
@@ -159,6 +168,7 @@ def read_progress(run: RunDir, *, attempt: str = "", begin: int = 0, pace: TaskP
         checkpoint_step=saves.newest,
         checkpoint_at=saves.at,
         checkpoint_note=saves.note,
+        checkpoint_doubt=saves.doubt,
         next_save=saves.next,
         next_save_s=(saves.next - step) * step_s if saves.next and step_s else None,
         left=_left(step, last_step, step_s, pace) if pace else None,
@@ -181,6 +191,7 @@ def _read_without_steps(run: RunDir, pattern: str) -> Progress | None:
         checkpoint_step=saves.newest,
         checkpoint_at=saves.at,
         checkpoint_note=saves.note,
+        checkpoint_doubt=saves.doubt,
     )
 
 
@@ -242,11 +253,13 @@ def predict_next_save(run: RunDir, step: int, last_step: int | None, *, newest: 
         due += every * (due == newest)  # the checkpoint may be there before its log line
     if due is not None and last_step is not None:
         due = min(due, last_step)
+    note, doubt = describe_stepless(found, MAX_CHECKPOINTS) if newest is None else ("", "")
     return NextSave(
         newest=newest,
         next=due if due is not None and due > step else None,
         at=stepless_at if newest is None else times.get(newest),
-        note=describe_stepless(found, MAX_CHECKPOINTS) if newest is None else "",
+        note=note,
+        doubt=doubt,
     )
 
 

@@ -139,4 +139,4 @@ def test_spikes_are_noted_and_pause_stops_an_evaluation(train):
     step = int(re.match(r"step (\d+): loss spike: ", spike_notes[-1])[1])
     (keep_file,) = run.checkpoints.glob(f"*/{manifest.KEEP}")
     assert keep_file.parent.name == manifest.directory_name(step)
-    assert keep_file.read_text().startswith("loss spike: ")
+    assert manifest.read_keep(keep_file.parent)["by"] == "loss spike"

@@ -162,9 +162,9 @@ def test_last_two_good_ones_are_never_superfluous(tmp_path, damaged, gone):
 
 def test_protected_checkpoint_is_never_superfluous(tmp_path):
     checkpoints = make_five(tmp_path)
-    manifest.keep(checkpoints[0].path, "the loss doubled at step 2")
+    manifest.keep(checkpoints[0].path, "the loss doubled at step 2", by="loss spike")
     assert [c.step for c in manifest.find_superfluous(checkpoints, keep_last=2)] == [2, 3]
-    assert (checkpoints[0].path / "KEEP").read_text() == "the loss doubled at step 2\n"
+    assert manifest.read_keep(checkpoints[0].path)["reason"] == "the loss doubled at step 2"
     assert manifest.verify(checkpoints[0].path) == []
 
 
@@ -219,14 +219,17 @@ def test_manifest_of_another_version_is_no_damage(checkpoint):
 
 def test_only_the_newest_of_a_reason_stay_protected(tmp_path):
     checkpoints = []
-    for step, why in enumerate(("loss spike: 9", "by hand", "loss spike: 8", "loss spike: 7", ""), start=1):
+    old = "loss spike: written by an earlier version"
+    for step, by in enumerate((old, "by hand", "loss spike", "loss spike", ""), start=1):
         path = tmp_path / manifest.directory_name(step)
         path.mkdir()
-        if why:
-            manifest.keep(path, why)
+        if by == old:
+            (path / manifest.KEEP).write_text(old)
+        elif by:
+            manifest.keep(path, "loss spike: words decide nothing", by=by)
         checkpoints.append(manifest.Checkpoint(step=step, path=path))
     for _ in range(2):
-        manifest.unprotect(checkpoints, "loss spike", newest=2)
+        manifest.unprotect(checkpoints, by="loss spike", newest=2)
         assert [checkpoint.step for checkpoint in checkpoints if (checkpoint.path / manifest.KEEP).exists()] == [
             2,
             3,

@@ -19,7 +19,7 @@ def run(tmp_path, monkeypatch) -> Path:
 
 
 def test_list_prints_brackets_and_colons_literally(run):
-    manifest.keep(run / "checkpoints" / "step-0000020", "[/x] a [red] spike :fire:")
+    manifest.keep(run / "checkpoints" / "step-0000020", "[/x] a [red] spike :fire:", by="")
     assert "[/x] a [red] spike :fire:" in opsctl("list", "tiny")
 
 
@@ -70,7 +70,7 @@ def test_conversions_name_checkpoint_and_target(run, tmp_path):
 
 
 def test_list_shows_problem_and_topology(run):
-    manifest.keep(run / "checkpoints" / "step-0000020", "a spike")
+    manifest.keep(run / "checkpoints" / "step-0000020", "a spike", by="")
     (run / "checkpoints" / "step-0000030" / "layer_00.pt").unlink()
     rows = json.loads(opsctl("list", "tiny", "--json"))
     assert [(row["step"], row["keep_reason"], row["problem"]) for row in rows] == [
@@ -119,7 +119,7 @@ def test_prune_keeps_the_last_two_verified(run):
 
 def test_prune_keeps_every_nth_and_pinned_checkpoints(run):
     save(run / "checkpoints", 50)
-    manifest.keep(run / "checkpoints" / "step-0000010", "a spike")
+    manifest.keep(run / "checkpoints" / "step-0000010", "a spike", by="")
     done = json.loads(opsctl("prune", "tiny", "--keep-last", 2, "--keep-every", 20, "--json"))
     assert done["removed"] == [30]
 

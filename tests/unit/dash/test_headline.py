@@ -37,7 +37,8 @@ def last(outcome: str, action: str = "continue") -> LastAttempt:
 
 def alert(level: str, **fields: Any) -> OpenAlert:
     given = {"key": "hang/tr11", "summary": "tr11: no step for 31 min", "train": "tr11", "since": AT.isoformat()}
-    return OpenAlert(**{**given, "level": level, "acknowledged": False, **fields})
+    fields = {**given, "level": level, "acknowledged": False, **fields}
+    return OpenAlert(**{"brief": fields["summary"].removeprefix("tr11: "), **fields})
 
 
 def event(number: int, event: Event) -> Event:

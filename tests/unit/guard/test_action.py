@@ -180,8 +180,8 @@ def test_older_and_older_checkpoints_are_no_advance() -> None:
 
 
 @pytest.mark.parametrize(("words", "is_held"), [(("boom at 10", "boom at 20"), False), (("boom", "boom"), True)])
-def test_fault_of_an_unseen_train_is_repeated_by_its_words(words: tuple[str, str], is_held: bool) -> None:
-    faults = [replace(make_attempt(kind=CauseKind.CODE), says=text) for text in words]
+def test_fault_of_an_unseen_train_is_repeated_by_its_message(words: tuple[str, str], is_held: bool) -> None:
+    faults = [replace(make_attempt(kind=CauseKind.CODE), signature=text) for text in words]
     assert (hold_if_stuck(faults[-1], faults, RULES).action is Action.HOLD_QUEUED) is is_held
 
 
@@ -231,7 +231,7 @@ def test_checkpoints_that_show_nothing_hold_nothing() -> None:
     [(DISK_FULL, 2, 3), (DISK_FULL, 1, 1), (DISK_FULL, 3, 4), ("storage-error", 2, 2)],
 )
 def test_full_disk_is_waited_for_before_it_holds_a_train(cause: str, fault_attempts: int, held: int) -> None:
-    crash = replace(make_attempt(minutes=60, kind=CauseKind.STORAGE), cause=cause, says="OSError")
+    crash = replace(make_attempt(minutes=60, kind=CauseKind.STORAGE), cause=cause, signature="OSError")
     rules = GuardSettings(fault_attempts=fault_attempts)
     holds = [hold_if_stuck(crash, [crash] * count, rules).action.is_final for count in range(1, 5)]
     assert holds.index(True) + 1 == held

@@ -208,7 +208,7 @@ def test_checkpoints_that_seem_incomplete_are_counted(run: RunDir) -> None:
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("43")
     progress = read_foreign(run, " iteration 44/ 90 | lm loss: 2.0E+00 |\n")
     note = "43 found, none recognised as complete: iter_0000043: mp_rank_*/model_*rng.pt is missing or empty"
-    assert (progress.checkpoint_step, progress.checkpoint_note) == (None, note)
+    assert (progress.checkpoint_step, progress.found_instead) == (None, note)
 
 
 def test_file_that_only_the_log_names_is_a_checkpoint(run: RunDir, tmp_path: Path) -> None:
