@@ -98,7 +98,7 @@ class Stack:
         return Spot(function=innermost.function, file=PurePath(caller.file).name, line=caller.line, state=state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
     """What ranks share that wait for the same: the innermost function and the line of the program."""
 
@@ -179,7 +179,9 @@ def group_stacks(stacks: Iterable[Stack]) -> list[StackGroup]:
     for spot, members in stacks_by_spot.items():
         in_order = sorted(members, key=lambda stack: (stack.rank or 0, stack.node))
         groups.append(StackGroup(spot=spot, stacks=tuple(in_order)))
-    return sorted(groups, key=lambda group: (group.stacks[0].refused, group.is_known, len(group.stacks), group.spot))
+    return sorted(
+        groups, key=lambda group: (group.stacks[0].refused, group.is_known, len(group.stacks), group.spot.describe())
+    )
 
 
 PY_SPY_READS = frozenset({"R", "S", "D", "T", "t"})
