@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
@@ -77,22 +79,34 @@ class CheckpointObservation:
     """Names of the checkpoints that the trainer renamed as damaged."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavesMemory:
+    at: AwareDatetime | None = None
+    """Time of the newest checkpoint."""
+    sight: tuple[str, ...] = ()
+    """Its stamp from the future, and when it was first read."""
+    intervals: tuple[float, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by name, the newest last."""
+    problems: tuple[str, ...] = ()
+
+
 class CheckpointAge:
     name: ClassVar[str] = "checkpoint"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> CheckpointObservation:
-        fields = context.memory.read(self.name, target.name)
+        before = context.memory.recall(SavesMemory, self.name, target.name)
         embedded = target.run.trainer_config.exists()
         saves = find_train_saves(target.run, target.config)
         job, newest = target.running, saves[-1] if saves else None
-        sight: list[str] = []
+        sight: tuple[str, ...] = ()
         if newest:
-            at, sight = date_by_first_sight(newest.at, context.now, fields.get("sight"))
+            at, sight = date_by_first_sight(newest.at, context.now, before.sight)
             newest = replace(newest, at=at)
-        intervals = _intervals(fields, newest, job.start if job else None)
-        sizes, problems = dict(fields.get("sizes", {})), tuple(fields.get("problems", ()))
+        intervals = _intervals(before, newest, job.start if job else None)
+        sizes, problems = dict(before.sizes), before.problems
         if (
             newest
             and (embedded or (context.now - newest.at).total_seconds() > GRACE_S / 3)
@@ -101,9 +115,9 @@ class CheckpointAge:
             sizes[newest.path.name] = size_of(newest.path)[0]
             problems = tuple(verify(newest.path, hashes=False)) if embedded else ()
         sizes = dict(list(sizes.items())[-REMEMBERED:])
-        newest_at = newest.at.isoformat() if newest else None
-        remembered = {"at": newest_at, "sight": sight, "intervals": intervals, "sizes": sizes, "problems": problems}
-        context.memory.write(self.name, target.name, remembered)
+        newest_at = newest.at if newest else None
+        remembered = SavesMemory(at=newest_at, sight=sight, intervals=intervals, sizes=sizes, problems=problems)
+        context.memory.remember(self.name, target.name, remembered)
         earlier = [size for name, size in sizes.items() if newest and name != newest.path.name]
         return CheckpointObservation(
             train=target.name,
@@ -112,7 +126,7 @@ class CheckpointAge:
             standing=_find_standing(target),
             newest=newest,
             unanswered=find_unanswered_save(target.run, job.start if job else None, context.now),
-            lack=("" if newest or embedded else predict_next_save(target.run, 0, None).note) or "none",
+            lack=("" if newest or embedded else predict_next_save(target.run, 0, None).found_instead) or "none",
             limit_s=_limit_s(target, intervals),
             size=sizes.get(newest.path.name) if newest else None,
             usual=median(earlier) if earlier else None,
@@ -199,18 +213,17 @@ def judge_age(age_s: float, limit_s: float) -> Level:
     return Level.WARNING if age_s < 2 * limit_s else Level.CRITICAL
 
 
-def _intervals(fields: dict[str, Any], newest: Save | None, started: datetime | None) -> list[float]:
+def _intervals(before: SavesMemory, newest: Save | None, started: datetime | None) -> tuple[float, ...]:
     """Return the seconds of running time between checkpoints, the newest last. Queue time does not count."""
-    intervals = [float(interval) for interval in fields.get("intervals", [])]
-    if newest is None or not fields.get("at"):
-        return intervals
-    before = datetime.fromisoformat(fields["at"])
-    began = max(before, started) if started and started < newest.at else before
+    if newest is None or before.at is None:
+        return before.intervals
+    began = max(before.at, started) if started and started < newest.at else before.at
     seconds = (newest.at - began).total_seconds()
-    return [*intervals, seconds][-REMEMBERED:] if newest.at > before and seconds > 0 else intervals
+    is_new = newest.at > before.at and seconds > 0
+    return (*before.intervals, seconds)[-REMEMBERED:] if is_new else before.intervals
 
 
-def _limit_s(train: WatchedTrain, intervals: list[float]) -> float:
+def _limit_s(train: WatchedTrain, intervals: Sequence[float]) -> float:
     if train.config.watch.checkpoint_hours:
         return train.config.watch.checkpoint_hours * 3600
     known = [value for value in (expected_s(train), median(intervals) if intervals else None) if value]

@@ -38,6 +38,21 @@ class WatchdogMemory:
     spare: Path | None = None
     """Directory used when `directory` cannot be written, such as on a full disk."""
 
+    def recall(self, cls: type[Remembered], watchdog: str, thing: str) -> Remembered:
+        """Return what was remembered of a thing: of fields that are missing or invalid, what a first cycle begins with.
+
+        Files of earlier versions had the position in the log beside the other fields.
+        """
+        fields = self.read(watchdog, thing)
+        if "inode" in fields and "log" not in fields:
+            fields["log"] = fields
+        value = recall(cls, fields)
+        return value if value is not None else cls()
+
+    def remember(self, watchdog: str, thing: str, value: object) -> None:
+        """Store a frozen dataclass, so that `recall` returns it in the next cycle."""
+        self.write(watchdog, thing, to_fields(value))
+
     def read(self, watchdog: str, thing: str) -> dict[str, Any]:
         """Return the stored fields; empty if there are none or the file is broken."""
         contents = map(_read, reversed(self._paths(watchdog, thing)))
@@ -64,14 +79,23 @@ class WatchdogMemory:
         return [place / watchdog / f"{quote(thing, safe='')}.json" for place in places]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """When a person last accepted a level as normal; empty if never."""
+
+    at: str = ""
+    by: str = ""
+    reason: str = ""
+
+
 def accept(memory: WatchdogMemory, key: str, *, at: str, by: str, reason: str) -> None:
     """Ask the watchdog of `key` to take the current level as normal. A failure is added to the memory's problems."""
-    memory.write("accepted", key, {"at": at, "by": by, "reason": reason})
+    memory.remember("accepted", key, Acceptance(at=at, by=by, reason=reason))
 
 
 def read_acceptance(memory: WatchdogMemory, key: str) -> str:
     """Return when a person last accepted the level of `key` as normal; empty if never."""
-    return str(memory.read("accepted", key).get("at", ""))
+    return memory.recall(Acceptance, "accepted", key).at
 
 
 @cache

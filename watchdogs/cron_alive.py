@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal
 
@@ -31,6 +32,14 @@ class TickObservation:
     """The entries that run watch cycles, with their last runs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickMemory:
+    """Stamps from the future, and when they were first read: of the last tick, and of the entries' runs."""
+
+    tick: tuple[str, ...] = ()
+    entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
 class CronAlive:
     name: ClassVar[str] = "cron_alive"
     of: ClassVar[Literal["site"]] = "site"
@@ -38,19 +47,18 @@ class CronAlive:
 
     def probe(self, context: WatchContext, target: None) -> TickObservation:
         place = CronDir(SiteDir(context.site_dir))
-        fields = context.memory.read(self.name, "site")
+        before = context.memory.recall(TickMemory, self.name, "site")
         minutes = max(context.site.watch.cron_minutes, 3 * context.site.cron.every / 60)
         last = place.last_tick()
-        tick_sights: list[str] = []
+        tick: tuple[str, ...] = ()
         if last is not None:
-            last, tick_sights = date_by_first_sight(last, context.now, fields.get("tick"))
+            last, tick = date_by_first_sight(last, context.now, before.tick)
         runs = {id: ran for id, ran in read_ledger(place).entries.items() if WATCH_COMMAND.search(id)}
-        earlier, sights = fields.get("entries"), dict[str, list[str]]()
-        earlier = earlier if isinstance(earlier, dict) else {}
+        entries: dict[str, tuple[str, ...]] = {}
         for id, ran in runs.items():
-            since, sights[id] = date_by_first_sight(ran.since, context.now, earlier.get(id))
+            since, entries[id] = date_by_first_sight(ran.since, context.now, before.entries.get(id, ()))
             runs[id] = replace(ran, since=since)
-        context.memory.write(self.name, "site", {"tick": tick_sights, "entries": sights})
+        context.memory.remember(self.name, "site", TickMemory(tick=tick, entries=entries))
         observation = TickObservation(
             is_selected=place.selected.exists(),
             last=last,
@@ -59,8 +67,8 @@ class CronAlive:
         )
         if _find_watch_problem(observation, context.now):
             listed = _list_entries(context.site.cron)
-            entries = tuple((id, ran) for id, ran in observation.watch_entries if id in listed)
-            observation = replace(observation, watch_entries=entries)
+            known = tuple((id, ran) for id, ran in observation.watch_entries if id in listed)
+            observation = replace(observation, watch_entries=known)
         return observation
 
     def judge(self, observation: TickObservation, now: datetime) -> list[Finding]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
@@ -16,7 +18,6 @@ from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.base.units import format_size
 from opsctl.checkpoints.discovery import find_saves, size_of
 from opsctl.settings.watch import Filesystem
-from opsctl.state.time_stamps import parse_past
 from opsctl.telemetry import disk_usage
 from opsctl.telemetry.disk_usage import Space, User
 from opsctl.telemetry.progress.train_settings import read_checkpoint_table
@@ -24,6 +25,9 @@ from opsctl.watchdogs.checkpoint import expected_s
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
 SAMPLES = 300
+SAMPLE_EVERY_S = 600
+Sample = tuple[float, float]
+"""Time, used bytes."""
 WATCHED_S = 6 * 3600.0
 """Minimum observation for a rate: over a shorter time, copying and deleting files hides the trend."""
 MAX_SIZES_REMEMBERED = 50
@@ -70,6 +74,16 @@ class FilesystemObservation:
     users: tuple[User, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageMemory:
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bytes and inodes of checkpoints, by train and name."""
+    figures: tuple[float | None, ...] = ()
+    moved: AwareDatetime | None = None
+    """When the figures last changed."""
+    samples: tuple[Sample, ...] = ()
+
+
 class FsQuota:
     name: ClassVar[str] = "fs_quota"
     of: ClassVar[Literal["filesystem"]] = "filesystem"
@@ -85,20 +99,21 @@ class FsQuota:
             return FilesystemObservation(
                 filesystem=filesystem, problem=f"{error.filename or target.path}: {error.strerror or error}"
             )
-        fields = context.memory.read(self.name, filesystem.name)
-        trains = [
-            (train, measure_growth(train, filesystem.path, fields.setdefault("sizes", {}))) for train in context.trains
-        ]
-        on_it = tuple(growth for _, growth in trains if growth)
-        fields = self._remember(fields, space, context.now)
-        context.memory.write(self.name, filesystem.name, fields)
+        before = context.memory.recall(UsageMemory, self.name, filesystem.name)
+        sizes = dict(before.sizes)
+        growths = [measure_growth(train, filesystem.path, sizes) for train in context.trains]
+        on_it = tuple(filter(None, growths))
+        moved = before.moved if before.moved and before.figures == _figures(space) else context.now
+        moved = min(moved, context.now)
+        samples = _add_sample(before.samples, space, context.now)
+        remembered = UsageMemory(sizes=sizes, figures=_figures(space), moved=moved, samples=samples)
+        context.memory.remember(self.name, filesystem.name, remembered)
         wrote = max((growth.newest for growth in on_it), default=None)
-        moved = datetime.fromisoformat(fields["moved"])
         measured = FilesystemObservation(
             filesystem=filesystem,
             space=space,
             trains=on_it,
-            observed_rate=measure_observed(fields["samples"]),
+            observed_rate=measure_observed(samples),
             unmoved_since=moved if wrote and wrote > moved else None,
         )
         return self._with_users(context, measured)
@@ -116,15 +131,6 @@ class FsQuota:
             context.clock.sleep(0.1)
         return replace(measured, users=tuple(users))
 
-    def _remember(self, fields: dict[str, Any], space: Space, now: datetime) -> dict[str, Any]:
-        figures = [space.used, space.inodes_used, space.percent, space.inodes_percent]
-        moved = fields.get("moved") if fields.get("figures") == figures else None
-        moved = parse_past(moved, now).isoformat() if moved else now.isoformat()
-        samples = [sample for sample in fields.get("samples", []) if sample[0] <= now.timestamp()]
-        if space.used is not None and (not samples or now.timestamp() - samples[-1][0] >= 600):
-            samples.append([now.timestamp(), space.used])
-        return {**fields, "figures": figures, "moved": moved, "samples": samples[-SAMPLES:]}
-
     def judge(self, observation: FilesystemObservation, now: datetime) -> list[Finding]:
         level, says = _judged(observation, now)
         return [
@@ -136,6 +142,18 @@ class FsQuota:
                 fix=advise("remedy.disk", ("opsctl", "checkpoint", "prune")) if level in BAD else NO_REMEDY,
             )
         ]
+
+
+def _figures(space: Space) -> tuple[float | None, ...]:
+    return (space.used, space.inodes_used, space.percent, space.inodes_percent)
+
+
+def _add_sample(samples: Sequence[Sample], space: Space, now: datetime) -> tuple[Sample, ...]:
+    """Return the samples with the usage now, one in ten minutes. Those from the future come from a broken clock."""
+    past = [sample for sample in samples if sample[0] <= now.timestamp()]
+    if space.used is not None and (not past or now.timestamp() - past[-1][0] >= SAMPLE_EVERY_S):
+        past.append((now.timestamp(), space.used))
+    return tuple(past[-SAMPLES:])
 
 
 def _judged(observation: FilesystemObservation, now: datetime) -> tuple[Level, Statement]:
@@ -248,7 +266,7 @@ def _list_users(observation: FilesystemObservation) -> tuple[Statement, ...]:
     return (*trains, *users)
 
 
-def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, Any]) -> Growth | None:
+def measure_growth(train: WatchedTrain, path: str, sizes: dict[str, tuple[int, int]]) -> Growth | None:
     """Return the train's growth on the file system at `path`.
 
     None if the train stores checkpoints elsewhere, is not queued, or has no checkpoint yet. The size of a checkpoint is

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime
 
@@ -24,8 +24,8 @@ from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.signs import find_directories
 from opsctl.trainer.contract import Heartbeat, Phase, read_heartbeat
 from opsctl.watchdogs import hang_stacks
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall, to_fields
-from opsctl.watchdogs.new_lines import new_iterations
+from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.new_lines import LogPlace, new_iterations
 
 FLOOR_S = 900.0
 """Minimum of a learnt limit."""
@@ -74,45 +74,64 @@ class QuietObservation:
         return self.since is not None and now - self.since > timedelta(seconds=self.limit_s + self.tolerance_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangEvidence:
+    """The stacks of one silence."""
+
+    since: str = ""
+    """Attempt and begin of the silence."""
+    lines: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    """The ranks that do not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangMemory:
+    log: LogPlace | None = None
+    rhythm: Rhythm | None = None
+    beat: tuple[str, ...] = ()
+    """The heartbeat's stamp from the future, and when it was first read."""
+    evidence: HangEvidence = HangEvidence()
+
+
 class Hang:
     name: ClassVar[str] = "hang"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = True
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> QuietObservation:
-        job, attempt, fields = target.running, target.attempt, context.memory.read(self.name, target.name)
+        job, attempt = target.running, target.attempt
+        before = context.memory.recall(HangMemory, self.name, target.name)
         if job is None or attempt is None:
             # The same attempt may run again, such as after a suspension: its rhythm then starts anew.
-            rhythm_fields = {**fields.get("rhythm", {}), "attempt": ""}
-            context.memory.write(self.name, target.name, {**fields, "rhythm": rhythm_fields})
+            rhythm = replace(before.rhythm, attempt="") if before.rhythm else None
+            context.memory.remember(self.name, target.name, replace(before, rhythm=rhythm))
             return QuietObservation(train=target.name)
-        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        before = recall(Rhythm, fields.get("rhythm"))
-        rhythm = learn(before, target, job, attempt, lines, now=context.now)
+        lines, place = new_iterations(target.run.main_log, before.log, target.config.progress.pattern)
+        rhythm = learn(before.rhythm, target, job, attempt, lines, now=context.now)
         heartbeat = read_heartbeat(target.run.heartbeat / "train.json")
-        beat: list[str] = []
+        beat: tuple[str, ...] = ()
         if heartbeat:
             at = datetime.fromtimestamp(heartbeat.at, UTC)
-            at, beat = date_by_first_sight(at, context.now, fields.get("beat"))
+            at, beat = date_by_first_sight(at, context.now, before.beat)
             heartbeat = replace(heartbeat, at=at.timestamp())
         quiet = _quiet(context, target, rhythm, heartbeat)
-        data = fields.get("evidence", {})
+        evidence = before.evidence
         if quiet.is_hang(context.now):
-            data = self._evidence(context, target, quiet, data)
-            silent = "".join(data.get("silent", ()))
-            quiet = replace(quiet, evidence=tuple(data.get("lines", ())), silent=silent)
-        remembered = {"rhythm": to_fields(rhythm), "beat": beat, "evidence": data}
-        context.memory.write(self.name, target.name, {**position, **remembered})
+            evidence = self._evidence(context, target, quiet, evidence)
+            quiet = replace(quiet, evidence=evidence.lines, silent="".join(evidence.silent))
+        remembered = HangMemory(log=place, rhythm=rhythm, beat=beat, evidence=evidence)
+        context.memory.remember(self.name, target.name, remembered)
         return quiet
 
     def _evidence(
-        self, context: WatchContext, train: WatchedTrain, quiet: QuietObservation, fields: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, context: WatchContext, train: WatchedTrain, quiet: QuietObservation, before: HangEvidence
+    ) -> HangEvidence:
         """Request stacks once per silence, before the task is cancelled."""
         since = f"{quiet.attempt} {quiet.since}"
         job, attempt, watch = train.running, train.attempt, train.config.watch
-        if fields.get("since") == since or not context.acts or not train.run.is_ours or attempt is None or job is None:
-            return fields
+        if before.since == since or not context.acts or not train.run.is_ours or attempt is None or job is None:
+            return before
         target = attempt.path / "evidence" / f"hang-{context.now:%Y%m%dT%H%M%S}"
         ranks, lines, silent = train.config.world_size, [], []
         try:
@@ -126,7 +145,7 @@ class Hang:
             lines = [*silent, *hang_stacks.summary(target, ranks=ranks), *dump.problems]
         except OSError as error:
             lines.append(f"stacks could not be stored: {error}")
-        return {"since": since, "lines": lines, "silent": silent[:1]}
+        return HangEvidence(since=since, lines=tuple(lines), silent=tuple(silent[:1]))
 
     def judge(self, observation: QuietObservation, now: datetime) -> list[Finding]:
         train, is_hang = observation.train, observation.is_hang(now)

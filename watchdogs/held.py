@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
+from pydantic import AwareDatetime
+
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, state, type_now
 from opsctl.state import switches
 from opsctl.state.switches import Switch
-from opsctl.state.time_stamps import parse_past
 from opsctl.watchdogs.checkpoint import judge_age
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
@@ -24,6 +25,12 @@ class HoldObservation:
     hours: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldMemory:
+    since: AwareDatetime | None = None
+    """Since when all waiting tasks have been seen held; None if they are not."""
+
+
 class HeldTrain:
     name: ClassVar[str] = "held"
     of: ClassVar[Literal["train"]] = "train"
@@ -34,11 +41,11 @@ class HeldTrain:
         assert target.snapshot is not None
         waiting = target.snapshot.waiting
         if target.snapshot.active or not waiting or not all(job.is_held for job in waiting):
-            context.memory.write(self.name, target.name, {})
+            context.memory.remember(self.name, target.name, HoldMemory())
             return HoldObservation(train=target.name, hours=hours)
-        stored = context.memory.read(self.name, target.name).get("since")
-        since = parse_past(stored, context.now) if stored else context.now
-        context.memory.write(self.name, target.name, {"since": since.isoformat()})
+        stored = context.memory.recall(HoldMemory, self.name, target.name).since
+        since = min(stored or context.now, context.now)
+        context.memory.remember(self.name, target.name, HoldMemory(since=since))
         held, paused = target.snapshot.history.held, switches.read(target.run, Switch.PAUSE)
         times = [since]
         why = "held by hand"

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 from opsctl.base.findings import Finding, Level
 from opsctl.base.statements import NO_REMEDY, Statement, Value, advise, state
 from opsctl.watchdogs import step_health
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance, recall, to_fields
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance
 from opsctl.watchdogs.loss_curve import LossShape, LossState, PassedIncident, advance, find_spike_begin, shape
 from opsctl.watchdogs.loss_level import accept_level
-from opsctl.watchdogs.new_lines import new_iterations, why_idle
+from opsctl.watchdogs.new_lines import LogPlace, new_iterations, why_idle
 from opsctl.watchdogs.step_health import StepHealth, find_problems
 
 CRITICAL_RISE = 0.2
@@ -31,23 +31,32 @@ class LossObservation:
     """Why no loss is expected; empty if the train should log its loss."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossMemory:
+    log: LogPlace | None = None
+    curve: LossState | None = None
+    steps: StepHealth | None = None
+    accepted: str = ""
+    """When a person last accepted the level."""
+
+
 class Loss:
     name: ClassVar[str] = "loss"
     of: ClassVar[Literal["train"]] = "train"
     needs_slurm: ClassVar[bool] = False
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> LossObservation:
-        fields = context.memory.read(self.name, target.name)
-        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
-        curve = advance(recall(LossState, fields.get("curve")) or LossState(), lines)
-        steps = step_health.advance(recall(StepHealth, fields.get("steps")) or StepHealth(), lines)
-        if "curve" not in fields:  # what passed before the first cycle is no news
+        before = context.memory.recall(LossMemory, self.name, target.name)
+        lines, place = new_iterations(target.run.main_log, before.log, target.config.progress.pattern)
+        curve = advance(before.curve or LossState(), lines)
+        steps = step_health.advance(before.steps or StepHealth(), lines)
+        if before.curve is None:  # what passed before the first cycle is no news
             curve, steps = replace(curve, passed=()), replace(steps, has_jumped=False)
         accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
-        if accepted != fields.get("accepted", ""):
+        if accepted != before.accepted:
             curve = replace(curve, long_level=accept_level(curve.long_level))
-        remembered = {"curve": to_fields(curve), "steps": to_fields(steps), "accepted": accepted}
-        context.memory.write(self.name, target.name, {**position, **remembered})
+        remembered = LossMemory(log=place, curve=curve, steps=steps, accepted=accepted)
+        context.memory.remember(self.name, target.name, remembered)
         return LossObservation(train=target.name, curve=curve, steps=steps, idle=why_idle(target))
 
     def judge(self, observation: LossObservation, now: datetime) -> list[Finding]:

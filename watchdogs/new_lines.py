@@ -6,13 +6,12 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
 from opsctl.telemetry.progress.iteration import Iteration
 from opsctl.telemetry.progress.log_formats import formats_for
 from opsctl.telemetry.progress.step_reader import StepReader
-from opsctl.watchdogs.context import WatchedTrain, recall, to_fields
+from opsctl.watchdogs.context import WatchedTrain
 
 FIRST_BYTES = 8 << 20
 """The first read starts this far from the log's end: some thousands of iterations."""
@@ -30,14 +29,14 @@ class LogPlace:
     """Inode and offset of the log before, which was renamed and is read on."""
 
 
-def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tuple[list[Iteration], dict[str, Any]]:
-    """Return the steps since the position in `fields`, and the new fields to store. Raises RunDirError.
+def new_iterations(log: Path, place: LogPlace | None, pattern: str = "") -> tuple[list[Iteration], LogPlace]:
+    """Return the steps behind a place, and the place behind them. Raises RunDirError.
 
     `pattern` is that of TRAIN.toml. A truncated log is read from its beginning. A renamed log is read on while the file
     lies beside its successor: the writer may still hold the old file open. If every rank logs steps, one rank is
     followed until that rank stops.
     """
-    place = recall(LogPlace, fields) or _find_first_place(log)
+    place = place or _find_first_place(log)
     start = Position(inode=place.inode, offset=place.offset)
     moved, before = _moved_aside(log, place, start)
     files = [GrowingFile(moved, before)] if moved else []
@@ -47,14 +46,14 @@ def new_iterations(log: Path, fields: dict[str, Any], pattern: str = "") -> tupl
     if not steps and reader.skipped_lines:  # the rank that was followed has fallen silent
         reader = StepReader(formats_for(pattern), writer=None, total=place.total)
         steps, positions = _read_steps(reader, files)
-    place = LogPlace(
+    end = LogPlace(
         inode=positions[-1].inode,
         offset=positions[-1].offset,
         writer=reader.writer,
         total=reader.total,
         moved=(positions[0].inode, positions[0].offset) if moved else None,
     )
-    return steps, to_fields(place)
+    return steps, end
 
 
 def why_idle(train: WatchedTrain) -> str:

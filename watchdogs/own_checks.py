@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
@@ -18,7 +20,7 @@ from opsctl.settings.bounded_pattern import compile_bounded
 from opsctl.settings.watch import CheckTable
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.telemetry.logs.growing_file import GrowingFile, Position
-from opsctl.watchdogs.context import WatchContext, WatchedTrain
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, recall
 
 PARALLEL = 8
 EXIT_LEVELS = {0: Level.OK, 1: Level.WARNING, 2: Level.CRITICAL, 3: Level.UNKNOWN}
@@ -40,6 +42,22 @@ class OwnCheckResult:
     """Time of the last bad line."""
     problem: str = ""
     """Why there is no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMatches:
+    """How far a log has been searched, and its newest bad lines."""
+
+    inode: int
+    offset: int
+    lines: tuple[str, ...] = ()
+    matched_at: AwareDatetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksMemory:
+    logs: Mapping[str, LogMatches] = field(default_factory=dict)
+    """By check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,28 +105,29 @@ class OwnChecks:
 def _run_all(place: _Place, checks: Sequence[CheckTable]) -> tuple[OwnCheckResult, ...]:
     if not checks:
         return ()
-    memory = place.context.memory.read(place.watchdog, place.target)
+    stored = place.context.memory.read(place.watchdog, place.target)
+    # Files of earlier versions have the checks at their top.
+    memory = recall(dict[str, LogMatches], stored.get("logs", stored)) or {}
     with ThreadPoolExecutor(min(PARALLEL, len(checks))) as pool:
-        pairs = list(pool.map(lambda check: _run(place, check, memory.get(check.name, {})), checks))
-    place.context.memory.write(
-        place.watchdog, place.target, {result.check.name: fields for result, fields in pairs if fields}
-    )
+        pairs = list(pool.map(lambda check: _run(place, check, memory.get(check.name)), checks))
+    logs = {result.check.name: matches for result, matches in pairs if matches}
+    place.context.memory.remember(place.watchdog, place.target, ChecksMemory(logs=logs))
     return tuple(result for result, _ in pairs)
 
 
-def _run(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
-    """Return the result of one check, and the fields to remember."""
+def _run(place: _Place, check: CheckTable, before: LogMatches | None) -> tuple[OwnCheckResult, LogMatches | None]:
+    """Return the result of one check, and what to remember of a log."""
     try:
         if check.kind == "log":
-            return _search_log(place, check, fields)
+            return _search_log(place, check, before)
         if check.command:
             argv = [_fill(word, place.names) for word in check.command]
             done = place.context.runner.run(argv, timeout=check.timeout_seconds)
-            return OwnCheckResult(check=check, code=done.code, lines=_lines(done.out or done.err)), {}
+            return OwnCheckResult(check=check, code=done.code, lines=_lines(done.out or done.err)), None
         text = read_text(place.directory / check.file, MAX_RECORD_BYTES)
-        return OwnCheckResult(check=check, code=0, lines=_lines(text)), {}
+        return OwnCheckResult(check=check, code=0, lines=_lines(text)), None
     except (OpsctlError, TimedOut, OSError, ValueError, LookupError) as error:
-        return OwnCheckResult(check=check, problem=str(error)), fields
+        return OwnCheckResult(check=check, problem=str(error)), before
 
 
 def _fill(word: str, names: Mapping[str, str]) -> str:
@@ -121,12 +140,12 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.splitlines() if line.strip())
 
 
-def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tuple[OwnCheckResult, dict[str, Any]]:
+def _search_log(place: _Place, check: CheckTable, before: LogMatches | None) -> tuple[OwnCheckResult, LogMatches]:
     path, pattern = place.directory / check.file, compile_bounded(check.pattern)
     status = path.stat()
     position = Position(inode=status.st_ino, offset=status.st_size)
-    if fields:  # the first cycle begins at the end
-        position = Position(inode=int(fields["inode"]), offset=int(fields["offset"]))
+    if before:  # the first cycle begins at the end
+        position = Position(inode=before.inode, offset=before.offset)
         if position.inode == status.st_ino and status.st_size - position.offset > MAX_LOG_BYTES:
             position = Position(inode=status.st_ino, offset=status.st_size - MAX_LOG_BYTES)
     file = GrowingFile(path, position)
@@ -136,12 +155,15 @@ def _search_log(place: _Place, check: CheckTable, fields: dict[str, Any]) -> tup
         position = file.position
     finally:
         file.close()
-    lines = tuple([*fields.get("lines", ()), *matches][-MAX_MATCHES:])
-    matched_at = place.context.now.isoformat() if matches else fields.get("matched_at")
-    result = OwnCheckResult(
-        check=check, lines=lines, matched_at=datetime.fromisoformat(matched_at) if matched_at else None
+    lines = tuple([*(before.lines if before else ()), *matches][-MAX_MATCHES:])
+    earlier = before.matched_at if before else None
+    found = LogMatches(
+        inode=position.inode,
+        offset=position.offset,
+        lines=lines,
+        matched_at=place.context.now if matches else earlier,
     )
-    return result, {"inode": position.inode, "offset": position.offset, "lines": lines, "matched_at": matched_at}
+    return OwnCheckResult(check=check, lines=lines, matched_at=found.matched_at), found
 
 
 def _judge(observation: OwnCheckResults, result: OwnCheckResult, now: datetime) -> Finding:

@@ -6,7 +6,9 @@ import contextlib
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from pydantic import AwareDatetime
 
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, JobState
@@ -14,7 +16,6 @@ from opsctl.base.statements import NO_REMEDY, Statement, Value, state, type_now
 from opsctl.launch.train_arrays import TrainSnapshot
 from opsctl.launch.wait_reasons import WaitKind, classify_wait, explain_wait, word
 from opsctl.settings.watch import WatchSettings
-from opsctl.state.time_stamps import parse_past
 from opsctl.watchdogs import pulse_log
 from opsctl.watchdogs.context import WatchContext, WatchedTrain
 
@@ -70,6 +71,20 @@ class QueueObservation:
         return kinds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMemory:
+    idle: AwareDatetime | None = None
+    """Since when tasks wait and none runs."""
+    stuck: AwareDatetime | None = None
+    """Since when they wait for a reason that time alone does not remove."""
+    waits: tuple[float, ...] = ()
+    """Seconds of the last waits."""
+    pulse: AwareDatetime | None = None
+    """When PULSE lines were last written."""
+    state: str | None = None
+    """The queue rows of that time."""
+
+
 class SlurmStatus:
     name: ClassVar[str] = "slurm_status"
     of: ClassVar[Literal["train"]] = "train"
@@ -84,34 +99,29 @@ class SlurmStatus:
         return self._remember(context, target, queue)
 
     def _remember(self, context: WatchContext, train: WatchedTrain, queue: QueueObservation) -> QueueObservation:
-        fields = context.memory.read(self.name, train.name)
+        before = context.memory.recall(QueueMemory, self.name, train.name)
         is_idle = bool(queue.waiting) and not queue.active
         is_stuck = is_idle and set(queue.kinds) <= {WaitKind.BLOCKED, WaitKind.UNKNOWN}
-        idle, stuck = (
-            parse_past(fields.get(key) or context.now.isoformat(), context.now) if holds else None
-            for key, holds in (("idle", is_idle), ("stuck", is_stuck))
-        )
-        times = {key: time and time.isoformat() for key, time in (("idle", idle), ("stuck", stuck))}
-        waits = _add_wait(fields, queue, context.now)
-        pulsed = self._pulse(context, train, queue, fields)
-        context.memory.write(self.name, train.name, {**times, "waits": waits, **pulsed})
-        return replace(queue, idle_since=idle, stuck_since=stuck, waits_s=tuple(waits))
+        idle = min(before.idle or context.now, context.now) if is_idle else None
+        stuck = min(before.stuck or context.now, context.now) if is_stuck else None
+        waits = _add_wait(before, queue, context.now)
+        pulsed = self._pulse(context, train, queue, before)
+        context.memory.remember(self.name, train.name, replace(pulsed, idle=idle, stuck=stuck, waits=waits))
+        return replace(queue, idle_since=idle, stuck_since=stuck, waits_s=waits)
 
     def _pulse(
-        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, fields: dict[str, Any]
-    ) -> dict[str, str]:
-        """Write PULSE lines after a change or a long time; return the fields to remember."""
+        self, context: WatchContext, train: WatchedTrain, queue: QueueObservation, before: QueueMemory
+    ) -> QueueMemory:
+        """Write PULSE lines after a change or a long time; return what to remember of them."""
         state = " ".join(f"{job.id}:{job.state}:{job.reason}" for job in queue.jobs)
-        written: dict[str, str] = {key: fields[key] for key in ("pulse", "state") if key in fields}
-        last = datetime.fromisoformat(written.get("pulse", "1970-01-01T00:00:00+00:00"))
         # abs(): after a tick of a clock that was ahead, the lines must not stop.
-        age = abs(context.now - last)
-        is_due = state != written.get("state") or age >= timedelta(minutes=queue.limits.pulse_minutes)
+        age = abs(context.now - before.pulse) if before.pulse else timedelta.max
+        is_due = state != before.state or age >= timedelta(minutes=queue.limits.pulse_minutes)
         if not (context.acts and is_due and train.run.is_ours) or (queue.ended and not queue.jobs):
-            return written
+            return before
         with contextlib.suppress(OSError):  # the watchdog fs_quota reports a full disk
             pulse_log.append(train.run, pulse_log.lines(train.name, queue.jobs, context.now))
-        return {"pulse": context.now.isoformat(), "state": state}
+        return replace(before, pulse=context.now, state=state)
 
     def judge(self, observation: QueueObservation, now: datetime) -> list[Finding]:
         level, says, command = _judged(observation, now)
@@ -131,12 +141,10 @@ class SlurmStatus:
         ]
 
 
-def _add_wait(fields: dict[str, Any], queue: QueueObservation, now: datetime) -> list[float]:
+def _add_wait(before: QueueMemory, queue: QueueObservation, now: datetime) -> tuple[float, ...]:
     """Return the train's waits in seconds, with the wait that a running task has just ended."""
-    waits = [float(wait) for wait in fields.get("waits", ())]
-    if fields.get("idle") and queue.active:
-        waits.append(max(0.0, (now - datetime.fromisoformat(fields["idle"])).total_seconds()))
-    return waits[-MAX_WAITS_REMEMBERED:]
+    ended = [max(0.0, (now - before.idle).total_seconds())] if before.idle and queue.active else []
+    return (*before.waits, *ended)[-MAX_WAITS_REMEMBERED:]
 
 
 def find_related_jobs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -20,8 +20,8 @@ from opsctl.base.statements import NO_REMEDY, advise, state
 from opsctl.settings.loader import TrainSettings
 from opsctl.telemetry.progress.iteration_lines import Iteration
 from opsctl.trainer.contract import read_heartbeat
-from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance, recall, to_fields
-from opsctl.watchdogs.new_lines import new_iterations, why_idle
+from opsctl.watchdogs.context import WatchContext, WatchedTrain, read_acceptance
+from opsctl.watchdogs.new_lines import LogPlace, new_iterations, why_idle
 
 MAX_BASELINES = 8
 """Configurations whose usual speed is remembered."""
@@ -88,8 +88,19 @@ class SpeedState:
         return Level.CRITICAL if self.less_percent > CRITICAL_PERCENT else Level.WARNING
 
 
-Speeds = dict[str, SpeedState]
-"""By configuration and unit, the last used last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedMemory:
+    log: LogPlace | None = None
+    size: int = 0
+    """Nodes of the last task."""
+    place: str = ""
+    """Number of nodes and digest of the configuration."""
+    unit: str = ""
+    speeds: Mapping[str, SpeedState] = field(default_factory=dict)
+    """By configuration and unit, the last used last."""
+    step: int = 0
+    accepted: str = ""
+    """When a person last accepted the level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,24 +121,26 @@ class Throughput:
     needs_slurm: ClassVar[bool] = False
 
     def probe(self, context: WatchContext, target: WatchedTrain) -> SpeedObservation:
-        fields = context.memory.read(self.name, target.name)
-        lines, position = new_iterations(target.run.main_log, fields, target.config.progress.pattern)
+        before = context.memory.recall(SpeedMemory, self.name, target.name)
+        lines, log = new_iterations(target.run.main_log, before.log, target.config.progress.pattern)
         job = target.running
-        size = job.node_count if job else int(fields.get("size", 0))
+        size = job.node_count if job else before.size
         place = f"{size} {_digest(target.config)}"
         accepted = read_acceptance(context.memory, f"{self.name}/{target.name}")
-        speeds, unit = recall(Speeds, fields.get("speeds")) or {}, str(fields.get("unit", ""))
-        if accepted != fields.get("accepted", ""):
+        speeds, unit = dict(before.speeds), before.unit
+        if accepted != before.accepted:
             speeds.pop(f"{place} {unit}", None)
         # After a change of the configuration, the lines since the last cycle belong to both.
-        counted = lines if fields.get("place", place) == place else []
+        counted = lines if before.place in {"", place} else []
         for unit, rate in filter(None, map(_rate, counted)):
             speed = speeds.pop(f"{place} {unit}", SpeedState())
             speeds[f"{place} {unit}"] = advance(speed, [rate], slower_percent=target.config.watch.slower_percent)
-        step = lines[-1].step if lines else int(fields.get("step", 0))
-        stored = {key: to_fields(speed) for key, speed in list(speeds.items())[-MAX_BASELINES:]}
-        remembered = {"size": size, "place": place, "unit": unit, "speeds": stored, "step": step, "accepted": accepted}
-        context.memory.write(self.name, target.name, {**position, **remembered})
+        step = lines[-1].step if lines else before.step
+        newest = dict(list(speeds.items())[-MAX_BASELINES:])
+        remembered = SpeedMemory(
+            log=log, size=size, place=place, unit=unit, speeds=newest, step=step, accepted=accepted
+        )
+        context.memory.remember(self.name, target.name, remembered)
         speed = SpeedState() if target.is_over else speeds.get(f"{place} {unit}", SpeedState())
         return SpeedObservation(
             train=target.name, unit=unit, speed=speed, step=step, nodes=_nodes(target), idle=why_idle(target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,7 +12,7 @@ from opsctl.base.statements import Statement, say
 from opsctl.dash.sparklines import Sparkline, draw_sparkline
 from opsctl.monitor.run_watchdogs import filesystems
 from opsctl.watchdogs.context import WatchdogMemory
-from opsctl.watchdogs.fs_quota import FORECAST, GROWTH, FsQuota
+from opsctl.watchdogs.fs_quota import FORECAST, GROWTH, FsQuota, UsageMemory
 
 HOURS_A_YEAR = 8760
 UNMEASURED_S = 180
@@ -48,13 +47,13 @@ def list_disks(app: App, problems: list[str]) -> Iterator[DiskCard]:
             continue
         says = entry.finding.says
         parts = tuple(filter(is_worth_showing, says.parts))
-        samples = memory.read(FsQuota.name, filesystem.name).get("samples", [])
+        samples = memory.recall(UsageMemory, FsQuota.name, filesystem.name).samples
         yield DiskCard(
             name=filesystem.name,
             tone=_TONES[entry.level],
             texts=(say(replace(says, parts=parts[:1])), *map(say, parts[1:])),
             checked=entry.checked_at,
-            curve=draw_sparkline(_read_values(samples)),
+            curve=draw_sparkline([used for _, used in samples]),
             evidence=tuple(map(say, filter(is_worth_showing, entry.finding.details))),
         )
 
@@ -65,12 +64,3 @@ def is_worth_showing(part: Statement) -> bool:
     is_far = part.kind == FORECAST and isinstance(hours, int | float) and hours > HOURS_A_YEAR
     is_unmeasured = part.kind == GROWTH and isinstance(every_s, int | float) and every_s < UNMEASURED_S
     return not (is_far or is_unmeasured)
-
-
-def _read_values(samples: object) -> list[float]:
-    """Return the used bytes of samples `[time, used]`; nan for anything else in the file."""
-    values = []
-    for sample in samples if isinstance(samples, list) else ():
-        used = sample[1] if isinstance(sample, list) and len(sample) == 2 else None
-        values.append(float(used) if isinstance(used, int | float) else math.nan)
-    return values

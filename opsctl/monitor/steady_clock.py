@@ -20,7 +20,7 @@ from opsctl.base.ports import Clock
 from opsctl.base.units import format_duration
 from opsctl.host.system import boot_id, suspended_s
 from opsctl.state.time_stamps import CLOCK_TOLERANCE
-from opsctl.watchdogs.context import WatchdogMemory, recall, to_fields
+from opsctl.watchdogs.context import WatchdogMemory, recall
 
 log = logging.getLogger(__name__)
 TOLERANCE_S = CLOCK_TOLERANCE.total_seconds()
@@ -169,7 +169,7 @@ class SteadyClock:
         reading = ClockReading(wall_s=wall.timestamp(), monotonic_s=self._read_monotonic_s(), boot=self.boot)
         before = recall(TimeLine, memory.read("clock", "site"))
         line = before.advance(reading) if before else start_line(reading)
-        memory.write("clock", "site", to_fields(line))
+        memory.remember("clock", "site", line)
         self._settled = datetime.fromtimestamp(line.at_s, UTC), reading.monotonic_s
         offset = wall - self._settled[0]
         if abs(offset) > CLOCK_TOLERANCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 CLOCK_TOLERANCE = timedelta(minutes=2)
@@ -17,7 +18,7 @@ def is_from_future(stamp: datetime, now: datetime) -> bool:
     return stamp - now > CLOCK_TOLERANCE
 
 
-def date_by_first_sight(stamp: datetime, now: datetime, remembered: object) -> tuple[datetime, list[str]]:
+def date_by_first_sight(stamp: datetime, now: datetime, remembered: Sequence[str]) -> tuple[datetime, tuple[str, ...]]:
     """Return when the stamp was set by this machine's clock, and what to pass as `remembered` next time.
 
     A stamp from the future counts from the moment at which this machine first read the stamp. Counting the stamp as
@@ -25,5 +26,5 @@ def date_by_first_sight(stamp: datetime, now: datetime, remembered: object) -> t
     """
     match remembered:
         case [str(text), str(sight)] if text == stamp.isoformat():
-            return min(stamp, parse_past(sight, now)), [text, sight]
-    return min(stamp, now), [stamp.isoformat(), now.isoformat()] if stamp > now else []
+            return min(stamp, parse_past(sight, now)), (text, sight)
+    return min(stamp, now), (stamp.isoformat(), now.isoformat()) if stamp > now else ()

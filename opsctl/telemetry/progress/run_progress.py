@@ -51,6 +51,10 @@ class NextSave:
     doubt: str = ""
     """Why nothing of it counts as a checkpoint."""
 
+    @property
+    def found_instead(self) -> str:
+        return ", ".join(filter(None, (self.note, self.doubt)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPace:
