@@ -115,7 +115,8 @@ class Spot:
             return REFUSED
         place = f"{self.function} at {self.file}:{self.line}" if self.function else no_stack
         description = STATES.get(self.state, "")
-        return f"{place}{', ' if self.function else ': '}{description}" if description else place
+        gap = ", " if self.function else ": "
+        return f"{place}{gap}{description}" if description else place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
