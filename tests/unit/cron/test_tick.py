@@ -1,13 +1,14 @@
-"""One tick, with real programs and a fake clock."""
+"""One tick, with real programs and a fake clock, also on a full disk."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from opsctl.host.processes import ProcessId
 from opsctl.state.lease import LEASE_STALE_S, LeaseBusy, lease
 from tests.support.cron_context import NOON, CronSite
 from tests.support.log_records import warnings
+from tests.support.mounts import mounting
 
 DAY = 86_400.0
 
@@ -323,3 +325,46 @@ def test_removed_entry_is_forgotten_after_a_month(cron_site: CronSite) -> None:
     assert set(cron_site.ledger.entries) == {"echo a", "echo b"}
     cron_site.tick(after=2 * DAY)
     assert set(cron_site.ledger.entries) == {"echo b"}
+
+
+pytestmark = pytest.mark.root
+
+CRONTAB = "*/10 * * * * echo often >>$HERE/log; echo said\n0 12 * * * echo daily >>$HERE/log\n"
+
+
+@pytest.fixture
+def full(cron_site: CronSite) -> Iterator[CronSite]:
+    """A site whose directory is on a full file system of 64 KiB."""
+    root = cron_site.path / "trains"
+    root.mkdir()
+    with mounting(root, "size=64k,mode=755"):
+        cron_site.crontab(CRONTAB)
+        cron_site.clock.time -= timedelta(minutes=25)
+        cron_site.tick()
+        cron_site.clock.time = NOON
+        with pytest.raises(OSError, match="No space left"), (root / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 512)
+        (cron_site.path / "log").unlink()
+        yield cron_site
+
+
+def test_full_disk_runs_due_entries_once(full: CronSite, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(6):
+        ran = full.tick(after=600 if full.log_lines else 0)
+        assert ran
+        assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
+    assert full.log_lines.count("often") == 6
+    assert full.log_lines.count("daily") == 1
+    assert any("No space left on device" in text for text in warnings(caplog))
+    (full.path / "trains" / "filler").unlink()
+    full.tick(after=600)
+    assert len(full.ledger.entries) == 2, "the ledger is written again"
+
+
+def test_read_only_disk_runs_due_entries(full: CronSite, caplog: pytest.LogCaptureFixture) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(full.path / "trains")], check=True)
+    ran = full.tick()
+    assert len(ran) == 2
+    assert {entry_run.result for entry_run in ran.values()} == {EntryResult.OK}
+    assert any("Read-only file system" in text for text in warnings(caplog))

@@ -1,14 +1,20 @@
-"""Plans to drain, reboot and undrain nodes."""
+"""Plans to drain, reboot and undrain nodes; two drains at a time keep to one cap."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from opsctl.base.errors import InputError
 from opsctl.base.model import DrainReason, Node
+from opsctl.host.system import SystemClock
+from opsctl.nodes.drain import Quarantine
 from opsctl.nodes.drain_plan import (
+    NodePlan,
+    Step,
     busy_by_node,
     compute_cap,
     find_amended,
@@ -18,9 +24,11 @@ from opsctl.nodes.drain_plan import (
     plan_reboot,
     plan_undrain,
 )
+from opsctl.nodes.exclusions import Exclusions
 from opsctl.nodes.health.node_state import Verdict
-from opsctl.nodes.history import NodeRecord
+from opsctl.nodes.history import NodeHistory, NodeRecord
 from opsctl.settings.health import HealthSettings
+from opsctl.state.site_dir import SiteDir
 from tests.support.cases import read_cases
 from tests.support.made_nodes import NOW, judge_snapshot, make_snapshot, render_smi, render_stat
 
@@ -250,3 +258,43 @@ def test_excluded_nodes_count_towards_the_cap_of_reboots() -> None:
     plan = plan_reboot(names, cluster(100), HealthSettings(), why="", excluded=away)
     assert [step.node for step in plan.steps] == ["node001", "node002"]
     assert {skipped.why for skipped in plan.left} == {"beyond the cap of 4 nodes that opsctl takes out at once"}
+
+
+class Cluster:
+    """Nodes that are reported with a delay, so that a caller acts on an old answer."""
+
+    def __init__(self, *names):
+        self.nodes_by_name = {name: Node(name=name, state="IDLE", address="") for name in names}
+
+    def nodes(self):
+        nodes = list(self.nodes_by_name.values())
+        time.sleep(0.3)
+        return nodes
+
+    def reasons(self):
+        return []
+
+    def drain(self, node, reason):
+        self.nodes_by_name[node] = replace(self.nodes_by_name[node], state="IDLE+DRAIN", reason=reason)
+
+
+def test_simultaneous_drains_keep_to_the_cap(tmp_path):
+    site, clock, cluster = SiteDir(tmp_path), SystemClock(), Cluster("node001", "node002")
+    site.create()
+    quarantine = Quarantine(
+        slurm=cluster,
+        history=NodeHistory(site=site, clock=clock),
+        exclusions=Exclusions(site=site, clock=clock),
+        site=HealthSettings(),
+        all_arrays=(),
+    )
+
+    def drain(name):
+        step = Step(node=name, reason="opsctl: xid: 79", snapshot=cluster.nodes_by_name[name])
+        return quarantine.drain(NodePlan(steps=(step,), cap=1))[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        actions = list(pool.map(drain, ("node001", "node002")))
+    drained, left = sorted(actions, key=lambda action: action.action)
+    assert (drained.action, left.action) == ("drained", "left")
+    assert left.why == "opsctl has 1 node out of service already; the cap is 1"

@@ -1,13 +1,14 @@
-"""Every broken train in tests/corpus/preflight gives exactly the expected problems."""
+"""Every broken train in tests/corpus/preflight has exactly the expected problems, published configurations none."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from string import Formatter
 
 import pytest
 
 from opsctl.preflight.checks import CHECKS
-from opsctl.preflight.problem import read_table
+from opsctl.preflight.problem import ProblemLevel, read_table
 from tests.support.broken_trains import BASE, ROOT, Case, deepcopy, make_facts, read_cases
+from tests.support.real_configurations import read_configurations
 
 ALL = read_cases()
 GOOD = {
@@ -94,3 +95,55 @@ def test_unknown_facts_give_no_problem():
     empty = make_facts({"now": deepcopy(BASE["now"]), "user": "me"}, {})
     request = Case(name="", table={"finds": []}).make_request()
     assert [problem for check in CHECKS.values() for problem in check(request, empty)] == []
+
+
+TEXT = (ROOT / "docs" / "reference" / "preflight-checks.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
+
+
+def test_rows_have_the_order_of_the_checks():
+    assert [row[0].strip("`") for row in ROWS] == list(CHECKS)
+
+
+def test_rows_have_the_levels_of_the_corpus():
+    levels = defaultdict(set)
+    for case in read_cases():
+        for level, name, _ in case.expected:
+            levels[name].add(level)
+    shown = {name: ", ".join(level for level in ProblemLevel if level in levels[name]) for name in CHECKS}
+    assert {row[0].strip("`"): row[1] for row in ROWS} == shown
+
+
+def test_rows_have_source_and_remedy():
+    assert {row[0].strip("`"): row[2] for row in ROWS} == {name: read_table()[name]["source"] for name in CHECKS}
+    assert [row[0] for row in ROWS if not row[3]] == []
+
+
+def find_refused(half, directory, *, by_torchrun):
+    """Return the refused configurations with their errors."""
+    refused = {}
+    for configuration in read_configurations(half, directory):
+        problems = configuration.find_problems(by_torchrun=by_torchrun)
+        errors = [problem.what for problem in problems if problem.level is ProblemLevel.ERROR]
+        if errors:
+            refused[configuration.row["id"]] = errors
+    return refused
+
+
+@pytest.mark.parametrize("by_torchrun", [False, True])
+def test_no_run_of_the_tuning_half_is_refused(tmp_path, by_torchrun):
+    assert find_refused("tuning", tmp_path, by_torchrun=by_torchrun) == {}
+
+
+@pytest.mark.parametrize("by_torchrun", [False, True])
+def test_no_run_of_the_test_half_is_refused(tmp_path, by_torchrun):
+    assert len(find_refused("test", tmp_path, by_torchrun=by_torchrun)) == 0
+
+
+def test_trainers_of_the_tuning_half_are_recognised(tmp_path):
+    """Trainers without a table are read by Megatron's names, and never with certainty."""
+    unknown = Counter()
+    for configuration in read_configurations("tuning", tmp_path):
+        if not configuration.make_request(by_torchrun=False).recipe.trainer:
+            unknown[configuration.row["trainer"]] += 1
+    assert set(unknown) <= {"KempnerForge", "llm-foundry", "llm.c", "InternLM", "torchtitan"}, unknown

@@ -1,4 +1,4 @@
-"""The record, programs and ports of a sandbox, without Slurm."""
+"""The parts of a sandbox: limits, configuration files, sockets, and causes found in messages of Slurm and munge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.base.errors import MissingProgram, SandboxError
+from opsctl.base.errors import InputError, MissingProgram, SandboxError
 from opsctl.host.processes import ProcessId
 from opsctl.sandbox.cluster import hold_sandbox
 from opsctl.sandbox.directories import remove_run_directory
@@ -22,7 +22,9 @@ from opsctl.sandbox.namespaces import format_options
 from opsctl.sandbox.port_range import BLOCK_PORTS, NameTaken, hold_blocks, hold_names, hold_ports, is_free
 from opsctl.sandbox.programs import find_programs, install_hint
 from opsctl.sandbox.record import Places, SandboxDaemon, SandboxRecord, read_record
-from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec
+from opsctl.sandbox.slurm_conf import Auth, SandboxSite, SandboxSpec, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
+from opsctl.sandbox.start_failures import ListeningSocket, find_causes, list_listening_sockets
+from tests.support.cases import read_cases
 
 
 @pytest.fixture
@@ -142,3 +144,100 @@ def test_link_at_the_run_directory_is_not_followed(tmp_path: Path) -> None:
 def test_format_options_keeps_every_option() -> None:
     spec = SandboxSpec(nodes=3, gpus_per_node=1, accounting=True, fast=True)
     assert format_options(spec) == ["--nodes", "3", "--gpus-per-node", "1", "--accounting", "--fast"]
+
+
+NETWORK = Network(address="127.0.0.1", parameters=(), confined=True)
+SITE = SandboxSite(
+    home=Path("/h"),
+    run=Path("/r"),
+    host="here",
+    user="me",
+    version=(22, 5),
+    first_port=21000,
+    auth=Auth.MUNGE,
+    network=NETWORK,
+    shared=False,
+)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "-x", "A", "a b", "a\n", "é", "x" * 33, "$(id)", ".", "a;b"])
+def test_hostile_name_is_refused(name: str) -> None:
+    with pytest.raises(InputError) as exception_info:
+        SandboxSpec(name=name)
+    assert exception_info.value.message == f"sandbox name {name!r} is not allowed"
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ({"nodes": 0}, "--nodes is 0, needs 1 to 512"),
+        ({"nodes": 513}, "--nodes is 513, needs 1 to 512"),
+        ({"gpus_per_node": -1}, "--gpus-per-node is -1, needs 0 to 16"),
+    ],
+)
+def test_impossible_size_is_refused(size: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError) as exception_info:
+        SandboxSpec(**size)  # type: ignore[arg-type]  # the parameters are numbers
+    assert exception_info.value.message == message
+
+
+def test_every_node_has_its_own_port() -> None:
+    text = slurm_conf(SandboxSpec(nodes=12, gpus_per_node=8), SITE)
+    assert "NodeName=node[001-012] NodeHostname=here NodeAddr=127.0.0.1 Port=[21002-21013]" in text
+    assert "Gres=gpu:8" in text
+
+
+def test_single_node_has_no_brackets_and_no_gres() -> None:
+    text = slurm_conf(SandboxSpec(nodes=1), SITE)
+    assert "NodeName=node001 NodeHostname=here NodeAddr=127.0.0.1 Port=21002 " in text
+    assert "gres" not in text.lower()
+    assert gres_conf(SandboxSpec(nodes=1), SITE) == ""
+
+
+def test_auth_none_needs_no_munge() -> None:
+    site = replace(SITE, auth=Auth.NONE)
+    text = slurm_conf(SandboxSpec(accounting=True), site)
+    assert "AuthType=auth/none\nCredType=cred/none\n" in text
+    assert "munge" not in text + slurmdbd_conf(site)
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((25, 11), "disabled")],
+)
+def test_cgroups_are_disabled_where_possible(version: tuple[int, int], plugin: str) -> None:
+    assert cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_spec_is_described_in_words() -> None:
+    assert SandboxSpec(nodes=1, gpus_per_node=1).describe() == "1 node of 1 GPU"
+    assert SandboxSpec(nodes=8, accounting=True, fast=True).describe() == "8 nodes, accounting, fast timers"
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "cause_is_read_from_a_log"))
+def test_cause_is_read_from_a_log(line: str, cause: str) -> None:
+    (actual,) = find_causes(f"[2026-11-22] slurmctld version 22.05 started\n{line}\n")
+    assert cause in actual
+
+
+def test_causes_have_the_order_of_the_log() -> None:
+    text = "No space left on device\nerror: cannot find auth plugin for auth/x\nNo space left on device\n"
+    first, second = find_causes(text)
+    assert "no space" in first
+    assert "auth/x" in second
+    assert find_causes("error: Couldn't find the specified plugin name for mpi/pmix_v4 looking at all files") == []
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "address_of_a_listening_socket_is_judged"))
+def test_address_of_a_listening_socket_is_judged(address: str, text: str, is_loopback: bool) -> None:
+    listening = ListeningSocket(address=address, port=21000, pid=None)
+    assert (str(listening), listening.is_loopback) == (text, is_loopback)
+    assert listening.accepts("127.0.0.1") == (address in {"127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::"})
+
+
+def test_only_listening_sockets_are_listed_with_their_process() -> None:
+    with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as server:
+        silent.bind(("127.0.0.1", 0))
+        ports = {row.port: row for row in list_listening_sockets()}
+        assert ports[server.getsockname()[1]].pid == os.getpid()
+        assert silent.getsockname()[1] not in ports

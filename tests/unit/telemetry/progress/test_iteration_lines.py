@@ -1,4 +1,4 @@
-"""Iteration lines. `pytest tests/unit/telemetry/progress`"""
+"""Lines of iterations, of known trainers and of scripts of one's own, and the reference of their formats."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opsctl.checkpoints.layouts import load_layouts
+from opsctl.checkpoints.save_directories import load_rows
 from opsctl.telemetry.progress.iteration_lines import Iteration, last_iteration, recent_iterations
+from opsctl.telemetry.progress.log_formats import load_formats
 from opsctl.telemetry.progress.log_formats import parse_megatron as parse
 from opsctl.telemetry.progress.step_pace import median_step_s
+from opsctl.telemetry.progress.step_reader import StepReader
 from tests.support.cases import read_cases
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "logs"
@@ -179,3 +183,47 @@ def test_next_attempt_may_log_from_another_node(tmp_path):
     lines += [f"[node002:0]:  iteration {step:8d}/      15 | lm loss: 2.5E+00 |" for step in range(6, 16)]
     log.write_text("\n".join(lines) + "\n")
     assert [iteration.step for iteration in recent_iterations(log, 3)] == [13, 14, 15]
+
+
+def read(line: str) -> dict[str, float]:
+    return StepReader().read(line.encode()).values
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "own_line_is_read"))
+def test_own_line_is_read(line: str, values: dict[str, float]) -> None:
+    stated = read(line)
+    assert {name: stated.get(name) for name in values} == values
+
+
+@pytest.mark.parametrize(*read_cases(__file__, "other_line_states_no_step"))
+def test_other_line_states_no_step(line: str) -> None:
+    assert "step" not in read(line)
+
+
+def test_step_within_an_epoch_is_no_step() -> None:
+    assert read("Epoch 2, step 5/100, loss 2.5") == {"loss": 2.5}
+
+
+@pytest.mark.parametrize("line_format", load_formats(), ids=[row.name for row in load_formats()])
+def test_hostile_line_takes_bounded_time(line_format: object) -> None:
+    words = " ".join(line_format.words)  # type: ignore[attr-defined]  # a LineFormat
+    began = time.process_time()
+    for unit in (words, "{", "1", "step ", "loss: ", "Epoch 1: 1%|", "loss=1 ", "[", "lr-a", "'loss':"):
+        read(words + unit * 4096)
+    assert time.process_time() - began < 5
+
+
+PAGE = Path("docs/reference/progress.md").read_text(encoding="utf-8")
+
+
+def test_page_names_every_format() -> None:
+    assert [row.name for row in load_formats() if f"| {row.name} |" not in PAGE] == []
+
+
+def test_page_names_every_layout() -> None:
+    assert [layout.name for layout in load_layouts() if f"| {layout.name} |" not in PAGE] == []
+
+
+def test_page_names_every_option() -> None:
+    options = [option for row in load_rows() for option in row.options]
+    assert [option for option in options if f"`{option}`" not in PAGE] == []
