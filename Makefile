@@ -15,7 +15,7 @@ check: $(VENV)/ready  ## before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n 2 $(MARKED) tests/unit tests/rules tests/property
+	$(BIN)/pytest -q -n 2 $(SELECTION) tests/unit tests/rules tests/property
 
 # Library trainers take minutes each: see prove and integrations.
 LIBRARY_TESTS := tests/integration/slurm/test_library_trainers.py
@@ -25,13 +25,15 @@ SUITE := tests/packaging tests/hostile tests/integration/shell tests/integration
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder --ignore $(LIBRARY_TESTS)
 # Tests that need root run by sudo, where an ordinary user has it without a password.
 SUDO = $(shell [ "$$(id -u)" -eq 0 ] || ! sudo -n true 2>/dev/null || echo sudo -n)
-AS_ROOT = $(SUDO) env PATH="$$PATH" HOME=/root HYPOTHESIS_STORAGE_DIRECTORY=/root/.hypothesis PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(BIN)/pytest -m root -p no:cacheprovider
+SELECTION_OF_USER = $(if $(SUDO),-m 'not root') --skips build/skips.json
+AS_ROOT = $(SUDO) env PATH="$$PATH" HOME=/root HYPOTHESIS_STORAGE_DIRECTORY=/root/.hypothesis PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(BIN)/pytest -m root -p no:cacheprovider --skips build/skips.json
 
 test: $(VENV)/ready  ## all that CI runs
 	@.ci/packages tests  # before the check, whose tests skip what is not installed
-	@$(MAKE) --no-print-directory check $(if $(SUDO),MARKED="-m 'not root'")
-	$(BIN)/pytest --durations 20 $(WORKERS) $(if $(SUDO),-m 'not root') $(SUITE)
-	$(BIN)/pytest --durations 20 $(if $(SUDO),-m 'not root') tests/integration/trainer  # its ranks want both cores
+	@rm -f build/skips.json
+	@$(MAKE) --no-print-directory check SELECTION="$(SELECTION_OF_USER)"
+	$(BIN)/pytest --durations 20 $(WORKERS) $(SELECTION_OF_USER) $(SUITE)
+	$(BIN)/pytest --durations 20 $(SELECTION_OF_USER) tests/integration/trainer  # its ranks want both cores
 	$(if $(SUDO),$(AS_ROOT) $(WORKERS) tests/unit $(SUITE) tests/integration/trainer)
 
 docs: build/docs/ready  ## the documentation site in build/site; a broken link fails the build

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +25,10 @@ CALLER = re.compile(
     re.IGNORECASE,
 )
 """Variables of the terminal, the language, the proxies, the settings and the job of whoever starts the tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skips", type=Path, help="add what this run skips to FILE and print the table of all runs so far")
 
 
 def pytest_configure() -> None:
@@ -51,12 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs root: allow sudo without a password, for make test"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print one table of what was not tested: how many tests or files, why, and what to install or type."""
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         if isinstance(report.longrepr, tuple):
             counts[report.longrepr[2].removeprefix("Skipped: ")] += 1
+    earlier_runs: Path | None = config.getoption("--skips")
+    if earlier_runs is not None:
+        counts.update(json.loads(earlier_runs.read_text()) if earlier_runs.exists() else {})
+        earlier_runs.parent.mkdir(exist_ok=True)
+        earlier_runs.write_text(json.dumps(counts))
     if not counts:
         return
     terminalreporter.section(f"not tested: {counts.total()}")
