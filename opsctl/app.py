@@ -243,8 +243,13 @@ class App:
         """Return the run directory of a train, by name or path. Raises InputError."""
         return run_dir.find(self.root, train)
 
+    @cached_property
+    def _journals(self) -> dict[Path, Journal]:
+        return {}
+
     def journal(self, run: RunDir) -> Journal:
-        return Journal(run, self.clock)
+        """Return the journal of a train, the same object each time: it remembers what it has read."""
+        return self._journals.setdefault(run.path, Journal(run, self.clock))
 
     def arrays(self, run: RunDir) -> TrainArrays:
         """Return the job arrays of a train."""

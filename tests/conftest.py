@@ -28,7 +28,9 @@ CALLER = re.compile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--skips", type=Path, help="add what this run skips to FILE and print the table of all runs so far")
+    parser.addoption(
+        "--skips", type=Path, help="add what this run skips to FILE and print the table of all runs so far"
+    )
 
 
 def pytest_configure() -> None:

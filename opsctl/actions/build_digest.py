@@ -86,7 +86,7 @@ def _describe(entry: LedgerEntry) -> str:
 def _digest_train(app: App, run: RunDir, jobs: Sequence[Job] | None, since: datetime) -> TrainDigest:
     try:
         status = read_status(run, app.journal(run), jobs, app.clock.now())
-        actions = list_actions(tuple(app.journal(run).events()), since)
+        actions = list_actions(tuple(app.journal(run).all_events()), since)
     except (OpsctlError, OSError) as error:
         return TrainDigest(train=run.name, state="unknown", problem=str(error))
     digest = _from_status(app, status, actions)

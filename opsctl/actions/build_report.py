@@ -18,7 +18,7 @@ from opsctl.state.run_dir import RunDir
 def build_train_report(app: App, run: RunDir, past_jobs: Path | None, period: ReportPeriod = WHOLE) -> Report:
     """Build the report of a train. Raises InputError."""
     now = app.clock.now()
-    events = app.journal(run).events()
+    events = app.journal(run).all_events()
     arrays = list(replay(events).arrays)
     jobs = select_jobs(read_past_jobs(past_jobs), arrays, run.name) if past_jobs else find_past_jobs(app, arrays)
     report = read_train(run, events, now, period=period, jobs=jobs).report

@@ -35,7 +35,7 @@ _KINDS = {
 
 def diagnose_train(app: App, run: RunDir, task: int | None) -> Diagnosis:
     """Diagnose the most recent ended attempt, of `task` or of any task. Raises InputError if no attempt has ended."""
-    started = list(replay(app.journal(run).events()).started)
+    started = replay(app.journal(run).events()).attempts
     attempts = [attempt for attempt in started if task is None or run.attempt(attempt).task == task]
     ended = [attempt for attempt in attempts if _is_over(app, run.attempt(attempt))] if attempts else []
     if not ended:

@@ -99,7 +99,7 @@ def _publisher(app: App, run: RunDir, deadline: TimeLimit, ask: Callable[[], Slu
 
 def _reports(app: App, run: RunDir, ask: Callable[[], SlurmAnswer]) -> Mapping[str, str]:
     try:
-        report = read_train(run, app.journal(run).events(), app.clock.now()).report
+        report = read_train(run, app.journal(run).all_events(), app.clock.now()).report
     except OpsctlError:
         return {}
     return {

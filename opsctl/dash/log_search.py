@@ -92,7 +92,7 @@ def read_attempt_end(run: RunDir, journal: Journal, attempt: str) -> LogExcerpt:
 def _find_bounds(run: RunDir, journal: Journal) -> tuple[dict[str, int], dict[str, int]]:
     """Return where every attempt begins in the log, and where every attempt but the newest ends."""
     begins: dict[str, int] = {}
-    for attempt in replay(journal.events()).started:
+    for attempt in replay(journal.events()).attempts:
         if start := read_start(run.attempt(attempt)):
             begins[attempt] = start.main_log
     return begins, dict(zip(begins, list(begins.values())[1:], strict=False))

@@ -110,7 +110,7 @@ def make_card(
         share=share,
         percent=format_progress(share, is_finished=status.state == "finished"),
         step=step,
-        size=describe_size(node_count, gpus, len(history.started)),
+        size=describe_size(node_count, gpus, len(history.attempts)),
         weight=node_count * max(1, gpus),
         figures=tuple(list_figures(status, history, lines, queue_end, now)),
         groups=group_alerts(status.alerts),

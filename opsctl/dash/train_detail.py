@@ -124,7 +124,7 @@ class TrainDetail:
 
 def read_detail(app: App, run: RunDir) -> TrainDetail:
     """Read the whole log and the journals. Raises InputError for a train that was never submitted."""
-    events, now = app.journal(run).events(), app.clock.now()
+    events, now = app.journal(run).all_events(), app.clock.now()
     reading = read_train(run, events, now)
     report = reading.report
     rows = tuple(_list_attempts(report, events))

@@ -84,6 +84,7 @@ def finalize(
         ended = replace(ended, last_output=date_last_output(arrays.run, attempt))
         arrays.run.make(attempt.path)
         arrays.run.write(attempt.end, to_text(ended))
+        arrays.journal.leave_out_old()
     log.info("finalized %s: %s, %s: %s", ended.attempt, ended.outcome.value, ended.action.value, ended.why)
     for line in ended.done:
         log.info("%s: %s", ended.attempt, line)

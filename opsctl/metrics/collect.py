@@ -55,7 +55,7 @@ def effective(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     samples: list[MetricSample] = []
     for run in trains or all_trains(app.root):
         with contextlib.suppress(Exception):  # as above
-            report = read_train(run, app.journal(run).events(), app.clock.now()).report
+            report = read_train(run, app.journal(run).all_events(), app.clock.now()).report
             samples += _spent(run.name, report)
     return samples
 
@@ -113,12 +113,12 @@ def _nodes(app: App) -> Iterator[MetricSample]:
 
 
 def _train(run: RunDir, journal: Journal, jobs: Sequence[Job] | None, now: datetime) -> Iterator[MetricSample]:
-    history = replay(journal.events())
-    outcomes = {attempt: event.outcome for attempt, event in history.finalized.items()}
-    for outcome, count in sorted(Counter(outcomes.values()).items()):
+    outcomes, causes = Counter[str](), Counter[str]()
+    for end in replay(journal.events()).count_ends():
+        outcomes[end.outcome] += end.attempts
+        causes[known_cause(end.cause) or end.outcome] += end.attempts
+    for outcome, count in sorted(outcomes.items()):
         yield MetricSample("opsctl_train_attempts_total", count, {"train": run.name, "outcome": outcome})
-    diagnosed = {attempt: event.cause for attempt, event in history.diagnosed.items()}
-    causes = Counter(known_cause(diagnosed.get(attempt, "")) or outcome for attempt, outcome in outcomes.items())
     for cause, count in sorted(causes.items()):
         yield MetricSample("opsctl_train_ends_total", count, {"train": run.name, "cause": cause})
     yield from _files(run)

@@ -77,41 +77,61 @@ class ArrayLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStarted(Event):
+class AttemptEvent(Event):
+    """An event of one attempt."""
+
     attempt: AttemptName
+
+
+@dataclass(frozen=True, slots=True)
+class EndCount:
+    """How many attempts ended in the same way."""
+
+    outcome: str
+    cause: str
+    """As diagnosed; empty without a diagnosis."""
+    attempts: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptsLeftOut(Event):
+    """Old finalized attempts, in order, whose events a snapshot has left out."""
+
+    attempts: tuple[AttemptName, ...]
+    ends: tuple[EndCount, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(AttemptEvent):
     nodes: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodesLost(Event):
+class NodesLost(AttemptEvent):
     """Nodes of an attempt that did not answer a step of its job."""
 
-    attempt: AttemptName
     nodes: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartDecided(Event):
+class RestartDecided(AttemptEvent):
     """The next start of the task uses the same allocation: why, on which nodes, and which nodes wait as spares."""
 
-    attempt: AttemptName
     nodes: str
     spares: str
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopStep(Event):
+class StopStep(AttemptEvent):
     """A step of a stop: a signal, the end of the ranks."""
 
-    attempt: AttemptName
     step: str
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosed(Event):
-    attempt: AttemptName
+class Diagnosed(AttemptEvent):
     cause_kind: str
     cause: str
     says: str
@@ -131,10 +151,9 @@ class Diagnosed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExclusionDecided(Event):
+class ExclusionDecided(AttemptEvent):
     """What was done about the suspect nodes of an attempt."""
 
-    attempt: AttemptName
     nodes: str
     until: datetime
     excluded: bool
@@ -144,8 +163,7 @@ class ExclusionDecided(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFinalized(Event):
-    attempt: AttemptName
+class AttemptFinalized(AttemptEvent):
     outcome: str
     action: str
     why: str
@@ -156,9 +174,8 @@ class AttemptFinalized(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookStarted(Event):
+class HookStarted(AttemptEvent):
     hook: str
-    attempt: AttemptName
     subject: str
 
 
@@ -282,6 +299,7 @@ KINDS: Mapping[str, type[Event]] = {
     "submitted": Submitted,
     "submit-refused": SubmitRefused,
     "array-lost": ArrayLost,
+    "attempts-left-out": AttemptsLeftOut,
     "attempt-started": AttemptStarted,
     "nodes-lost": NodesLost,
     "restart-decided": RestartDecided,

@@ -1,31 +1,37 @@
 """The journal of a train: append-only events, and the history that they add up to.
 
 Every host and user appends to a file of its own, one write() an event, so that no lock is needed. The number of an
-event is one more than the highest number that the writer could read. Readers order by number: clocks of nodes differ.
+event is one more than the highest number at the ends of the files. Readers order by number: clocks of nodes differ.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl import __version__
-from opsctl.base.errors import RunDirError, cannot_read, cannot_write
+from opsctl.base.errors import RunDirError, cannot_write
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock
 from opsctl.host.system import user_name
 from opsctl.state.events import (
     ArrayLost,
+    AttemptEvent,
     AttemptFinalized,
+    AttemptsLeftOut,
     AttemptStarted,
     Cancelled,
     Cancelling,
     Diagnosed,
+    EndCount,
     Event,
+    ExclusionDecided,
     Held,
     HoldReleased,
     SubmitRefused,
@@ -34,25 +40,27 @@ from opsctl.state.events import (
     parse_event,
     to_line,
 )
-from opsctl.state.files import append_line, list_names, open_regular, parse_json
+from opsctl.state.files import append_line, parse_json
+from opsctl.state.journal_files import SNAPSHOT, JournalFiles
 from opsctl.state.run_dir import Attempt, RunDir
 
 log = logging.getLogger(__name__)
 
-MAX_JOURNAL_BYTES = 64 << 20
-MAX_LINE_BYTES = 1 << 20
-MAX_EVENTS = 200_000
-"""A train of a year has some ten thousand events."""
-MAX_FILES = 10_000
-"""One for each host and user."""
+RECENT_ATTEMPTS = 50
+"""Finalized attempts that stay in the snapshot: more than any rule about attempts in a row looks at."""
+COUNTED_EXCLUSIONS = timedelta(days=2)
+"""How long an exclusion of an old attempt stays in the snapshot: rules count those of a day."""
+MAX_NUMBER = 10**15
 
 
-@dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal of one train."""
+    """The journal of one train. Each line is read once; later calls read what was appended since."""
 
-    run: RunDir
-    clock: Clock
+    def __init__(self, run: RunDir, clock: Clock) -> None:
+        self.run = run
+        self.clock = clock
+        self._files = JournalFiles(run.journal)
+        self._lock = threading.Lock()
 
     def append(self, event: Event) -> Event:
         """Append an event; return it with its number and time.
@@ -61,7 +69,7 @@ class Journal:
         """
         event = replace(
             event,
-            number=1 + max((event.number for event in self.events()), default=0),
+            number=min(1 + self._files.find_last_number(), MAX_NUMBER),
             at=self.clock.now().isoformat(timespec="milliseconds"),
             actor=f"{actor()}@{hostname()}:{os.getpid()}",
             opsctl=__version__,
@@ -77,41 +85,65 @@ class Journal:
         return event
 
     def events(self) -> list[Event]:
-        """Return the readable events, in order. Truncated and invalid lines are skipped.
+        """Return the readable events in order, without those of old attempts, which `all_events` has as well.
 
-        Raises RunDirError for a journal that cannot be read, or that is larger than any train's.
+        Truncated and invalid lines are skipped. Raises RunDirError for a journal that cannot be read.
         """
-        events: list[Event] = []
-        for path in self._files():
+        with self._lock:
+            self._files.refresh()
+            return list(self._files.events)
+
+    def all_events(self) -> list[Event]:
+        """Return the readable events of the whole history, in order. Raises RunDirError."""
+        return self._files.read_all()
+
+    def leave_out_old(self) -> None:
+        """Write a snapshot without the events of old attempts, once there are many. The files keep every event.
+
+        So reading costs the same after a day and after a year. Raises RunDirError for a journal that cannot be read.
+        """
+        with self._lock:
+            self._files.refresh()
+            events = self._files.events
+            history = replay(events)
+            finalized = [attempt for attempt in history.started if attempt in history.finalized]
+            if len(finalized) < 2 * RECENT_ATTEMPTS:
+                return
+            old = finalized[:-RECENT_ATTEMPTS]
+            left_out = AttemptsLeftOut(
+                number=events[0].number,
+                at=events[0].at,
+                attempts=(*history.left_out, *old),
+                ends=tuple(history.count_ends(old)),
+            )
+            counted_since = self.clock.now() - COUNTED_EXCLUSIONS
+            kept = [event for event in events if not _is_left_out(event, frozenset(old), counted_since)]
+            kept = list(_name_arrays(kept, history))
             try:
-                for event in _read(path):
-                    events.append(event)
-                    if len(events) > MAX_EVENTS:
-                        raise RunDirError(f"{self.run.journal}: more than {MAX_EVENTS} events")
-            except OSError as error:
-                raise cannot_read(path, error) from error
-        return sorted(events, key=lambda event: (event.number, event.at))
-
-    def _files(self) -> list[Path]:
-        try:
-            names = list_names(self.run.journal, max_entries=MAX_FILES)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise cannot_read(self.run.journal, error) from error
-        return [self.run.journal / name for name in sorted(names) if name.endswith(".jsonl")]
+                self.run.write(self.run.journal / SNAPSHOT, self._files.format_snapshot([left_out, *kept]))
+            except RunDirError as error:  # readers then read the files
+                log.warning("%s", error)
 
 
-def _read(path: Path) -> Iterator[Event]:
-    """Yield the events of one file. Raises OSError, RunDirError."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        if os.fstat(file.fileno()).st_size > MAX_JOURNAL_BYTES:
-            raise RunDirError(f"{path}: larger than {MAX_JOURNAL_BYTES >> 20} MiB, which no train's journal is")
-        while line := file.readline(MAX_LINE_BYTES):
-            try:
-                yield parse_event(parse_json(line))
-            except ValueError:  # truncated, or not an event
-                continue
+def _name_arrays(events: Sequence[Event], history: TrainHistory) -> Iterator[Event]:
+    """Yield the events, and behind a submission without a result its array, which only a start of an attempt shows."""
+    submitted = {event.nonce for event in events if isinstance(event, Submitted)}
+    arrays = {array.nonce: array.id for array in history.arrays.values() if array.nonce not in submitted}
+    for event in events:
+        yield event
+        if isinstance(event, Submitting) and event.nonce in arrays:
+            yield Submitted(number=event.number, at=event.at, nonce=event.nonce, array=arrays[event.nonce])
+
+
+def _is_left_out(event: Event, old: Set[str], counted_since: datetime) -> bool:
+    match event:
+        case AttemptsLeftOut():
+            return True
+        case ExclusionDecided():
+            return event.attempt in old and max(event.until, event.when) < counted_since
+        case AttemptEvent():
+            return event.attempt in old
+    return False
 
 
 def actor() -> str:
@@ -137,8 +169,12 @@ class TrainHistory:
     """Accepted submissions by array id, in order."""
     pending: dict[str, Submitting] = field(default_factory=dict)
     """Started submissions whose result is unknown, by nonce."""
+    left_out: tuple[str, ...] = ()
+    """Old finalized attempts, in order, whose events were left out."""
+    ends_left_out: tuple[EndCount, ...] = ()
+    """How those attempts ended."""
     started: dict[str, datetime] = field(default_factory=dict)
-    """Start of every attempt, in order."""
+    """Start of every other attempt, in order."""
     finalized: dict[str, AttemptFinalized] = field(default_factory=dict)
     """The finalizing event of every attempt."""
     diagnosed: dict[str, Diagnosed] = field(default_factory=dict)
@@ -147,6 +183,21 @@ class TrainHistory:
     """The hold in force, as far as known."""
     cancelling: Cancelling | None = None
     """The started cancellation whose result is unknown."""
+
+    @property
+    def attempts(self) -> list[str]:
+        """All attempts, in order."""
+        return [*self.left_out, *self.started]
+
+    def count_ends(self, attempts: Iterable[str] | None = None) -> list[EndCount]:
+        """Return how the attempts ended: those left out, and `attempts`, by default all that are finalized."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for end in self.ends_left_out:
+            counts[end.outcome, end.cause] += end.attempts
+        for attempt in self.finalized if attempts is None else attempts:
+            diagnosed = self.diagnosed.get(attempt)
+            counts[self.finalized[attempt].outcome, diagnosed.cause if diagnosed else ""] += 1
+        return [EndCount(outcome, cause, count) for (outcome, cause), count in counts.items()]
 
     def newest_attempt(self, task: str) -> str:
         """Return the name of the newest attempt of a task, such as `12_3`; its first if none is journalled."""
@@ -163,6 +214,8 @@ def replay(events: Iterable[Event]) -> TrainHistory:
 
 def _take(history: TrainHistory, event: Event) -> None:
     match event:
+        case AttemptsLeftOut():
+            history.left_out, history.ends_left_out = event.attempts, event.ends
         case AttemptStarted():
             _started(history, event)
         case Diagnosed():
@@ -205,5 +258,7 @@ def _started(history: TrainHistory, event: AttemptStarted) -> None:
     if array not in history.arrays and len(history.pending) == 1:
         nonce, submitting = history.pending.popitem()
         history.arrays[array] = Array(id=array, nonce=nonce, tasks=submitting.tasks, submitted=submitting.when)
+    if event.attempt in history.left_out:
+        history.left_out = tuple(attempt for attempt in history.left_out if attempt != event.attempt)
     history.started[event.attempt] = event.when
     history.finalized.pop(event.attempt, None)  # a killed controller reuses ids

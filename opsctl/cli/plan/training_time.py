@@ -157,7 +157,7 @@ def eta_of(
     if train:
         run = app.find(train)
         log = run.main_log
-        waits = waits or measure_waits(replay(app.journal(run).events()))
+        waits = waits or measure_waits(replay(app.journal(run).all_events()))
     assert log is not None
     recent = _read_recent(log)
     step_s = median_step_s(recent)

@@ -121,8 +121,8 @@ class RankLogs:
         self._files = {}
 
     def _newest_attempt(self) -> str | None:
-        started = replay(self.journal.events()).started
-        names = (name for name in reversed(started) if self.task is None or self.run.attempt(name).task == self.task)
+        attempts = replay(self.journal.events()).attempts
+        names = (name for name in reversed(attempts) if self.task is None or self.run.attempt(name).task == self.task)
         return next(names, None)
 
     def _paths(self) -> list[Path]:
