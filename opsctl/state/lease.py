@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import threading
 import uuid
@@ -209,10 +208,8 @@ def _is_stale(holder: LeaseHolder | None, written: float, mine_written: float, n
     """
     if holder and holder.has_ended:
         return True
-    age = now - holder.at if holder else -math.inf
-    if age < -LEASE_STALE_S:
-        return abs(max(mine_written, now) - written) > LEASE_STALE_S
-    return age > LEASE_STALE_S and abs(mine_written - written) > LEASE_STALE_S
+    is_old_by_clocks = holder is None or abs(now - holder.at) > LEASE_STALE_S
+    return is_old_by_clocks and abs(mine_written - written) > LEASE_STALE_S
 
 
 def _give_back(lock: Path, mine: Path) -> None:

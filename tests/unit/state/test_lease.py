@@ -97,9 +97,11 @@ def test_lease_of_a_dead_process_is_broken_without_waiting(tmp_path):
         pass
 
 
-def test_lease_of_a_running_process_is_respected(tmp_path):
-    clock = FakeClock()
-    with lease(tmp_path, SystemClock()), pytest.raises(LeaseBusy), lease(tmp_path, clock, wait=LEASE_STALE_S / 2):
+@pytest.mark.parametrize("holder_h", [0, 9, -7])
+@pytest.mark.parametrize("waiter_h", [0, 1, 9, -7])
+def test_lease_of_a_running_process_is_respected_whatever_the_clocks_show(tmp_path, holder_h, waiter_h):
+    holder, waiter = (FakeClock(at=datetime.now(UTC) + timedelta(hours=hours)) for hours in (holder_h, waiter_h))
+    with lease(tmp_path, holder), pytest.raises(LeaseBusy), lease(tmp_path, waiter, wait=LEASE_STALE_S / 2):
         pass
 
 
