@@ -117,10 +117,10 @@ class Journal:
                 ends=tuple(history.count_ends(old)),
             )
             counted_since = self.clock.now() - COUNTED_EXCLUSIONS
-            kept = [event for event in events if not _is_left_out(event, frozenset(old), counted_since)]
-            kept = list(_name_arrays(kept, history))
+            remaining = [event for event in events if not _is_left_out(event, frozenset(old), counted_since)]
+            remaining = list(_name_arrays(remaining, history))
             try:
-                self.run.write(self.run.journal / SNAPSHOT, self._files.format_snapshot([left_out, *kept]))
+                self.run.write(self.run.journal / SNAPSHOT, self._files.format_snapshot([left_out, *remaining]))
             except RunDirError as error:  # readers then read the files
                 log.warning("%s", error)
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from opsctl.base.errors import RunDirError, cannot_read
@@ -76,8 +77,8 @@ class JournalFiles:
 
     def read_all(self) -> list[Event]:
         """Return the events of the whole history, in order."""
-        files = self._list().values()
-        return sort_events([event for path in files for event in _read(path, None, MAX_HISTORY_BYTES)[0]])
+        files = (_read(path, None, MAX_HISTORY_BYTES)[0] for path in self._list().values())
+        return sort_events(list(chain.from_iterable(files)))
 
     def format_snapshot(self, events: Sequence[Event]) -> str:
         """Return a snapshot that has `events` in place of what was read."""

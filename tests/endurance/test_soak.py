@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from opsctl.sandbox.record import Places
-from tests.endurance.soak.run_soak import Soak, list_causes, make_report, soaking
-from tests.endurance.soak.soak_report import render_table
+from tests.endurance.soak.run_soak import Soak, make_report, soaking
+from tests.endurance.soak.soak_report import list_causes, render_table
 
 CYCLES = int(os.environ.get("SOAK_CYCLES", "500"))
 SECONDS = float(os.environ.get("SOAK_SECONDS", "800"))
@@ -23,7 +23,7 @@ SEED = int(os.environ.get("SOAK_SEED", "7"))
 
 
 def print_figures(soak: Soak, fields: dict[str, Any], *, minutes: float) -> None:
-    lines = [*list_causes(soak, fields), *(f"{name}: {figure}" for name, figure in fields.items())]
+    lines = [*list_causes(soak.figures, fields), *(f"{name}: {figure}" for name, figure in fields.items())]
     print(*lines, "", f"| | seed {SEED} |", "|---|---:|", *render_table(fields, minutes), sep="\n")  # noqa: T201 (for docs)
 
 

@@ -282,6 +282,7 @@ class Soak:
             self.figures.faults["two at once, one killed"] += 1
             time.sleep(self.dice.uniform(0.05, 0.8))
             self.second.kill()
+            self.weather.slack.settle()
             for box in boxes:
                 box.cut_off.update(box.recent)
             self.second = Watcher(self.field, self.weather.programs)
@@ -391,10 +392,3 @@ def make_report(soak: Soak) -> dict[str, object]:
         trains=len(LONG + SHORT + WAITING),
         undelivered=len(soak.list_undelivered()),
     )
-
-
-def list_causes(soak: Soak, fields: dict[str, Any]) -> list[str]:
-    """Return the lines of the story about lost and false alerts, and about faults of Slurm; empty if all is well."""
-    wrong = {*fields["lost"], *chain.from_iterable(fields["false"].values())}
-    words = {key for key, _ in wrong} | SLURM
-    return [line for line in soak.figures.story if wrong and any(word in line for word in words)]

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from aiosmtpd.controller import Controller
 
@@ -131,6 +133,26 @@ class Mail(Inbox):
         return "221 bye"
 
 
+class CountingServer(ThreadingHTTPServer):
+    """Knows how many accepted requests are not answered yet."""
+
+    unanswered = 0
+
+    def process_request(self, request, client_address):
+        with LOCK:
+            self.unanswered += 1
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        super().shutdown_request(request)
+        with LOCK:
+            self.unanswered -= 1
+            LOCK.notify_all()
+
+
+LOCK = threading.Condition()
+
+
 class Slack(Inbox):
     """chat.postMessage on loopback."""
 
@@ -146,10 +168,15 @@ class Slack(Inbox):
             def do_POST(self):
                 outer.answer(self)
 
+            def do_GET(self):
+                with LOCK:
+                    LOCK.wait_for(lambda: self.server.unanswered == 1, timeout=60)
+                self.send_error(404)
+
             def log_message(self, *_):
                 pass
 
-        self._server, self._numbers = ThreadingHTTPServer(("127.0.0.1", 0), Handler), count(1)
+        self._server, self._numbers = CountingServer(("127.0.0.1", 0), Handler), count(1)
         self.url = f"http://127.0.0.1:{self._server.server_port}/api/"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -180,6 +207,11 @@ class Slack(Inbox):
             handler.wfile.write(text.encode())
         if mood == "well" and time.monotonic() - began_s > self.SLOW_S:
             self.cut_off[taken] += 1
+
+    def settle(self) -> None:
+        """Wait until every message that was sent before has been taken."""
+        with contextlib.suppress(HTTPError):
+            urlopen(self.url)
 
     def close(self) -> None:
         self._server.shutdown()

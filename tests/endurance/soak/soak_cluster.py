@@ -45,7 +45,13 @@ hang_minutes = 25
 stacks_seconds = 0
 """
 SLEEP = "exec sleep 100000"
-ATTEMPT = 'mkdir -p "$TRAIN_CHECKPOINT_DIR/global_step$SLURM_ARRAY_TASK_ID"; sleep 20'
+ATTEMPT = """
+cd "$TRAIN_CHECKPOINT_DIR" && mkdir -p global_step$SLURM_ARRAY_TASK_ID
+echo weights >global_step$SLURM_ARRAY_TASK_ID/mp_rank_00_model_states.pt
+echo global_step$SLURM_ARRAY_TASK_ID >latest
+sleep 20
+"""
+"""Each attempt advances its train, however slow the machine is."""
 
 
 @dataclass

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.endurance.soak.fault_plan import SLURM
 from tests.endurance.soak.servers import Inbox, rows
 
 Alerts = Counter[tuple[str, str]]
@@ -131,3 +133,15 @@ def _report_cost(figures: Figures) -> dict[str, object]:
         "most in one cycle": {name: max(programs[name] for programs in figures.programs) for name in calls},
         "seconds of a cycle, median and worst": (round(median(figures.seconds), 2), round(max(figures.seconds), 1)),
     }
+
+
+def list_causes(figures: Figures, fields: dict[str, Any]) -> list[str]:
+    """Return the lines of the story about lost and false alerts, and about faults of Slurm; empty if all is well.
+
+    Return the whole story of an alert that was doubled although its answer had arrived.
+    """
+    if any(fields["doubled though answered"].values()):
+        return figures.story
+    wrong = {*fields["lost"], *chain.from_iterable(fields["false"].values())}
+    words = {key for key, _ in wrong} | SLURM
+    return [line for line in figures.story if wrong and any(word in line for word in words)]
