@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from opsctl.base.errors import MissingPackage, OpsctlError
+from opsctl.base.errors import MissingPackage, NotTrusted, OpsctlError
 from opsctl.base.nodesets import hostname
 from opsctl.base.ports import Clock, Runner, Shell
 from opsctl.host.system import SystemClock, SystemRunner, state_home
@@ -23,6 +23,7 @@ from opsctl.launch.train_arrays import TrainArrays
 from opsctl.settings.loader import SiteSettings, find_site, load_site
 from opsctl.slurm.commands import Slurm
 from opsctl.state import debug_log, run_dir
+from opsctl.state import trust as trusting
 from opsctl.state.journal import Journal
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
@@ -51,6 +52,8 @@ class App:
     clock: Clock
     runner: Runner
     """Runs programs in this process's environment."""
+    trust: bool = False
+    """Whether the user has asked to obey settings files that others could have written."""
 
     def with_clock(self, clock: Clock) -> App:
         return replace(self, clock=clock)
@@ -260,12 +263,27 @@ class App:
         root = self.root if self.site.trust_parents else None
         run_dir.check_trusted((run.config, run.body, run.wrapper, run.journal), root=root)
 
+    def check_settings(self, file: Path) -> None:
+        """Check that no other user could have written the TRAIN.toml `file`, unless trusted. Raises NotTrusted."""
+        if not self.trust:
+            trusting.check_settings(file, root=self.root if self.site.trust_parents else None)
 
-def build(site_file: Path | None = None) -> App:
-    """Build the App from `site_file`, or from the site file in its usual places. Raises ConfigError."""
+
+def build(site_file: Path | None = None, *, trust: bool = False) -> App:
+    """Build the App from `site_file`, or from the site file in its usual places. Raises ConfigError.
+
+    Raises NotTrusted if others could have written the site file, unless `trust`, which is remembered.
+    """
     path = site_file or find_site()
+    if path:
+        try:
+            trusting.check_settings(path)
+        except NotTrusted:
+            if not trust:
+                raise
+            trusting.trust_settings(path)
     site = load_site(path) if path else built_in_site()
-    return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner())
+    return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner(), trust=trust)
 
 
 def open_debug_log(app: App, command: str = "") -> None:

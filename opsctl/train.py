@@ -104,6 +104,7 @@ class Train:
         self._site = Path(site).absolute() if site else None
         self._where = where
         self._path = ""
+        self._file: Path | None = None
 
     @classmethod
     def from_toml(cls, path: StrPath, *, site: StrPath | None = None) -> Train:
@@ -112,6 +113,7 @@ class Train:
         settings = load_resolved(file)
         train = cls.__new__(cls)
         train._set(settings.name, site, settings=settings, config=file.read_text(encoding="utf-8"), where=str(file))
+        train._file = file
         return train
 
     @classmethod
@@ -178,6 +180,8 @@ class Train:
         return prepared.carry_out()
 
     def _prepare(self, options: LaunchOptions) -> Launch:
+        if self._file:
+            self._app.check_settings(self._file)
         return prepare_train(
             self._app, self.settings, self.config, options, where=self._where, warn=lambda text: log.warning("%s", text)
         )

@@ -16,6 +16,7 @@ from opsctl.base.statements import state
 from opsctl.settings.alerts import AlertSettings
 
 SITE_SLURM = "slurm/site"
+SITE_ROOT = "root/site"
 """Key of the finding that Slurm does not answer: while it is unknown, no train is watched."""
 MAX_CONFIRM_CYCLES = 16
 """Consecutive better cycles that always resolve an alert, however often the problem came back before."""

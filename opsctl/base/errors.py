@@ -6,6 +6,7 @@ OpsctlError            1   an expected failure: the user reads the message
 ├── InputError         2   the input is wrong; nothing was changed
 │   └── ConfigError    2   a settings file is invalid; lists every problem
 ├── RunDirError        1   the run directory is missing, not writable, full, or writable by others
+├── NotTrusted         1   others could have written a settings file, whose commands run as the user
 ├── MissingProgram     1   a program that is not installed
 ├── MissingPackage     1   a Python package of an extra that is not installed
 ├── SlurmError     1   Slurm refused
@@ -51,6 +52,10 @@ class ConfigError(InputError):
 
 class RunDirError(OpsctlError):
     """The run directory is missing, not writable, full, or writable by others."""
+
+
+class NotTrusted(OpsctlError):
+    """Others could have written a settings file. Nothing was read."""
 
 
 def cannot_write(path: Path, error: OSError) -> RunDirError:

@@ -146,6 +146,7 @@ def _name_all_missing(error: click.MissingParameter) -> click.UsageError:
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--site", type=click.Path(path_type=Path), help="Site file to use instead of the default site.toml.")
+@click.option("--trust", is_flag=True, help="Obey settings files that others could have written.")
 @dependent_option(
     "-v",
     "--verbose",
@@ -170,6 +171,7 @@ def cli(
     /,
     site: Path | None,
     *,
+    trust: bool,
     verbose: bool,
     log_level: str | None,
     **_host_options: str | None,  # CommandGroup.resolve_command reads them
@@ -190,21 +192,21 @@ def cli(
     if os.environ.get("NO_COLOR"):  # rich honours NO_COLOR, click does not
         ctx.color = False
     if ctx.obj is None:
-        ctx.obj = _LazyApp(site)
+        ctx.obj = _LazyApp(site, trust=trust)
 
 
 class _LazyApp:
     """A stand-in that builds the App at its first use, so that `--help` reads no settings."""
 
-    def __init__(self, site: Path | None) -> None:
-        self._site = site
+    def __init__(self, site: Path | None, *, trust: bool) -> None:
+        self._site, self._trust = site, trust
         self._app: object | None = None
 
     def __getattr__(self, name: str) -> object:
         if self._app is None:
             from opsctl.app import build, open_debug_log  # noqa: PLC0415 (--help starts without pydantic)
 
-            self._app = app = build(self._site)
+            self._app = app = build(self._site, trust=self._trust)
             open_debug_log(app)
         return getattr(self._app, name)
 

@@ -26,7 +26,7 @@ from opsctl.trainer.manifest import Checkpoint
 
 F = TypeVar("F", bound=Callable[..., Any])
 trust_option: Callable[[F], F] = click.option(
-    "--trust-pickle", "trust", is_flag=True, help="Load files of other users that could run code as you."
+    "--trust-pickle", "trust", is_flag=True, help="Load files that could run code as you."
 )
 step_option: Callable[[F], F] = click.option("--step", type=int, help="Step of the checkpoint (default: the newest).")
 

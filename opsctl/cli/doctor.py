@@ -110,7 +110,12 @@ def _root(app: App) -> Iterator[DoctorRow]:
     if app.site_problem:
         advice = "set site_owner in site.toml if you trust that user; otherwise have the directory removed"
         yield DoctorRow("root", "missing", app.site_problem, advice)
-    for line in find_entries_skipped(root)[:MAX_SKIPPED]:
+    try:
+        skipped = find_entries_skipped(root)[:MAX_SKIPPED]
+    except OpsctlError as error:
+        yield DoctorRow("root", "missing", error.message, "remove entries that are no trains")
+        return
+    for line in skipped:
         yield DoctorRow("root", "unknown", f"skipped: {line}", "not a train: rename or remove the entry if it is yours")
 
 

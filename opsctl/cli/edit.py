@@ -53,6 +53,7 @@ def edit(app: App, train: str, changed: Path, *, allow: tuple[str, ...], now: bo
     run = app.find(train)
     if not run.is_ours:
         raise RunDirError(f"{run.path}: belongs to another user; only the owner can edit the train")
+    app.check_settings(changed)
     before = read_files(run)  # before the checks, which take seconds: a rollback may begin meanwhile
     assert before is not None  # app.find() found train.toml
     new, code, allowed = _checked(app, run, changed, allow)

@@ -69,10 +69,10 @@ def complete_trains(ctx: click.Context, _param: click.Parameter, begun: str) -> 
     from opsctl.state.run_dir import all_trains  # noqa: PLC0415 (as above)
 
     try:
-        root = build(params.get("site")).root
+        runs = all_trains(build(params.get("site")).root)
     except OpsctlError:
         return []
-    return [run.name for run in all_trains(root) if run.name.startswith(begun)]
+    return [run.name for run in runs if run.name.startswith(begun)]
 
 
 train_argument: Callable[[F], F] = click.argument("train", shell_complete=complete_trains)

@@ -31,7 +31,7 @@ COMPLETION_S = 5.0
 def remote_command(params: Mapping[str, object], words: Sequence[str]) -> click.Command:
     """Return the command that runs `words` on the host of the group's options `params`, without looking at them."""
     options = [f"--{name.replace('_', '-')}={params[name]}" for name in ("site", "log_level") if params.get(name)]
-    options += ["--verbose"] if params.get("verbose") else []
+    options += [f"--{name}" for name in ("trust", "verbose") if params.get(name)]
 
     def run() -> int:
         return run_on_host(str(params["host"]), str(params["host_command"]), [*options, *words])

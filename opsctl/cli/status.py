@@ -21,7 +21,7 @@ from opsctl.cli.output import app_and_json, console, optional_train, print_json,
 from opsctl.cli.status_card import count_rows, fitted_card, status_block
 from opsctl.cli.status_table import alert_texts, draw_table
 from opsctl.monitor.status import TrainStatus
-from opsctl.state.run_dir import all_trains, check_root, find_entries_skipped
+from opsctl.state.run_dir import all_trains, find_entries_skipped
 from opsctl.telemetry.progress.sparkline import ASCII, BLOCKS
 
 FOOTER_LINES = 1
@@ -59,8 +59,6 @@ def status(app: App, train: str | None, *, watch: bool, every: timedelta, full: 
     terminal = console()
 
     def read() -> list[TrainStatus]:
-        if not train:
-            check_root(app.root)
         runs = [app.find(train)] if train else all_trains(app.root)
         return find_statuses(app, runs, is_named=bool(train), show=print_on_stderr, acts=not read_only)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from opsctl.base.errors import RunDirError
 from opsctl.cron.cron_dir import CronDir
 from opsctl.settings.cron import CronSettings
 from opsctl.state.files import create
@@ -76,11 +77,12 @@ def sweep(place: CronDir, now: datetime, settings: CronSettings) -> int:
 
 def _temporary(root: Path) -> Iterator[Path]:
     """Return the temporary files of this user's trains, except in logs and inside checkpoints."""
-    for run in all_trains(root):
-        with contextlib.suppress(OSError):
-            if run.is_ours:
-                for place in PLACES:
-                    yield from (path for path in run.path.glob(f"{place}.*") if TEMPORARY.fullmatch(path.name))
+    with contextlib.suppress(RunDirError):  # reported by the watch cycle
+        for run in all_trains(root):
+            with contextlib.suppress(OSError):
+                if run.is_ours:
+                    for place in PLACES:
+                        yield from (path for path in run.path.glob(f"{place}.*") if TEMPORARY.fullmatch(path.name))
 
 
 def _files(directory: Path) -> Iterator[tuple[float, int, Path]]:

@@ -20,7 +20,7 @@ from opsctl.state.events import HookStarted
 from opsctl.state.files import append_line
 from opsctl.state.journal import Journal
 from opsctl.state.lease import lease
-from opsctl.state.run_dir import RunDir
+from opsctl.state.run_dir import RunDir, check_trusted
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,11 @@ class TrainHooks:
         try:
             settings = self.settings
             command = str(getattr(settings, name))
-            if not command or not self._claim(name, attempt, subject):
+            if not command:
+                return
+            # Whoever could replace the run directory would own the new one, so that its parents need no check.
+            check_trusted([self.run.config], root=self.run.path)
+            if not self._claim(name, attempt, subject):
                 return
             variables = {"TRAIN_NAME": self.run.name, "TRAIN_ATTEMPT": attempt, "TRAIN_RUN_DIR": str(self.run.path)}
             argv = ("bash", "-c", command)

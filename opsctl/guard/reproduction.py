@@ -12,14 +12,14 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Runner, TimedOut
+from opsctl.launch.git_checkout import find_checkout, open_git, read_lines
 from opsctl.settings.loader import read_toml
 from opsctl.slurm.job_environment import submit_directory
-from opsctl.state.files import list_names, read_text
+from opsctl.state.files import list_names
 from opsctl.state.run_dir import Attempt, RunDir
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|PRIVATE|AUTH|WEBHOOK|DSN", re.IGNORECASE)
@@ -32,10 +32,11 @@ LIST = INSTALLED_ONLY + (
     r"import importlib.metadata as m; print('\n'.join(sorted({f'{d.name}=={d.version}' for d in m.distributions()})))"
 )
 """Lists packages in environments without pip."""
-MAX_REF_BYTES = 1 << 20
-MAX_PARENTS = 64
+GIT_TIMEOUT_S = 30.0
+DIFF = ("--no-ext-diff", "--no-textconv", "--no-color")
+IGNORED = "--ignore-submodules=dirty"
+"""Changes inside a submodule are seen by git there only, with the settings of that repository."""
 _PACKAGE = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]+)\.(?:dist|egg)-info")
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def mask(env: Mapping[str, str]) -> dict[str, str]:
@@ -98,29 +99,19 @@ def find_python(run: RunDir) -> str:
     return next((word for word in command if Path(word).name.startswith("python")), "python3")
 
 
-GIT = (
-    "git",
-    "--no-optional-locks",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "diff.autoRefreshIndex=false",
-    "-c",
-    "core.fsmonitor=false",
-)
-"""Reads without writing: a git killed while it refreshes the index would leave the checkout locked."""
-
-
 def _describe_checkout(runner: Runner, directory: str) -> dict[str, str]:
-    """Return the state of the checkout from which the train was launched; empty texts if there was none."""
-    git = (*GIT, "-C", directory)
-    described = _read_output(runner, [*git, "describe", "--always", "--tags", "--long"])
-    changed = _read_output(runner, [*git, "status", "--porcelain"])
-    diff = _read_output(runner, [*git, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color"])
-    return {"git.txt": described + changed, "uncommitted.diff": diff}
+    """Return the state of the checkout from which the train was launched; nothing if there was none."""
+    with contextlib.suppress(OpsctlError, TimedOut, OSError, ValueError):
+        if checkout := find_checkout(Path(directory)):
+            with open_git(runner, checkout) as git:
+                described = read_lines(git, "describe", "--always", "--tags", "--long", timeout_s=GIT_TIMEOUT_S)
+                changed = read_lines(git, "status", "--porcelain", IGNORED, timeout_s=GIT_TIMEOUT_S)
+                diff = read_lines(git, "diff", "HEAD", *DIFF, IGNORED, timeout_s=GIT_TIMEOUT_S)
+            return {"git.txt": described + changed, "uncommitted.diff": diff}
+    return {}
 
 
-def _read_output(runner: Runner, argv: Sequence[str], timeout_s: float = 30) -> str:
+def _read_output(runner: Runner, argv: Sequence[str], timeout_s: float) -> str:
     with contextlib.suppress(OpsctlError, TimedOut):
         completed = runner.run(argv, timeout=timeout_s)
         return completed.out if completed.code == 0 else ""
@@ -142,36 +133,11 @@ def dump_code_from_files(run: RunDir, attempt: Attempt, env: Mapping[str, str]) 
 
 def read_commit(directory: Path) -> str:
     """Return the commit that is checked out in a directory or above it; empty if unknown."""
-    for place in islice((directory, *directory.parents), MAX_PARENTS):
-        if (place / ".git").exists():
-            try:
-                return _read_head(_find_git_directory(place / ".git"))
-            except (OSError, ValueError):
-                return ""
-    return ""
-
-
-def _find_git_directory(path: Path) -> Path:
-    """Return the directory of a checkout's own files; in a worktree, `.git` is a file that names it."""
-    if path.is_dir():
-        return path
-    return path.parent / read_text(path, MAX_REF_BYTES).removeprefix("gitdir:").strip()
-
-
-def _read_head(directory: Path) -> str:
-    head = read_text(directory / "HEAD", MAX_REF_BYTES).strip()
-    if not head.startswith("ref:"):
-        return head if _COMMIT.fullmatch(head) else ""
-    name = head.removeprefix("ref:").strip()
-    shared = directory
-    if (directory / "commondir").exists():
-        shared = directory / read_text(directory / "commondir", MAX_REF_BYTES).strip()
     try:
-        commit = read_text(shared / name, MAX_REF_BYTES).strip()
-    except FileNotFoundError:
-        rows = (row.split() for row in read_text(shared / "packed-refs", MAX_REF_BYTES).splitlines())
-        commit = next((row[0] for row in rows if row[1:] == [name]), "")
-    return commit if _COMMIT.fullmatch(commit) else ""
+        checkout = find_checkout(directory)
+        return checkout.read_commit() if checkout else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def list_packages(python: str, search_path: str) -> list[str]:

@@ -23,12 +23,11 @@ from typing import Any, BinaryIO
 from opsctl.base.errors import InputError, OpsctlError, cannot_read, cannot_write
 from opsctl.base.ports import Runner, TimedOut
 from opsctl.base.units import format_size
+from opsctl.launch.git_checkout import PlainGit, find_checkout, open_git
 from opsctl.settings.setup import ShellSetup
 from opsctl.state.files import MAX_SETTINGS_BYTES, read_json
 from opsctl.state.run_dir import RunDir
 
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true")
-"""Reads without writing to the checkout, and starts none of its programs."""
 GIT_TIMEOUT_S = 60.0
 EXCLUDED = frozenset(
     {
@@ -101,10 +100,9 @@ def plan_freeze(setup: ShellSetup, runner: Runner, *, root: Path) -> FrozenCode 
     start = _resolve(setup.directory)
     source, commit = start, ""
     if setup.freeze == "git":
-        source, commit = _find_checkout(runner, start)
-        found = _list_by_git(runner, source)
+        source, commit, found = _read_checkout(runner, start)
     else:
-        found = _list_by_walk(source, root)
+        found = set(_list_by_walk(source, root))
     files = tuple(sorted(name for name in found if not _is_excluded(name, setup.freeze_exclude)))
     _check_size(source, files, setup.freeze_max_size)
     return FrozenCode(
@@ -153,30 +151,41 @@ def _resolve(directory: str) -> Path:
     return path.resolve()
 
 
-def _find_checkout(runner: Runner, directory: Path) -> tuple[Path, str]:
-    """Return the top of the checkout and its commit, with the number of changed and new files."""
-    top = _git(runner, directory, "rev-parse", "--show-toplevel").rstrip("\n")
-    head = _git(runner, directory, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True).strip()
-    changed = len(_git(runner, Path(top), "status", "--porcelain", "--untracked-files=all").splitlines())
-    return Path(top), (head or "no commit") + (f"+{changed}" if changed else "")
+def _read_checkout(runner: Runner, directory: Path) -> tuple[Path, str, set[str]]:
+    """Return the top of the checkout, its commit with the number of changed and new files, and its files."""
+    try:
+        checkout = find_checkout(directory)
+        if checkout is None:
+            raise _refuse_git(directory, "not a git repository")
+        with open_git(runner, checkout) as git:
+            head = _git(git, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True).strip()
+            words = ("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty")
+            changed = len(_git(git, *words).splitlines())
+            files = set(_list_by_git(git))
+    except TimedOut as error:
+        raise OpsctlError(f"[setup] freeze: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _refuse_git(directory, str(error)) from error
+    return checkout.top, (head or "no commit") + (f"+{changed}" if changed else ""), files
 
 
-def _list_by_git(runner: Runner, top: Path) -> Iterator[str]:
+def _list_by_git(git: PlainGit) -> Iterator[str]:
     """Yield every file that git tracks or does not ignore, also inside submodules."""
-    listed = _git(runner, top, "ls-files", "--cached", "--others", "--exclude-standard")
+    listed = _git(git, "ls-files", "--cached", "--others", "--exclude-standard")
     for name in {_unquote(line) for line in listed.splitlines()}:
-        path = top / name
+        path = git.checkout.top / name
         if path.is_dir() and not path.is_symlink():
-            yield from (f"{name.rstrip('/')}/{inner}" for inner in _list_by_git_inside(runner, top, path))
+            yield from (f"{name.rstrip('/')}/{inner}" for inner in _list_by_git_inside(git.runner, path))
         elif _is_copied(path):
             yield name
 
 
-def _list_by_git_inside(runner: Runner, top: Path, directory: Path) -> Iterator[str]:
+def _list_by_git_inside(runner: Runner, directory: Path) -> Iterator[str]:
     """Yield the files of a submodule, or of another repository in `directory`; none without a checkout."""
-    inner_top = Path(_git(runner, directory, "rev-parse", "--show-toplevel").rstrip("\n"))
-    if inner_top != top:
-        yield from _list_by_git(runner, directory)
+    checkout = find_checkout(directory)
+    if checkout and checkout.top == directory:
+        with open_git(runner, checkout) as git:
+            yield from _list_by_git(git)
 
 
 def _unquote(line: str) -> str:
@@ -236,17 +245,16 @@ def _check_size(source: Path, files: Sequence[str], max_bytes: int) -> None:
     )
 
 
-def _git(runner: Runner, directory: Path, *words: str, may_fail: bool = False) -> str:
-    try:
-        done = runner.run((*GIT, "-C", str(directory), *words), timeout=GIT_TIMEOUT_S)
-    except TimedOut as error:
-        raise OpsctlError(f"[setup] freeze: {error}") from error
+def _git(git: PlainGit, *words: str, may_fail: bool = False) -> str:
+    done = git.run(*words, timeout_s=GIT_TIMEOUT_S)
     if done.code and not may_fail:
         problem = done.err.strip().splitlines() or [f"exit code {done.code}"]
-        raise InputError(
-            f"[setup] freeze: git in {directory}: {problem[-1]}", hint='freeze = "copy" needs no git repository'
-        )
+        raise _refuse_git(git.checkout.top, problem[-1])
     return done.out
+
+
+def _refuse_git(directory: Path, problem: str) -> InputError:
+    return InputError(f"[setup] freeze: git in {directory}: {problem}", hint='freeze = "copy" needs no git repository')
 
 
 # --- reading and copying

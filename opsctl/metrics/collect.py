@@ -14,6 +14,7 @@ from opsctl.base.model import Job
 from opsctl.checkpoints.discovery import find_saves
 from opsctl.cron.cron_dir import CronDir
 from opsctl.metrics.prometheus import MetricSample
+from opsctl.monitor.known_trains import recall
 from opsctl.monitor.status import STATES, TrainStatus, read_status
 from opsctl.report.contents import Report, known_cause
 from opsctl.report.train_report import read_train
@@ -21,6 +22,7 @@ from opsctl.state.files import is_regular
 from opsctl.state.journal import Journal, replay
 from opsctl.state.run_dir import RunDir, all_trains
 from opsctl.telemetry.progress.run_progress import Progress, read_progress
+from opsctl.watchdogs.context import WatchdogMemory
 
 SEVERITIES = (Level.UNKNOWN, Level.WARNING, Level.CRITICAL)
 MAX_ALERTS = 200
@@ -32,9 +34,12 @@ def gather(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
 
     Raises no OpsctlError: any exception is a bug in opsctl.
     """
-    runs, now = trains or all_trains(app.root), app.clock.now()
+    now = app.clock.now()
+    runs, problem = (trains, "") if trains else _list_trains(app)
     jobs = _jobs(app) if runs else None
     samples = [MetricSample("opsctl_look_timestamp_seconds", now.timestamp()), *_site(app)]
+    if not trains:
+        samples.append(MetricSample("opsctl_root_up", float(not problem)))
     with contextlib.suppress(OSError, ValueError, OpsctlError):
         samples += _nodes(app)
     if runs:
@@ -53,11 +58,19 @@ def gather(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
 def effective(app: App, trains: Sequence[RunDir] = ()) -> list[MetricSample]:
     """Return where the time of `trains`, or of all trains, went. The log of a run of months takes seconds to read."""
     samples: list[MetricSample] = []
-    for run in trains or all_trains(app.root):
+    for run in trains or _list_trains(app)[0]:
         with contextlib.suppress(Exception):  # as above
             report = read_train(run, app.journal(run).all_events(), app.clock.now()).report
             samples += _spent(run.name, report)
     return samples
+
+
+def _list_trains(app: App) -> tuple[Sequence[RunDir], str]:
+    """Return all trains; those that the watch listed last, and the reason, if the root cannot be listed."""
+    try:
+        return all_trains(app.root), ""
+    except OpsctlError as error:
+        return recall(WatchdogMemory(app.site_dir.path / "watch"), app.root), error.message
 
 
 def _spent(train: str, report: Report) -> Iterator[MetricSample]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from opsctl.alerts.dispatch import Alerting
 from opsctl.alerts.ledger_state import LedgerEntry
-from opsctl.alerts.transitions import SITE_SLURM
+from opsctl.alerts.transitions import SITE_ROOT, SITE_SLURM
 from opsctl.base.errors import OpsctlError
 from opsctl.base.findings import Finding, Level
 from opsctl.base.model import Job, Node
@@ -20,6 +20,7 @@ from opsctl.host.isolation import Failed, Isolation
 from opsctl.host.system import user_name
 from opsctl.launch.train_arrays import TrainArrays, take_snapshot
 from opsctl.monitor.cycle_report import CycleProblems
+from opsctl.monitor.known_trains import judge_root, recall, remember
 from opsctl.monitor.vanished import is_node_alert
 from opsctl.settings.loader import SiteSettings, TrainSettings, parse, read_toml
 from opsctl.slurm.commands import Slurm
@@ -64,11 +65,26 @@ class TrainReader:
     def _watches(self, of: str) -> bool:
         return self.acts or any(watchdog.of == of for watchdog in self.watchdogs.values())
 
-    def list_runs(self, trains: Collection[str]) -> list[RunDir]:
-        """Return the trains in `trains`, or else all; none if only watchdogs of the site are asked."""
+    def list_runs(self, trains: Collection[str], memory: WatchdogMemory) -> tuple[list[RunDir], list[Finding]]:
+        """Return the trains in `trains`, or else all, and a finding if the root cannot be listed, or can be again.
+
+        While the root cannot be listed in time, these are the trains of an earlier list. Neither is returned if only
+        watchdogs of the site are asked.
+        """
         if not (self._watches("train") or self._watches("filesystem")):
-            return []
-        return [run for run in all_trains(self.services.site.root_path) if not trains or run.name in trains]
+            return [], []
+        root = self.services.site.root_path
+        if trains:
+            return [RunDir(root / name) for name in sorted(set(trains))], []
+        runs = self.isolation.run({("root", "site"): partial(all_trains, root)})["root", "site"]
+        if isinstance(runs, Failed):
+            known = recall(memory, root)
+            self.problems.fail(f"{root} cannot be listed: {runs.why}")
+            return known, [judge_root(runs.why, known)]
+        if self.acts:
+            remember(memory, runs)
+        entry = read_levels(self.services.alerting).get(SITE_ROOT)
+        return runs, [judge_root("", runs)] if entry and entry.level is not Level.OK else []
 
     def read_queue(self) -> tuple[list[Job] | None, list[Finding]]:
         """Return the whole queue and one finding about Slurm; the queue is None if Slurm does not answer.

@@ -65,7 +65,7 @@ class Watch:
         reader = TrainReader(
             services=services, isolation=self._isolation, problems=problems, watchdogs=watchdogs, acts=self.acts
         )
-        runs = reader.list_runs(self.trains)
+        runs, root_findings = reader.list_runs(self.trains, memory)
         jobs, slurm_findings = reader.read_queue() if runs else ([], [])
         reconciled = self._reconcile(runs, jobs, problems) if self.acts and jobs is not None else []
         context, unreadable = reader.collect(runs, jobs, memory)
@@ -74,7 +74,7 @@ class Watch:
         )
         results = self._isolation.run(dict(list_units(checked)))
         problems.is_complete &= not any(isinstance(result, Failed) for result in results.values())
-        findings = [*unreadable, *collect_findings(results), *slurm_findings]
+        findings = [*unreadable, *collect_findings(results), *slurm_findings, *root_findings]
         transitions: list[Transition] = []
         deliveries: list[Delivery] = []
         if self.acts:

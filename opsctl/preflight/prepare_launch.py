@@ -44,6 +44,8 @@ class LaunchContext(PreflightContext, Protocol):
 
     def check_trusted(self, run: RunDir) -> None: ...
 
+    def check_settings(self, file: Path) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
@@ -64,8 +66,9 @@ def prepare_launch(
 ) -> Launch:
     """Check the train in `file` and plan its submission. Writes no file; calls `warn` with every warning.
 
-    Raises ConfigError with all errors, InputError, RunDirError, SlurmError.
+    Raises ConfigError with all errors, InputError, NotTrusted, RunDirError, SlurmError.
     """
+    context.check_settings(file)
     train = load_resolved(file)
     return prepare_train(context, train, file.read_text(encoding="utf-8"), options, where=str(file), warn=warn)
 

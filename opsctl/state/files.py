@@ -38,6 +38,7 @@ __all__ = [
     "read_json",
     "read_range",
     "read_text",
+    "read_with_status",
     "touch",
     "write_atomic",
 ]
@@ -70,6 +71,18 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def read_with_status(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
+    """Return the status and the content of one and the same regular file. Raises OSError, as `read_bounded`."""
+    handle = open_regular(path)
+    try:
+        status, data = os.fstat(handle), os.pread(handle, max_bytes + 1, 0)
+    finally:
+        os.close(handle)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", str(path))
+    return status, data
 
 
 def read_range(path: Path, begin: int, max_bytes: int) -> tuple[bytes, int]:

@@ -21,9 +21,10 @@ from typing import Any
 from opsctl.base.errors import RunDirError
 from opsctl.base.nodesets import is_node_list
 from opsctl.host.system import user_name
-from opsctl.state.files import iterate_names, make_directory, parse_json, read_bounded
+from opsctl.state.files import iterate_names, make_directory, parse_json, read_with_status
 from opsctl.state.records import HEADER
 from opsctl.state.run_dir import RunDir
+from opsctl.state.trust import find_other_writers
 
 MAX_REQUEST_BYTES = 4096
 MAX_EXCLUDE_CHARS = 1000
@@ -76,7 +77,8 @@ def request(run: RunDir, verb: RequestKind, *, exclude: str = "") -> Path:
 def leave(run: RunDir, path: Path, data: dict[str, str]) -> None:
     """Write a file for the owner, as a member of the site's group. Raises RunDirError."""
     try:
-        run.write(path, json.dumps({**HEADER, **data}) + "\n", mode=0o664)
+        # Not writable by the group: its members remove the file with the rights of the directory, and rewrite nothing.
+        run.write(path, json.dumps({**HEADER, **data}) + "\n", mode=0o644)
     except RunDirError as error:
         if run.is_ours or not isinstance(error.__cause__, PermissionError):
             raise
@@ -115,7 +117,10 @@ def _parse(run: RunDir, path: Path) -> Request | BadRequest:
             raise ValueError("not a regular file")
         if not _FILE.fullmatch(path.name):
             raise ValueError("not the name of a request")
-        fields = parse_json(read_bounded(path, MAX_REQUEST_BYTES))
+        status, data = read_with_status(path, MAX_REQUEST_BYTES)
+        if why := find_other_writers(status):
+            raise ValueError(f"perhaps not written by {by}: {why}")
+        fields = parse_json(data)
         return Request(
             verb=_verb(fields, run),
             by=by,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import stat
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from opsctl.base.errors import InputError, cannot_read, cannot_write
+from opsctl.base.errors import InputError, RunDirError, cannot_read, cannot_write
 from opsctl.settings.field_types import NAME, check_name
 from opsctl.state.files import is_directory, is_regular, list_names, make_directory, set_directory_mode, write_atomic
 from opsctl.state.trust import check_trusted
@@ -260,31 +261,42 @@ def _share(directory: Path, group: str) -> None:
 
 
 def find(root: Path, text: str) -> RunDir:
-    """Return the train by its name, its run directory, or the train.toml there. Raises InputError."""
+    """Return the train by its name, its run directory, or the train.toml there. Raises InputError.
+
+    A text without `/` is a name below `root`, whatever the working directory holds: anybody may have made it.
+    """
     if not text:
         raise InputError("the name of the train is empty", hint="opsctl status lists all trains")
-    path = Path(text)
     try:
-        if path.name == "train.toml" and path.is_file():
+        path = Path(text)
+        if "/" in text and path.name == "train.toml" and path.is_file():
             path = path.parent
-        is_path = "/" in text or RunDir(path.absolute()).exists
         # Not resolved: a link to a train is no train.
-        run = RunDir(Path(os.path.normpath(path.absolute())) if is_path else root / _check_train_name(text))
+        run = RunDir(Path(os.path.normpath(path.absolute())) if "/" in text else root / _check_train_name(text))
         why = run.why_no_train
         is_other_directory = is_directory(run.path) and not os.path.lexists(run.config)
     except OSError as error:  # a name too long for a file, a directory without permission
         raise InputError(f"{text!r:.80}: {error.strerror}") from error
     if why:
         more = f" ({why})" if os.path.lexists(run.path) and not is_other_directory else ""
-        raise InputError(
-            f"no train {text!r} below {root}{more}; {_suggest(root, text)}", hint="opsctl status lists all trains"
-        )
+        raise InputError(f"no train {text!r} below {root}{more}; {_suggest(root, text)}", hint=_hint_at_path(text))
     return run
+
+
+def _hint_at_path(text: str) -> str:
+    """Return what to type for a run directory of the working directory, else how to list the trains."""
+    with contextlib.suppress(OSError):
+        if "/" not in text and RunDir(Path(text).absolute()).exists:
+            return f"a run directory outside of the root needs a slash: ./{text}"
+    return "opsctl status lists all trains"
 
 
 def _suggest(root: Path, text: str) -> str:
     """Return the nearest train name, if any, and the existing trains."""
-    names = [train.name for train in all_trains(root)]
+    try:
+        names = [train.name for train in all_trains(root)]
+    except RunDirError as error:
+        return error.message
     near = get_close_matches(text, names, 1)
     suggestion = f"did you mean {near[0]!r}? " if near else ""
     more = f" and {len(names) - MAX_NAMED_TRAINS} more" if len(names) > MAX_NAMED_TRAINS else ""
@@ -299,27 +311,23 @@ def _check_train_name(text: str) -> str:
 
 
 def all_trains(root: Path) -> list[RunDir]:
-    """Return every train below `root`, sorted by name. Links and entries without a valid name are no trains."""
+    """Return every train below `root`, sorted by name. Links and entries without a valid name are no trains.
+
+    Raises RunDirError if `root` cannot be listed: its trains are then unknown. It need not exist before a launch.
+    """
     return scan(root)[0]
 
 
-def check_root(root: Path) -> None:
-    """Raise RunDirError if `root` cannot be listed: its trains are then unknown. It need not exist before a launch."""
-    try:
-        list_names(root)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise cannot_read(root, error) from error
-
-
 def find_entries_skipped(root: Path) -> list[str]:
-    """Return one line for each entry of `root` that looks like a train and is none, safe to print."""
+    """Return one line for each entry of `root` that looks like a train and is none, safe to print.
+
+    Raises RunDirError as `all_trains`.
+    """
     return scan(root)[1]
 
 
 def scan(root: Path) -> tuple[list[RunDir], list[str]]:
-    """Return the trains of `all_trains` and the lines of `find_entries_skipped`."""
+    """Return the trains of `all_trains` and the lines of `find_entries_skipped`. Raises RunDirError as they do."""
     trains, skipped = [], []
     around = f"{root}/"
     for name in _names(root):
@@ -335,8 +343,10 @@ def scan(root: Path) -> tuple[list[RunDir], list[str]]:
 def _names(root: Path) -> list[str]:
     try:
         return sorted(list_names(root))
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise cannot_read(root, error) from error
 
 
 def _looks_like_train(path: Path) -> bool:

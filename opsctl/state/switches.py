@@ -1,7 +1,8 @@
 """Switches: files with which team members ask a train for an action, without permission over its job.
 
 A switch is armed if its file exists. The contents are optional and untrusted; the user is the owner of the file. In a
-directory where others can rename files, the owner armed the switch only if the file says that it was made for it.
+directory where others can rename files, the owner armed the switch only if the file says that it was made for it, and
+if nobody else could have written or renamed it since.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 
 from opsctl.host.system import user_name
 from opsctl.state.events import Event, SwitchArmed, SwitchDisarmed
-from opsctl.state.files import parse_json, read_bounded
+from opsctl.state.files import parse_json, read_with_status
 from opsctl.state.journal import Journal
 from opsctl.state.requests import Request, RequestKind, leave, list_requests, request
 from opsctl.state.run_dir import RunDir
+from opsctl.state.trust import find_other_writers
 
 __all__ = [
     "Armed",
@@ -77,8 +79,8 @@ def read(run: RunDir, switch: Switch) -> Armed | None:
         status = path.lstat()
     except FileNotFoundError:
         return None
-    fields = _contents(path)
-    is_signed = (fields.get("switch"), fields.get("train")) == (switch.value, run.name)
+    fields, why_not = _read_contents(path)
+    is_signed = not why_not and (fields.get("switch"), fields.get("train")) == (switch.value, run.name)
     owner = user_name(status.st_uid)
     return Armed(
         switch=switch,
@@ -165,13 +167,17 @@ def _was_armed(events: Sequence[Event], switch: Switch) -> bool:
     return was_armed
 
 
-def _contents(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a short regular file; empty for everything else. Pipes and links are not opened."""
+def _read_contents(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the JSON object in a short regular file, and why others than its owner could have written it.
+
+    The object is empty for everything else. Pipes and links are not opened.
+    """
     try:
-        contents = parse_json(read_bounded(path, MAX_SWITCH_BYTES))
+        status, data = read_with_status(path, MAX_SWITCH_BYTES)
+        contents = parse_json(data)
     except (ValueError, OSError):
-        return {}
-    return contents if isinstance(contents, dict) else {}
+        return {}, "not readable"
+    return contents if isinstance(contents, dict) else {}, find_other_writers(status)
 
 
 def _modified(status: os.stat_result) -> datetime:

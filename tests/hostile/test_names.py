@@ -86,6 +86,23 @@ def test_link_is_no_train(site):
     assert line == "latest: a symbolic link"
 
 
+@pytest.mark.attack("a directory in the working directory takes the place of the train")
+@pytest.mark.parametrize("text", ["tr11", "./tr11", "tr12"])
+def test_root_wins_over_the_working_directory(site, text, tmp_path, monkeypatch):
+    real = site.train()
+    planted = tmp_path / "tr11"
+    planted.mkdir()
+    planted.rename(tmp_path / "tr11.new")
+    for name in ("tr11", "tr12"):
+        plant(Site(tmp_path), name)
+    monkeypatch.chdir(tmp_path)
+    if text == "tr12":
+        with pytest.raises(InputError):
+            find(site.root, text)
+    else:
+        assert find(site.root, text).path == (real.path if text == "tr11" else planted)
+
+
 @pytest.mark.attack("launch writes through a link in the root")
 def test_launch_follows_no_link(site):
     site.train()

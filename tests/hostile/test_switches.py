@@ -59,6 +59,34 @@ class TestUsers:
         [event] = [event for event in Journal(run, SystemClock()).events() if isinstance(event, SwitchArmed)]
         assert event.by == "somebody (with a file of nobody)"
 
+    @pytest.mark.attack("a member rewrites or brings back a switch of the owner")
+    @pytest.mark.parametrize("how", ["linked", "rewritten", "linked elsewhere", "brought back", "old mode"])
+    def test_contents_are_no_evidence(self, site: Site, how):
+        """The owner's file says what the member wants; only links, modes and times tell."""
+        run = site.owned_train()
+        path, aside = switches.path_of(run, Switch.SAVE), run.switches / "aside"
+        kind = Switch.SAVE if how == "brought back" else Switch.KILL
+        OWNER.run(lambda: switches.arm(RunDir(run.path), kind, why="x"))
+        path = switches.path_of(run, kind)
+        OWNER.run(lambda: os.utime(path, (path.stat().st_mtime - 100,) * 2))
+        text = '{"switch": "kill", "train": "tr11"}'
+        if how in ("linked", "rewritten"):
+            OWNER.run(lambda: switches.disarm(RunDir(run.path), kind))
+            OWNER.run(lambda: switches.arm(RunDir(run.path), Switch.SAVE, why="x"))
+            save = switches.path_of(run, Switch.SAVE)
+            aside.hardlink_to(save)  # as root: not every kernel lets a member
+            assert MEMBER.run(lambda: (aside if how == "linked" else save).write_text(text)).startswith("Permission")
+            assert MEMBER.run(lambda: save.rename(path)).endswith("kill")
+        elif how == "linked elsewhere":
+            aside.hardlink_to(path)
+        elif how == "brought back":
+            MEMBER.run(lambda: path.rename(aside))
+            assert MEMBER.run(lambda: aside.rename(path)).endswith("save")
+        else:
+            path.chmod(0o664)
+            assert MEMBER.run(lambda: path.write_text(text)) == str(len(text))
+        assert self.armed(run, kind) == "somebody (with a file of nobody)"
+
     @pytest.mark.attack("a switch is moved from one train to another")
     def test_switch_of_another_train_is_nobodys(self, site: Site):
         one, two = site.owned_train("tr11"), site.owned_train("tr12")

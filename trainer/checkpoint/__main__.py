@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
     trust_pickle: dict[str, Any] = {
         "action": "store_true",
-        "help": "load files of other users that could run code as you",
+        "help": "load files that could run code as you",
     }
     shrink = add("shrink", _shrink, "Rewrite files that store more than their tensors use.")
     shrink.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a checkpoint, or a directory of them")

@@ -1,6 +1,7 @@
-"""Load files of torch without running code of other users.
+"""Load files of torch without running code that they hold.
 
-A file of torch is a pickle: loading it runs whatever its writer put there. Tensors alone load without running code.
+A file of torch is a pickle: loading it runs whatever its writer put there. Tensors alone load without running code. Who
+owns a file says nothing about its writer: a downloaded file belongs to whoever downloaded it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +18,60 @@ import torch
 from opsctl.trainer.bounded_files import open_regular
 from opsctl.trainer.errors import Refused
 
+_KNOWN = (
+    ("deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
+    ("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"),
+    ("deepspeed.runtime.zero.config", "ZeroStageEnum"),
+    ("deepspeed.utils.tensor_fragment", "fragment_address"),
+)
+"""Classes in DeepSpeed's states of optimizers. They hold numbers, and making one runs nothing else."""
+
 
 def load(path: Path, *, trust: bool = False) -> Any:
-    """Load a file of torch, memory-mapped. Raises Refused if that would run code of another user, unless `trust`.
+    """Load a file of torch, memory-mapped: tensors, and DeepSpeed's classes of numbers.
 
-    Only a file that belongs to this user may hold other objects than tensors, such as DeepSpeed's optimizer state.
+    Raises Refused for a file with other objects, whose loading could run code, unless `trust`.
     """
     handle = open_regular(path, follow=True)
     try:
         # By descriptor: the name may be exchanged between two steps.
         opened = f"/proc/self/fd/{handle}"
         try:
-            return torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
-        except pickle.UnpicklingError:
+            return _load_known(opened)
+        except pickle.UnpicklingError as error:
             if not trust:
-                _refuse_other(path, os.fstat(handle).st_uid)
+                raise Refused(
+                    f"{path} holds more than tensors: loading it would run code that its writer chose, as you; use"
+                    " --trust-pickle if you trust whoever wrote the file"
+                ) from error
             return torch.load(opened, map_location="cpu", weights_only=False, mmap=True)
     finally:
         os.close(handle)
 
 
-def refuse_others(paths: Iterable[Path], *, trust: bool) -> None:
-    """Raise Refused if one of the files belongs to another user, unless `trust`."""
-    if not trust:
-        for path in paths:
-            _refuse_other(path, path.stat().st_uid)
+def _load_known(opened: str) -> Any:
+    try:
+        return torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        try:
+            known = [getattr(import_module(module), name) for module, name in _KNOWN]
+        except (ImportError, AttributeError):
+            known = []
+        with torch.serialization.safe_globals(known):
+            return torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
 
 
-def _refuse_other(path: Path, owner: int) -> None:
-    if owner != os.geteuid():
-        raise Refused(
-            f"{path} belongs to uid {owner}: loading it would run code of that user as you;"
-            " use --trust-pickle if you trust whoever wrote the file"
-        )
+def check_harmless(paths: Iterable[Path], *, trust: bool) -> None:
+    """Raise Refused if loading one of the files, by another program, could run code, unless `trust`.
+
+    A file of another user could change after this check, and is refused whatever it holds.
+    """
+    for path in () if trust else paths:
+        owner = path.stat().st_uid
+        if owner != os.geteuid():
+            raise Refused(
+                f"{path} belongs to uid {owner}: loading it would run code of that user as you; use --trust-pickle if"
+                " you trust whoever wrote the file"
+            )
+        if path.suffix == ".pt":
+            load(path)

@@ -22,7 +22,7 @@ import torch
 from opsctl.trainer import manifest
 from opsctl.trainer.atomic_files import fsync_directory
 from opsctl.trainer.checkpoint.host_copy import HostCopies, tensors_in
-from opsctl.trainer.checkpoint.pickles import load, refuse_others
+from opsctl.trainer.checkpoint.pickles import check_harmless, load
 from opsctl.trainer.errors import Refused
 from opsctl.trainer.manifest import FileRecord, Manifest
 
@@ -199,7 +199,7 @@ def reshape(source: Path, directory: Path, *, workers: int = 2, trust: bool = Fa
     saved = read_verified(source)
     if saved.kind != manifest.NATIVE:
         raise Refused(f"{source} is of kind {saved.kind}; only a checkpoint that the trainer saved can be reshaped")
-    refuse_others((source / name for name in saved.files), trust=trust)  # DeepSpeed unpickles every file
+    check_harmless((source / name for name in saved.files), trust=trust)  # DeepSpeed unpickles every file
     target = directory / manifest.directory_name(saved.step)
     with new_checkpoint(target, replace(saved, kind=manifest.UNIVERSAL)) as part:
         _convert(source, part, workers=workers)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.alerts.channel_secrets import list_secret_files
+from opsctl.base.errors import OpsctlError
 from opsctl.host.system import user_name
 from opsctl.preflight.security.permissions import (
     READABLE,
-    WRITABLE,
     Offence,
     SecurityFinding,
     as_owner,
@@ -38,6 +38,7 @@ from opsctl.settings.loader import SiteSettings
 from opsctl.state.files import MAX_RECORD_BYTES, read_text
 from opsctl.state.run_dir import SHARED, RunDir, all_trains, may_act
 from opsctl.state.site_dir import SiteDir
+from opsctl.state.trust import WRITABLE
 
 PATH_VARIABLES = {
     "PATH": ":",
@@ -79,7 +80,7 @@ def check_security(installation: Installation) -> list[SecurityFinding]:
     for name, check in CHECKS.items():
         try:
             findings += check(installation)
-        except OSError as error:
+        except (OSError, OpsctlError) as error:
             findings.append(unknown(name, f"cannot be checked: {error}"))
     return findings
 

@@ -11,14 +11,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from opsctl.host.system import user_name
+from opsctl.state.trust import WRITABLE, find_writers, walk_components
 
 MAX_DEPTH = 4
 MAX_ENTRIES = 20_000
 """Checked below one directory."""
-MAX_LINKS = 40
-"""As many as Linux follows."""
-READABLE, WRITABLE = 0o044, 0o022
-"""Permission bits of the group and of others. The group bits of a file with an access list are the list's mask."""
+READABLE = 0o044
+"""Permission bits of the group and of others."""
 
 
 class SecurityLevel(StrEnum):
@@ -99,30 +98,6 @@ def as_owner(status: os.stat_result, *words: str | Path) -> str:
     return quote(*words) if os.geteuid() == status.st_uid else as_root(*words)
 
 
-def walk_components(path: Path, links: int = MAX_LINKS) -> Iterator[Path]:
-    """Yield every directory and link on the way from / to `path`, and those on the way to each link's target.
-
-    A link in a directory that others can write is theirs, wherever the link leads; hence both ways count.
-    """
-    place = Path("/")
-    yield place
-    parts = list(reversed(path.absolute().parts[1:]))
-    while parts:
-        part = parts.pop()
-        if part == "..":
-            place = place.parent
-            continue
-        place /= part
-        yield place
-        if not place.is_symlink():
-            continue
-        if (links := links - 1) < 0:
-            return
-        target = place.readlink()
-        place = Path("/") if target.is_absolute() else place.parent
-        parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-
-
 def find_offences(path: Path, trusted: frozenset[int], *, shared: Path | None = None) -> list[Offence]:
     """Return why users outside `trusted` could replace or change `path`, along every component.
 
@@ -153,17 +128,13 @@ def find_offence(path: Path, trusted: frozenset[int]) -> Offence | None:
 
 
 def _find_offence(path: Path, status: os.stat_result, trusted: frozenset[int], *, is_shared: bool) -> Offence | None:
+    why = find_writers(status, trusted)
+    if not why:
+        return None
     if status.st_uid not in trusted:
         owner = "root" if stat.S_ISDIR(status.st_mode) else own_name()
-        repair = as_root("chown", "-h", owner, path)
-        return Offence(path, f"belongs to {user_name(status.st_uid)}", repair, is_foreign=True)
-    if stat.S_ISLNK(status.st_mode) or not status.st_mode & WRITABLE:
-        return None
-    mode = stat.S_IMODE(status.st_mode)
-    if stat.S_ISDIR(status.st_mode) and mode & stat.S_ISVTX:
-        return None
-    change = "+t" if is_shared else "go-w"
-    return Offence(path, f"mode {mode:04o} lets others write", as_owner(status, "chmod", change, path))
+        return Offence(path, why, as_root("chown", "-h", owner, path), is_foreign=True)
+    return Offence(path, why, as_owner(status, "chmod", "+t" if is_shared else "go-w", path))
 
 
 def _find_squatters(path: Path, parent_mode: int) -> Offence | None:

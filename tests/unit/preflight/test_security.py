@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from opsctl.cli import cli
 from opsctl.preflight.security.checks import read_umask
-from opsctl.preflight.security.permissions import quote, walk_components
+from opsctl.preflight.security.permissions import quote
 from opsctl.state.run_dir import RunDir
 from opsctl.state.site_dir import SiteDir
+from opsctl.state.trust import walk_components
 from tests.support.cases import read_cases
 from tests.support.other_users import NOBODY, open_to_other_users, skip_unless_others_may_run
 

@@ -122,7 +122,7 @@ def test_sticky_directory_is_trusted(run):
 @pytest.mark.root
 def test_file_of_another_user_is_not_trusted(run):
     os.chown(run.journal, 12345, 0)
-    with pytest.raises(RunDirError, match="journal: belongs to uid 12345"):
+    with pytest.raises(RunDirError, match="journal: belongs to 12345"):
         check_trusted([run.journal], root=run.path)
 
 
@@ -153,7 +153,10 @@ def test_train_is_found_by_name_path_and_file(launched, monkeypatch):
     assert find(root, str(launched.path)) == launched
     assert find(root, str(launched.config)) == launched
     monkeypatch.chdir(root)
-    assert find(root.parent, "gpt") == launched
+    assert find(root.parent, "./gpt") == launched
+    with pytest.raises(InputError) as caught:
+        find(root.parent, "gpt")
+    assert caught.value.hint == "a run directory outside of the root needs a slash: ./gpt"
 
 
 def test_unknown_train_lists_the_known_trains(launched):

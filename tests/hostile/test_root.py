@@ -1,0 +1,126 @@
+"""A root that cannot be listed, and settings files that others can write: critical or refused, never an empty list."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from opsctl.app import build
+from opsctl.base.errors import NotTrusted
+from opsctl.base.findings import Level
+from opsctl.metrics.collect import gather
+from opsctl.monitor.watch_cycle import Watch
+from opsctl.state import trust
+from opsctl.state.files import list_names
+from opsctl.state.run_dir import RunDir
+from tests.hostile.conftest import Site, needs_squeue
+from tests.support.hostile_users import MEMBER, OWNER, STRANGER
+
+COMMANDS = (
+    ("status",),
+    ("status", "--json"),
+    ("health",),
+    ("digest",),
+    ("publish",),
+    ("nodes",),
+)  # fmt: skip
+
+
+@pytest.fixture
+def full(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A root that was listed once, and has more entries since than are listed: 50, to be made in no time."""
+    site.train("tr11")
+    Watch(services=build()).cycle()
+    monkeypatch.setattr("opsctl.state.run_dir.list_names", partial(list_names, max_entries=50))
+    for number in range(51):
+        (site.root / f"x{number}").touch()
+    return site
+
+
+@needs_squeue
+@pytest.mark.attack("a stranger fills the root, and the watch sees no trains")
+def test_full_root_is_critical(full, monkeypatch):
+    pings: list[str] = []
+    monkeypatch.setattr("opsctl.alerts.dispatch.ping", lambda _, kind, __: pings.append(kind.name))
+    report = Watch(services=build()).cycle()
+    [finding] = [finding for finding in report.findings if finding.key == "root/site"]
+    assert finding.level is Level.CRITICAL
+    assert f"the watch knows 1 train from an earlier list: {full.root}: more than 50 entries" in finding.summary
+    assert "SUCCESS" not in pings
+    assert any(finding.train == "tr11" for finding in report.findings)
+    samples = {(sample.name, sample.labels.get("train")): sample.value for sample in gather(build())}
+    assert samples["opsctl_root_up", None] == 0
+    assert samples["opsctl_train_up", "tr11"] == 1
+    for words in COMMANDS:
+        done = full.opsctl(*words)
+        assert isinstance(done.exception, Exception), (words, done.output)
+    for name in os.listdir(full.root):
+        if name.startswith("x"):
+            os.unlink(full.root / name)
+    [finding] = [finding for finding in Watch(services=build()).cycle().findings if finding.key == "root/site"]
+    assert finding.level is Level.OK
+
+
+@needs_squeue
+@pytest.mark.root
+@pytest.mark.attack("a root without permission to list hides the trains")
+def test_unreadable_root_is_critical(site):
+    site.owned_train()
+    site.root.chmod(0o733)
+    said = OWNER.run(lambda: [f"{x.key} {x.level.value}" for x in Watch(services=build(), acts=False).cycle().findings])
+    assert "root/site critical" in said
+    assert Watch(services=build(), trains=("tr11",), acts=False).cycle().findings
+
+
+def write_site(path: Path, root: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'root = "{root}"\n')
+    return path
+
+
+@pytest.mark.root
+@pytest.mark.attack("commands of a settings file that others can write run as its reader")
+@pytest.mark.parametrize(
+    "what", ["file", "group", "owner", "directory", "parent", "link", "owner of the link", "linked"]
+)
+def test_unsafe_settings_are_refused(site, tmp_path, what):
+    home = tmp_path / "a" / "b"
+    path = write_site(home / "site.toml", site.root)
+    if what in ("file", "group"):
+        path.chmod(0o666 if what == "file" else 0o664)
+    elif what == "owner":
+        os.chown(path, STRANGER.uid, -1)
+    elif what in ("directory", "parent"):
+        (home if what == "directory" else home.parent).chmod(0o777)
+    else:
+        link = tmp_path / "c" / "site.toml"
+        link.parent.mkdir()
+        link.symlink_to(path)
+        (link.parent if what == "link" else home).chmod(0o755 if what == "owner of the link" else 0o777)
+        if what == "owner of the link":
+            os.chown(link, STRANGER.uid, -1, follow_symlinks=False)
+        path = link
+    with pytest.raises(NotTrusted, match="others could have written"):
+        build(path)
+    with pytest.raises(NotTrusted):
+        build().check_settings(path)
+    assert build(path, trust=True).root == site.root
+    assert build(path).root == site.root, "remembered, as jobs and cron need it"
+    trust.trusted_files().chmod(0o666)
+    with pytest.raises(NotTrusted):
+        build(path)
+
+
+@pytest.mark.root
+@pytest.mark.attack("another user's train is launched, or a hook of a shared train.toml run, as the reader")
+def test_anothers_train_is_not_launched(site, tmp_path):
+    file = tmp_path / "bob.toml"
+    file.write_text('name = "bob"\ncommand = ["true"]\n[slurm]\nnodes = 1\ntime_limit = "5"\n')
+    os.chown(file, MEMBER.uid, -1)
+    run = site.train()
+    for words in (["launch", file], ["edit", run.name, file]):
+        assert isinstance(site.opsctl(*words, "--dry-run").exception, NotTrusted)
+    assert not isinstance(site.opsctl("--trust", "launch", file, "--dry-run").exception, NotTrusted)
+    assert not trust.trusted_files().exists(), "for this command only"
+    assert RunDir(site.root / "bob").why_no_train
