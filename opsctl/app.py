@@ -282,6 +282,11 @@ def build(site_file: Path | None = None, *, trust: bool = False) -> App:
             if not trust:
                 raise
             trusting.trust_settings(path)
+    return build_unchecked(path, trust=trust)
+
+
+def build_unchecked(path: Path | None, *, trust: bool = False) -> App:
+    """Build the App without asking who could have written the site file. Raises ConfigError."""
     site = load_site(path) if path else built_in_site()
     return App(site=site, site_path=path, clock=SystemClock(), runner=SystemRunner(), trust=trust)
 

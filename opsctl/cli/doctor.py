@@ -14,12 +14,14 @@ from typing import Literal
 import click
 from rich.text import Text
 
-from opsctl.app import App
+from opsctl.app import App, build_unchecked
 from opsctl.base.capabilities import Capability, parse_version
-from opsctl.base.errors import MissingProgram, OpsctlError
+from opsctl.base.errors import MissingProgram, NotTrusted, OpsctlError
 from opsctl.base.extras import EXTRAS, install_command, is_installed
 from opsctl.base.units import format_duration, format_size
 from opsctl.cli.output import app_and_json, cell, make_table, print_result
+from opsctl.preflight.security.permissions import find_offences
+from opsctl.settings.loader import find_site
 from opsctl.state.run_dir import check_trusted, find_entries_skipped
 from opsctl.trainer.precision import SLOWDOWN_FROM_BF16, read_processor
 
@@ -62,6 +64,11 @@ def doctor(app: App, *, security: bool) -> None:
     opsctl doctor
     opsctl doctor --security
     """
+    try:
+        app.root  # noqa: B018 (builds the App)
+    except NotTrusted:  # a row says so
+        site_file = click.get_current_context().find_root().params.get("site")
+        app = build_unchecked(site_file or find_site())
     rows: list[DoctorRow] = []
     for check in (_security,) if security else CHECKS:
         rows += check(app)
@@ -85,11 +92,10 @@ def _settings(app: App) -> Iterator[DoctorRow]:
     yield DoctorRow("python", "ok", f"{version} at {sys.executable}")
     if app.site_path:
         yield DoctorRow("site file", "ok", str(app.site_path))
+        for offence in find_offences(app.site_path, frozenset({0, os.geteuid()})):
+            yield DoctorRow("site file", "missing", f"{offence.path}: {offence.why}", offence.repair)
     else:
         yield DoctorRow("site file", "optional", "none: built-in settings", "opsctl init")
-    if app.site_path and app.site_path.stat().st_mode & 0o022:
-        problem = "others can write the file, which names programs that run as you"
-        yield DoctorRow("site file", "missing", problem, f"chmod go-w {app.site_path}")
     sandbox = f" {app.site.sandbox!r}" if app.site.engine == "sandbox" else ""
     yield DoctorRow("engine", "ok", f"{app.site.engine}{sandbox}")
 
