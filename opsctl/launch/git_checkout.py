@@ -18,12 +18,12 @@ from pathlib import Path
 
 from opsctl.base.errors import OpsctlError
 from opsctl.base.ports import Completed, Runner, TimedOut
-from opsctl.state.files import read_text
+from opsctl.state.files import create, read_bounded, read_text
 
 MAX_REF_BYTES = 1 << 20
 MAX_PARENTS = 64
 CONFIG_TIMEOUT_S = 10.0
-KEPT = frozenset({"core.filemode", "core.symlinks", "core.ignorecase", "core.autocrlf", "core.eol"})
+FILE_SETTINGS = frozenset({"core.filemode", "core.symlinks", "core.ignorecase", "core.autocrlf", "core.eol"})
 """Settings of the user and of the repository that say how files are compared. None of them names a program."""
 LINKED = ("refs", "packed-refs", "info", "shallow")
 """Of the directory that the worktrees of a repository share."""
@@ -100,8 +100,8 @@ def open_git(runner: Runner, checkout: Checkout) -> Iterator[PlainGit]:
     """Yield git for `checkout`. Raises OSError, ValueError, MissingProgram, TimedOut."""
     with tempfile.TemporaryDirectory(prefix="opsctl-git-") as name:
         directory = Path(name)
-        (directory / "HEAD").write_text(read_text(checkout.own / "HEAD", MAX_REF_BYTES))
-        (directory / "config").write_text(_render_config(_read_settings(runner, checkout)))
+        create(directory / "HEAD", read_bounded(checkout.own / "HEAD", MAX_REF_BYTES), mode=0o600)
+        create(directory / "config", _render_config(_read_settings(runner, checkout)).encode(), mode=0o600)
         for linked in LINKED:
             if (checkout.shared / linked).exists():
                 (directory / linked).symlink_to((checkout.shared / linked).absolute())
@@ -122,11 +122,11 @@ def _read_settings(runner: Runner, checkout: Checkout) -> dict[str, str]:
 def _render_config(settings: Mapping[str, str]) -> str:
     """Return a config with the settings about files: of the allowed ones, only values without special characters."""
     is_sha256 = settings.get("extensions.objectformat") == "sha256"
-    kept = {key.partition(".")[2]: value for key, value in settings.items() if key in KEPT and value.isalnum()}
-    kept |= {"bare": "false", "repositoryformatversion": str(int(is_sha256)), "quotePath": "true"}
+    core = {key.partition(".")[2]: value for key, value in settings.items() if key in FILE_SETTINGS and value.isalnum()}
+    core |= {"bare": "false", "repositoryformatversion": str(int(is_sha256)), "quotePath": "true"}
     if ignored := _find_ignored(settings.get("core.excludesfile", "")):
-        kept["excludesFile"] = ignored
-    lines = ["[core]", *(f"{key} = {value}" for key, value in kept.items()), "[diff]", "autoRefreshIndex = false"]
+        core["excludesFile"] = ignored
+    lines = ["[core]", *(f"{key} = {value}" for key, value in core.items()), "[diff]", "autoRefreshIndex = false"]
     lines += ["[extensions]", "objectFormat = sha256"] if is_sha256 else []
     return "\n".join([*lines, ""])
 

@@ -95,7 +95,7 @@ def _list(offences: Mapping[Path, str]) -> str:
 
 def _find_offences(paths: Iterable[Path], root: Path | None) -> tuple[dict[Path, str], dict[Path, str]]:
     """Return why others could have written the paths, and what could not be checked."""
-    exempt = {parent for place in (root, root and root.resolve()) if place for parent in place.parents}
+    exempt = {*root.parents, *root.resolve().parents} if root else set()
     offences: dict[Path, str] = {}
     unknown: dict[Path, str] = {}
     for path in paths:
