@@ -117,6 +117,7 @@ def find_root_cause(
 
     `ranks` is the number of ranks; `before` is the diagnosis of the previous attempt.
     """
+    events = _select_last_run(events)
     chosen = _heaviest(events)
     if chosen and chosen.cause is UNEXPLAINED:
         events = [event for event in events if not _is_echo(event)]
@@ -156,6 +157,12 @@ def find_root_cause(
         link=cause.link,
     )
     return _compare_with_previous(before, diagnosis)
+
+
+def _select_last_run(events: Sequence[LogEvent]) -> Sequence[LogEvent]:
+    """Return the events of the last run in logs of several runs, if one of them may be why that run ended."""
+    last = [event for event in events if event.offset >= event.last_start]
+    return last if any(weigh(event) >= (Weight.DEATH, 0) for event in last) else events
 
 
 def _heaviest(events: Sequence[LogEvent]) -> LogEvent | None:

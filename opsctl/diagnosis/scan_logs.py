@@ -10,11 +10,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opsctl.base.errors import cannot_read
 from opsctl.diagnosis.causes import UNEXPLAINED, Cause, Weight, causes, classify, read_table
+from opsctl.diagnosis.last_start import HEAD_BYTES, find_last_start
 from opsctl.diagnosis.progress_marks import LastProgress, find_advance
 from opsctl.diagnosis.speakers import UNKNOWN_SPEAKER, Speaker, split
 from opsctl.state.files import open_regular
@@ -34,6 +35,12 @@ MAX_SCAN_BYTES = 256 << 20
 """Bytes at the end of an attempt's log that are read, if no sign of progress shortens the search."""
 MAX_PROGRESS_BYTES = 16 << 20
 """Bytes at the end of an attempt's log in which progress is searched. A trainer logs less between two steps."""
+MAX_START_BYTES = 1 << 20
+"""Bytes at the end of an attempt's log in which the start of a further run is searched."""
+JOB_ENDS = b" CANCELLED AT "
+MAX_JOB_END_BYTES = 32 << 10
+"""Bytes at the end of a log in which Slurm's word about the end of the job counts though steps follow: ranks go on
+until Slurm kills them."""
 MIN_DISTANCE_BYTES = 400
 """A line of the same cause within this distance belongs to the same failure."""
 
@@ -63,6 +70,8 @@ class LogEvent:
     """Offset in the log where the attempt begins, in bytes."""
     end: int | None = None
     """Offset in the log where the attempt ends, in bytes; None for the end of the log."""
+    last_start: int = 0
+    """Offset where the last of several runs in the log begins; 0 for a log of one run."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,13 +154,22 @@ class _LogScanner:
             last for key, last in self.repeated.items() if last.offset - self.events[key].offset > MIN_DISTANCE_BYTES
         ]
         found = {event.offset: event for event in (*self.events.values(), *later)}
-        return Scan(events=[found[offset] for offset in sorted(found)], iteration=self.progress.step)
+        start = self._find_last_start(handle) if found else 0
+        events = [replace(found[offset], last_start=start) for offset in sorted(found)]
+        return Scan(events=events, iteration=self.progress.step)
+
+    def _find_last_start(self, handle: int) -> int:
+        """Return where the last of several runs in the log begins; 0 for a log of one run."""
+        at = max(self.begin, self.end - MAX_START_BYTES)
+        head = os.pread(handle, min(HEAD_BYTES, self.end - self.begin), self.begin)
+        start = find_last_start(head, os.pread(handle, self.end - at, at), at - self.begin)
+        return start and self.begin + start
 
     def _find_events(self, at: int, chunk: bytes, boundary: int) -> None:
         """Add the events of a chunk behind a boundary. An earlier event of the same cause and speaker comes first."""
         chunk_events: dict[tuple[str, Weight, Speaker], LogEvent] = {}
         for start, line in select_lines(chunk):
-            if at + start < boundary:
+            if at + start < boundary and not (JOB_ENDS in line and at + start > self.end - MAX_JOB_END_BYTES):
                 continue
             speaker, text = split(line, self.known)
             cause = self._classify(text)

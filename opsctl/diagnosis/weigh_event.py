@@ -35,7 +35,7 @@ LITTLE = {"cannot-connect": 2, "rendezvous-timeout": 2, "infiniband": 2, "loss-n
 """How much echoes of ranks that did not reach another rank explain, and a loss that is NaN, among the ends."""
 MESSAGE = (Weight.ERROR, 1)
 """The weight of a cause that a program only prints."""
-DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "interrupted": 0, "traceback": 0, "killed": 5}
+DEATHS = {"child-failed": 0, "rank-exited": 0, "torchrun-summary": 0, "traceback": 0, "interrupted": 1, "killed": 5}
 """How much an end explains among the ends without a reason: least an exit code, most a signal of the kernel."""
 
 
@@ -96,5 +96,5 @@ def count_ordinary(event: LogEvent, end: int | None) -> int:
 
 
 def goes_on(event: LogEvent) -> bool:
-    """Return whether the log goes on for long behind an event, as that of a program that survived it."""
-    return count_ordinary(event, event.end) >= 2 * MIN_ORDINARY_LINES
+    """Return whether the log goes on for long behind an event, or with a further run: a program survived it."""
+    return event.offset < event.last_start or count_ordinary(event, event.end) >= 2 * MIN_ORDINARY_LINES
