@@ -54,7 +54,7 @@ def score_half(half: str, folder: Path) -> None:
 
 
 def read_list(half: str) -> list[dict[str, str]]:
-    with open(Path(__file__).with_name("whole_logs.csv"), newline="") as file:
+    with Path(__file__).with_name("whole_logs.csv").open(newline="") as file:
         return [row for row in csv.DictReader(file) if row["half"] == half]
 
 

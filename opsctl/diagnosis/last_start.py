@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from itertools import islice
 
+from opsctl.diagnosis.speakers import split
+
 HEAD_BYTES = 16 << 10
 """Bytes at the beginning of a log that show how a run begins."""
 MAX_HEAD_LINES = 16
@@ -26,13 +28,16 @@ def find_last_start(head: bytes, data: bytes, at: int) -> int:
     shapes = _list_shapes(head)
     if len(shapes) < MIN_REPEATED_LINES:
         return 0
-    first = {shape: rank for rank, shape in enumerate(shapes)}
+    ranks = {shape: rank for rank, shape in enumerate(shapes)}
+    new = set(shapes) if at == 0 else set()
     found: list[tuple[int, int, int]] = []
     offset = at
     for number, line in enumerate(data.split(b"\n")):
-        rank = first.get(_find_shape(line))
-        if rank is not None and offset >= len(head):
-            found.append((number, rank, offset))
+        shape = _find_shape(line)
+        if shape in new:
+            new.discard(shape)
+        elif shape in ranks:
+            found.append((number, ranks[shape], offset))
         offset += len(line) + 1
     return max(_list_starts(found), default=0)
 
@@ -53,9 +58,14 @@ def _list_starts(found: list[tuple[int, int, int]]) -> list[int]:
 
 
 def _list_shapes(head: bytes) -> list[bytes]:
-    lines = (line for line in head[: head.rfind(b"\n") + 1].split(b"\n") if not _OF_FAILURE.search(line))
+    lines = (line for line in head[: head.rfind(b"\n") + 1].split(b"\n") if _is_of_start(line))
     shapes = (_find_shape(line) for line in lines)
     return list(dict.fromkeys(islice((shape for shape in shapes if shape), MAX_HEAD_LINES)))
+
+
+def _is_of_start(line: bytes) -> bool:
+    """Return whether a line may begin a run. What each rank writes with its number occurs once a rank, not once a run."""
+    return not _OF_FAILURE.search(line) and not split(line)[0].is_known
 
 
 def _find_shape(line: bytes) -> bytes:

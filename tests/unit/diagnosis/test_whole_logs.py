@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from opsctl.diagnosis.causes import CauseKind
 from opsctl.diagnosis.diagnose_attempt import diagnose_logs
 from opsctl.diagnosis.root_cause import Diagnosis
 
-FAILURES = Path(__file__).parents[2] / "corpus" / "failures"
+CORPUS = Path(__file__).parents[2] / "corpus"
+FAILURES = CORPUS / "failures"
 SURROUNDINGS = sorted((FAILURES / "surroundings").iterdir())
 CASES = [json.loads(line) for line in (FAILURES / "tuning2.jsonl").read_text().splitlines()][::8]
 STEPS = [f"step {number} of the training has ended" for number in range(20)]
@@ -84,3 +87,26 @@ def test_lost_connection_of_a_set_up_outweighs_an_exit_code(tmp_path: Path) -> N
 def test_nan_outweighs_an_exit_code(tmp_path: Path) -> None:
     lines = ["epoch: 3451 loss: nan", "srun: error: node1: task 0: Exited with exit code 1"]
     assert diagnose(tmp_path, *lines).cause == "loss-nan"
+
+
+def _compose(blocks: list[dict[str, Any]]) -> str:
+    """Return the text of a log from its blocks."""
+    text = ""
+    for block in blocks:
+        end = "" if block.get("joined") else "\n"
+        for number in range(block.get("from", 0), block.get("from", 0) + block.get("repeat", 1)):
+            text += "".join(line.replace("{n}", str(number)) + end for line in block["lines"])
+    return text
+
+
+SHAPES = tomllib.loads((CORPUS / "diagnosis" / "whole-logs.toml").read_text())["log"]
+
+
+@pytest.mark.parametrize("log", SHAPES, ids=lambda log: log["name"])
+def test_a_log_in_the_shape_of_a_public_one_is_told_from_its_start_to_its_end(
+    tmp_path: Path, log: dict[str, Any]
+) -> None:
+    path = tmp_path / "slurm.out"
+    path.write_text(_compose(log["blocks"]))
+    diagnosis = diagnose_logs([path])
+    assert (diagnosis.cause, diagnosis.sure.value) == (log["cause"], log["sure"]), diagnosis.evidence
