@@ -64,7 +64,7 @@ def _list_shapes(head: bytes) -> list[bytes]:
 
 
 def _is_of_start(line: bytes) -> bool:
-    """Return whether a line may begin a run. What each rank writes with its number occurs once a rank, not once a run."""
+    """Return whether a line may begin a run. Lines with the number of their rank occur once a rank."""
     return not _OF_FAILURE.search(line) and not split(line)[0].is_known
 
 
